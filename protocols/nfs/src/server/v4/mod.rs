@@ -209,7 +209,7 @@ impl From<Status> for Bad {
 impl From<Errno> for Bad {
     fn from(errno: Errno) -> Bad {
         if errno == Errno::PARKED {
-            // The conflicting holder may be this very client, whose return comes after this reply.
+            // The holder may be this very client, whose DELEGRETURN may wait for this reply.
             return Bad::Status(Status::Delay);
         }
         match Stop::later(errno) {

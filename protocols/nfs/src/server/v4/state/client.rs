@@ -1,4 +1,4 @@
-//! A client: who it is, its lease, and what it holds.
+//! A client: its identity, its lease and its state.
 
 use core::fmt;
 use core::time::Duration;
@@ -14,7 +14,7 @@ use super::holdings::{Holdings, full};
 use super::requester::Requester;
 use super::sessions::Creation;
 
-/// Which of the two ways of being a client.
+/// The kind of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Minor {
     /// v4.0: SETCLIENTID, owners' seqids.
@@ -23,8 +23,8 @@ pub enum Minor {
     V41,
 }
 
-/// A client that an operation is of: the proof that it is known, and what the operations on state
-/// want. Holding it keeps nothing alive: a client may be gone meanwhile, which those operations say.
+/// A client known to the server, as a parameter of the operations on state. The reference does not
+/// keep the client: if it has been destroyed meanwhile, those operations fail.
 pub struct ClientRef<F, N>(pub(super) Arc<Client<F, N>>);
 
 impl<F, N> Clone for ClientRef<F, N> {
@@ -40,17 +40,17 @@ impl<F, N> fmt::Debug for ClientRef<F, N> {
 }
 
 impl<F, N> ClientRef<F, N> {
-    /// Its client id.
+    /// Returns the client ID.
     pub fn id(&self) -> ClientId {
         self.0.id
     }
 
-    /// Whether it came by v4.0 or later.
+    /// Returns whether the client uses v4.0 or later.
     pub fn minor(&self) -> Minor {
         self.0.minor
     }
 
-    /// Who its lock owner `owner` is to the lock table: for LOCKT.
+    /// Returns the lock table's owner for the lock owner `owner`, for LOCKT.
     pub fn lock_owner(&self, owner: &[u8]) -> Owner {
         self.0.lock_owner(owner.into())
     }
@@ -59,43 +59,44 @@ impl<F, N> ClientRef<F, N> {
 pub(super) struct Client<F, N> {
     pub(super) id: ClientId,
     pub(super) minor: Minor,
-    /// Its name in the registry and in the stable store: [`record`].
+    /// The client's name in the registry and in the stable storage: [`record`].
     pub(super) record: Box<[u8]>,
     pub(super) verifier: [u8; 8],
     pub(super) principal: Box<[u8]>,
-    /// The peer that it counts for: the one that it came from first.
+    /// The peer whose quotas the client counts against: that of its first request.
     pub(super) peer: Account,
-    /// All peers that it has come from.
+    /// All peers that the client has used.
     pub(super) peers: Mutex<Vec<Account>>,
-    /// Its place among the clients, until it is no more.
+    /// The client's share of the quota of clients, until it is destroyed.
     pub(super) place: Mutex<Option<Charge>>,
-    /// Bounds what it holds, in bytes.
+    /// The quota of the bytes of its state.
     held: Arc<Quota>,
-    /// Its number in the lock table.
+    /// The client's number in the lock table.
     pub(super) locker: u64,
     pub(super) confirmed: AtomicBool,
-    /// v4.1: it has said RECLAIM_COMPLETE.
+    /// v4.1: whether RECLAIM_COMPLETE was received.
     pub(super) reclaimed: AtomicBool,
-    /// When the lease was last renewed, in milliseconds of the clock.
+    /// The time of the last lease renewal, in milliseconds of the clock.
     renewed: AtomicU64,
-    /// How many of its requests are being served.
+    /// The number of requests in progress.
     turns: AtomicU32,
-    /// v4.1: whether it has ever asked for a backchannel, and how many connections are one.
+    /// v4.1: whether the client has ever asked for a backchannel, and the number of connections
+    /// that are one.
     pub(super) wants_backchannel: AtomicBool,
     pub(super) backchannels: AtomicU32,
-    /// Flags of [`super::status_flags`] about what was revoked.
+    /// The flags of [`super::status_flags`] for revoked state.
     pub(super) flags: AtomicU32,
     pub(super) recorded: Mutex<Recorded>,
     pub(super) creation: Mutex<Creation>,
     pub(super) holdings: Mutex<Holdings<F, N>>,
 }
 
-/// Whether the stable store has a client's record.
+/// Whether the stable storage has a client's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recorded {
     No,
     Yes,
-    /// The client is gone.
+    /// The client is gone, and must not be recorded.
     Never,
 }
 
@@ -141,7 +142,7 @@ impl<F, N> Client<F, N> {
             .fetch_max(now.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// How long it has been silent. Not at all while a request of its own is being served.
+    /// Returns the time since the last renewal: zero while a request of the client is in progress.
     pub(super) fn silent(&self, now: Duration) -> Duration {
         if self.turns.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
@@ -149,7 +150,7 @@ impl<F, N> Client<F, N> {
         now.saturating_sub(Duration::from_millis(self.renewed.load(Ordering::Relaxed)))
     }
 
-    /// A request of its is being served until [`Client::leave`].
+    /// Counts a request in progress, until [`Client::leave`].
     pub(super) fn enter(&self) {
         self.turns.fetch_add(1, Ordering::AcqRel);
     }
@@ -158,12 +159,13 @@ impl<F, N> Client<F, N> {
         self.turns.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes `bytes` for something that the client is to hold.
+    /// Charges `bytes` of state to the client.
     pub(super) fn charge(&self, bytes: usize) -> Result<Charge, Full> {
         self.held.take(&self.peer, bytes)
     }
 
-    /// [`Client::charge`], with the status of an operation that there is no room for.
+    /// Does the same as [`Client::charge`], but fails with the status for an operation without
+    /// room.
     pub(super) fn charged(&self, bytes: usize) -> Result<Charge, Status> {
         self.charge(bytes).map_err(|_| full(self.minor))
     }
@@ -177,7 +179,7 @@ impl<F, N> Client<F, N> {
     }
 }
 
-/// What a client is known by: v4.0's and v4.1's names are apart.
+/// Returns the key of a client: the names of v4.0 and v4.1 are separate.
 pub(super) fn record(minor: Minor, owner: &[u8]) -> Box<[u8]> {
     let minor = match minor {
         Minor::V40 => 0,

@@ -1,36 +1,37 @@
-//! What is no longer held: handed to whoever closes files and releases locks, with no lock of ours held.
+//! Files and locks that clients no longer hold: the caller closes and releases them with none of
+//! the state's locks held.
 
 use std::sync::Arc;
 
 use vfs::NodeId;
 use vfs::lock::Owner;
 
-/// A node as all exports together know it.
+/// The key of a node, unique across all exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeKey {
-    /// Which export.
+    /// The number of the export.
     pub export: u32,
-    /// Which of its nodes.
+    /// The node in that export.
     pub node: NodeId,
 }
 
-/// An owner whose locks of a node are to be released: [`vfs::lock::LockTable::release`].
+/// A lock owner whose locks of a node are to be released: [`vfs::lock::LockTable::release`].
 #[derive(Clone, Debug)]
 pub struct Unlock<N> {
-    /// Which node.
+    /// The key of the node.
     pub key: NodeKey,
-    /// The node, as it was given when it was opened.
+    /// The node, as supplied when it was opened.
     pub node: N,
-    /// Whose locks.
+    /// The owner of the locks.
     pub owner: Owner,
 }
 
-/// What clients held and hold no more.
+/// Files and locks that clients no longer hold.
 #[derive(Debug)]
 pub struct Gone<F, N> {
-    /// Files: dropping them closes them.
+    /// The files: dropping them closes them.
     pub files: Vec<F>,
-    /// Locks to release.
+    /// The locks to release.
     pub locks: Vec<Unlock<N>>,
 }
 
@@ -49,6 +50,6 @@ impl<F, N> Gone<F, N> {
     }
 }
 
-/// Called with what is gone before the operation that ended it returns, and with no lock of the
-/// state's held.
+/// A function called with the removed files and locks before the operation that removed them
+/// returns, and with none of the state's locks held.
 pub type Release<F, N> = Arc<dyn Fn(Gone<F, N>) + Send + Sync>;

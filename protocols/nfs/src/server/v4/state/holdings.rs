@@ -1,4 +1,5 @@
-//! What one client holds: its owners, and its states by their serial numbers. One mutex.
+//! The state of one client: its owners, and its opens, locks and delegations by serial number. One
+//! mutex guards it.
 
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
@@ -18,8 +19,8 @@ use super::shares::Shares;
 use super::waiting::Waiting;
 
 bitflags! {
-    /// What an open is for, or denies others: `OPEN4_SHARE_ACCESS_*` and `OPEN4_SHARE_DENY_*` by the
-    /// same numbers (RFC 8881 section 18.16.1).
+    /// The share access or deny bits of an open: `OPEN4_SHARE_ACCESS_*` and `OPEN4_SHARE_DENY_*`,
+    /// with the same values (RFC 8881 section 18.16.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Share: u8 {
         /// Reading.
@@ -30,7 +31,7 @@ bitflags! {
 }
 
 pub(super) struct Holdings<F, N> {
-    /// The client is no more: nothing is to be added.
+    /// Whether the client is destroyed: then no state may be added.
     pub(super) gone: bool,
     pub(super) open_owners: Owners<OpenOwner>,
     pub(super) lock_owners: Owners<LockOwner>,
@@ -41,22 +42,22 @@ pub(super) struct Holdings<F, N> {
     pub(super) locks: usize,
     pub(super) delegations: usize,
     pub(super) revoked: usize,
-    /// For [`REVOKED`] of each of them.
+    /// The charge for the revoked states: [`REVOKED`] bytes each.
     revoked_charge: Option<Charge>,
-    /// Delegations that were revoked.
+    /// The number of revoked delegations.
     lost: usize,
-    /// Delegations that the client was, or is to be, asked for.
+    /// The delegations that are being recalled.
     pub(super) recalled: Vec<u32>,
-    /// How many delegations it is to be asked to keep at most, and when it was asked for that last.
+    /// The number of delegations to keep in the next CB_RECALL_ANY, and the time of the last one.
     pub(super) keep: Option<u32>,
     pub(super) asked_to_keep: Option<Duration>,
-    /// Copies that go on behind their answers, or have ended without the client knowing.
+    /// The asynchronous copies that are in progress, or whose end the client does not know yet.
     pub(super) offloads: Vec<u32>,
-    /// Which of both it is to be called for now: delegations and copies.
+    /// The delegations and copies for which a callback is due.
     pub(super) to_call: VecDeque<u32>,
-    /// Who waits for locks.
+    /// The waiting lock owners.
     pub(super) waiting: Waiting<N>,
-    /// Lock owners that are to be told that they may get what they wait for, and of which file.
+    /// The lock owners that are to be notified of an available lock, with the files.
     pub(super) to_tell: VecDeque<(NodeKey, Arc<[u8]>)>,
 }
 
@@ -86,18 +87,18 @@ impl<F, N> Default for Holdings<F, N> {
     }
 }
 
-/// What a stateid names.
+/// The state that a stateid names.
 pub(super) enum Held<F, N> {
     Open(Open<F, N>),
     Lock(LockState),
     Delegation(Delegation<F, N>),
-    /// A copy that goes on behind its answer.
+    /// An asynchronous copy.
     Copy(Copying<N>),
-    /// v4.0: an open that was closed, by the open owner of this number: for a CLOSE sent again.
+    /// v4.0: a closed open of the open owner with this number, for a retransmitted CLOSE.
     Closed(u32),
-    /// v4.1: what the client had and lost, until it says FREE_STATEID.
+    /// v4.1: revoked state, until the client sends FREE_STATEID.
     Revoked,
-    /// A delegation that the client did not give back, until it says FREE_STATEID.
+    /// A revoked delegation, until the client sends FREE_STATEID.
     RevokedDelegation,
 }
 
@@ -107,23 +108,23 @@ pub(super) struct Open<F, N> {
     pub(super) node: N,
     pub(super) access: Share,
     pub(super) deny: Share,
-    /// Which combinations were opened: bit `access * 4 + deny`.
+    /// The combinations of access and deny bits opened so far: bit `access * 4 + deny`.
     pub(super) seen: u16,
     pub(super) seqid: u32,
     pub(super) files: Files<F>,
-    /// Its lock states.
+    /// The serial numbers of its lock states.
     pub(super) locks: Vec<u32>,
-    /// For [`OPEN`].
+    /// The charge of [`OPEN`] bytes.
     pub(super) _charge: Charge,
 }
 
-/// The bytes that an open takes, with its reservation and the source's file.
+/// The bytes of an open, with its reservation and the source's file.
 pub(super) const OPEN: usize = 640;
 
-/// The bytes that a revoked state takes.
+/// The bytes of a revoked state.
 pub(super) const REVOKED: usize = 256;
 
-/// The files of an open: one for each way in which it was opened.
+/// The files of an open: one for each access mode with which it was opened.
 pub(super) struct Files<F> {
     read: Option<F>,
     write: Option<F>,
@@ -147,7 +148,7 @@ impl<F> Files<F> {
         files
     }
 
-    /// A file that is open for all of `access`.
+    /// Returns a file that is open for all of `access`.
     pub(super) fn get(&self, access: Share) -> Option<&F> {
         let exactly = match access {
             Share::READ => &self.read,
@@ -157,7 +158,7 @@ impl<F> Files<F> {
         exactly.as_ref().or(self.both.as_ref())
     }
 
-    /// Keeps `file`, unless there is one that does; answers what is not kept.
+    /// Stores `file` unless there already is a suitable one. Returns the superfluous file.
     pub(super) fn add(&mut self, access: Share, file: F) -> Option<F> {
         if self.get(access).is_some() {
             return Some(file);
@@ -169,7 +170,7 @@ impl<F> Files<F> {
         }
     }
 
-    /// Keeps only what `access` still needs; answers the rest.
+    /// Keeps only the files that `access` still needs. Returns the others.
     pub(super) fn keep(&mut self, access: Share) -> Vec<F> {
         let unneeded = match access {
             Share::READ if self.read.is_some() => [self.write.take(), self.both.take()],
@@ -214,10 +215,10 @@ impl<F, N: Clone> Holdings<F, N> {
         serial
     }
 
-    /// The number of the next state.
+    /// Returns the number of the next state.
     pub(super) fn next_serial(&mut self) -> u32 {
         loop {
-            // Never 0; after four billion, those in use are left out.
+            // Never 0; after four billion numbers, skips those in use.
             self.last_serial = self.last_serial.checked_add(1).unwrap_or(1);
             if !self.states.contains_key(&self.last_serial) {
                 return self.last_serial;
@@ -255,23 +256,23 @@ impl<F, N: Clone> Holdings<F, N> {
         Some(state)
     }
 
-    /// `serial` was a delegation, and was revoked.
+    /// Marks the removed delegation `serial` as revoked.
     pub(super) fn lost_delegation(&mut self, serial: u32) {
         self.states.insert(serial, Held::RevokedDelegation);
         self.lost += 1;
     }
 
-    /// Whether no delegation was revoked that the client has not said FREE_STATEID of.
+    /// Returns whether no revoked delegation awaits a FREE_STATEID.
     pub(super) fn lost_none(&self) -> bool {
         self.lost == 0
     }
 
-    /// v4.0: `serial` was an open of `owner`'s.
+    /// v4.0: marks `serial` as a closed open of `owner`.
     pub(super) fn was_open(&mut self, serial: u32, owner: u32) {
         self.states.insert(serial, Held::Closed(owner));
     }
 
-    /// The open `serial`, if the client has that one.
+    /// Returns the open `serial`, if it exists.
     pub(super) fn open(&self, serial: u32) -> Result<&Open<F, N>, Status> {
         match self.states.get(&serial) {
             Some(Held::Open(open)) => Ok(open),
@@ -290,7 +291,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// The locks `serial`, if the client has those.
+    /// Returns the lock state `serial`, if it exists.
     pub(super) fn lock(&self, serial: u32) -> Result<&LockState, Status> {
         match self.states.get(&serial) {
             Some(Held::Lock(lock)) => Ok(lock),
@@ -309,7 +310,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// `EXPIRED` if the client is no more.
+    /// Returns `EXPIRED` if the client is destroyed.
     pub(super) fn alive(&self) -> Result<(), Status> {
         if self.gone {
             Err(Status::Expired)
@@ -318,7 +319,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// Takes the open `serial` away, with its locks and its share reservation.
+    /// Removes the open `serial`, with its locks and its share reservation.
     pub(super) fn close(
         &mut self,
         client: &Client<F, N>,
@@ -342,8 +343,8 @@ impl<F, N: Clone> Holdings<F, N> {
         gone.files.extend(open.files.all());
     }
 
-    /// Takes the lock state `serial` of an open of `key` away, and whatever its owner has locked of
-    /// the node: as close(2) does, through whichever open it was locked.
+    /// Removes the lock state `serial` of an open of `key`, and all locks that its owner has on the
+    /// node: as with close(2), also those acquired through another open.
     pub(super) fn forget_lock(
         &mut self,
         client: &Client<F, N>,
@@ -371,7 +372,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// Takes everything away. What had a stateid stays known as revoked if `revoke` is set.
+    /// Removes all state. The stateids stay known as revoked if `revoke` is set.
     pub(super) fn clear(
         &mut self,
         client: &Client<F, N>,
@@ -394,7 +395,7 @@ impl<F, N: Clone> Holdings<F, N> {
         self.keep = None;
         self.to_tell.clear();
         for ((key, name), waits) in self.waiting.drain() {
-            // Or one that is just being asked for would take a place that nobody ends.
+            // Otherwise a request in progress could enter the queue, and would never leave it.
             waits.call.cancel();
             gone.locks.push(Unlock {
                 key,
@@ -423,10 +424,10 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// Makes states that were taken away known as revoked: `BAD_STATEID` instead of `EXPIRED` if
-    /// there is no room for that.
+    /// Marks removed states as revoked. If there is no room for that, they cause `BAD_STATEID`
+    /// instead of `EXPIRED`.
     fn revoke(&mut self, client: &Client<F, N>, serials: Vec<u32>) {
-        // The states' own charges have been given back.
+        // The states' own charges have been returned already.
         let Ok(charge) = client.charge(serials.len() * REVOKED) else {
             return;
         };
@@ -439,8 +440,7 @@ impl<F, N: Clone> Holdings<F, N> {
         self.states.extend(revoked);
     }
 
-    /// Forgets v4.0 open owners that have had nothing open since before `before` (RFC 7530 section
-    /// 9.1.10).
+    /// Removes the v4.0 open owners without opens since before `before` (RFC 7530 section 9.1.10).
     pub(super) fn forget_idle_owners(&mut self, before: Duration) {
         let idle = |owner: &OpenOwner| owner.is_idle() && owner.used < before;
         for number in self.open_owners.which(idle) {
@@ -448,7 +448,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// Forgets an open owner that has nothing open.
+    /// Removes an open owner without opens.
     pub(super) fn forget_open_owner(&mut self, number: u32) {
         if let Some(closed) = self
             .open_owners
@@ -459,7 +459,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// The number of open owner `name`, who is made if there is room.
+    /// Returns the number of the open owner `name`, created if there is room.
     pub(super) fn open_owner(
         &mut self,
         client: &Client<F, N>,
@@ -482,11 +482,11 @@ impl<F, N: Clone> Holdings<F, N> {
     }
 }
 
-/// The status of an OPEN that there is no room for.
+/// Returns the status of an OPEN that there is no room for.
 pub(super) fn full(minor: Minor) -> Status {
     match minor {
         Minor::V40 => Status::Resource,
-        // Which v4.1 no longer has.
+        // v4.1 does not have `RESOURCE` any more.
         Minor::V41 => Status::Nospc,
     }
 }

@@ -1,23 +1,26 @@
-//! What the server remembers of v4 clients: who they are, their sessions, what they have open and
-//! locked, and for how long (RFC 7530 chapter 9, RFC 8881 sections 2.10 and 8 to 9).
+//! The server's state of v4 clients: their identities, sessions, opens, locks and leases (RFC 7530
+//! chapter 9, RFC 8881 sections 2.10 and 8 to 9).
 //!
-//! v4.0 and v4.1 alike: a client of either is a [`ClientRef`] to the operations on opens and locks.
-//! v4.0 has it from an [`OwnerTurn`] or [`State::client`], v4.1 from a [`SlotTurn`].
+//! v4.0 and v4.1 share it: operations on opens and locks take a [`ClientRef`] for a client of
+//! either version. v4.0 gets it from an [`OwnerTurn`] or [`State::client`], v4.1 from a
+//! [`SlotTurn`].
 //!
-//! What it lacks on purpose: the messages; the file system (an open holds an `F` that the caller
-//! opened, and an `N` by which locks are released); the ranges of locks, which stand in the
-//! [`vfs::lock::LockTable`] that all protocols share; threads and a clock of its own.
+//! The state deliberately excludes the messages; the file system (an open holds an `F` that the
+//! caller opened, and an `N` with which locks are released); the ranges of locks, which are in the
+//! [`vfs::lock::LockTable`] shared by all protocols; and threads and a clock of its own.
 //!
-//! Every method may be called from many threads at once. What would have to wait is answered `DELAY`.
-//! No method holds a lock while it calls [`Release`]; [`Stable`] is called with locks 1 and 2 held.
+//! Every method may be called from many threads at once. An operation that would have to wait
+//! returns `DELAY`. No method holds a lock while it calls [`Release`]; [`Stable`] is called with
+//! locks 1 and 2 held.
 //!
-//! Lock order, none taken while a later one is held:
-//! 1. the registry, of who is who: only where clients come, go and expire;
-//! 2. a client's creation of sessions; a client's record;
+//! Lock order; no lock is taken while a later one is held:
+//! 1. the registry of client names: only when clients are created, destroyed or expire;
+//! 2. a client's creation of sessions; a client's stable record;
 //! 3. a client's holdings: its owners, opens and locks;
-//! 4. a part of the share reservations; the sessions of connections;
+//! 4. a shard of the share reservations; the sessions of connections;
 //! 5. a session: its slots and connections;
-//! 6. a part of the tables of clients and sessions, of the delegations; calls to clients and their ids.
+//! 6. a shard of the tables of clients, sessions or delegations; outstanding callbacks and their
+//!    XIDs.
 //!
 //! SEQUENCE takes 5 and 6, I/O takes 3 and, in v4.0, 6.
 
@@ -87,24 +90,23 @@ pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
 pub use self::waiting::{Place, Waiter};
 
-/// How a [`State`] is made.
+/// The configuration of a [`State`].
 pub struct Config<F, N> {
-    /// What tells this run of the server from all others: neither 0 nor [`u32::MAX`].
+    /// A number that identifies this run of the server: neither 0 nor [`u32::MAX`].
     pub boot: u32,
-    /// How long a client may be silent.
+    /// The lease time.
     pub lease: Duration,
-    /// How much time has passed since some moment.
+    /// A monotonic clock: the time since an arbitrary moment.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// How much clients may make the server remember.
+    /// The limits of all tables.
     pub limits: Limits,
-    /// What survives the server.
+    /// The storage of the records that survive a restart.
     pub stable: Arc<dyn Stable>,
-    /// Takes what is no longer held.
+    /// The function that closes files and releases locks that are no longer held.
     pub release: Release<F, N>,
 }
 
-/// What the server remembers of all v4 clients. An open holds an `F`, the open file, and an `N`, the
-/// node.
+/// The state of all v4 clients. An open holds an `F`, the open file, and an `N`, the node.
 pub struct State<F, N> {
     boot: u32,
     lease: Duration,
@@ -121,24 +123,23 @@ pub struct State<F, N> {
     delegations: Delegations,
     flights: AllFlights,
     quotas: Quotas,
-    /// Makes what nobody guesses.
+    /// The key of the unguessable numbers.
     secret: RandomState,
 }
 
-/// The bytes of a client's record and of what is always with it, by estimate.
+/// The estimated bytes of a client's record and the data that always comes with it.
 const CLIENT: usize = 2048;
 
-/// The quotas of every resource that is bounded for each peer, and what of the memory budget each
-/// takes.
+/// The quotas of the resources that are limited per peer, and their shares of the memory budget.
 struct Quotas {
     clients: Arc<Quota>,
     slots: Arc<Quota>,
-    /// Bytes of replies in slots.
+    /// Bytes of cached replies in slots.
     cached: Arc<Quota>,
     /// Bytes of owners and states.
     held: Arc<Quota>,
     delegations: Arc<Quota>,
-    /// Copies that go on.
+    /// Asynchronous copies.
     offloads: Arc<Quota>,
 }
 
@@ -149,40 +150,41 @@ impl Quotas {
             slots: Quota::new(limits.all_slots, limits.slots_of_a_peer, Slots::SLOT),
             cached: Quota::new(limits.all_cached, limits.cached_of_a_peer, 1),
             held: Quota::new(limits.all_held, limits.held_of_a_peer, 1),
-            // Their bytes are among those of what is held.
+            // Their bytes are part of `held`.
             delegations: Quota::new(limits.all_delegations, limits.delegations_of_a_peer, 0),
             offloads: Quota::new(limits.all_offloads, limits.offloads_of_a_peer, 1024),
         }
     }
 }
 
-/// A request that is numbered so that it is served once.
+/// The result of starting a request that is numbered so that it is served only once.
 #[derive(Debug)]
 pub enum Begun<T> {
-    /// It is new.
+    /// A new request.
     New(T),
-    /// It was served before, and answered so.
+    /// A repeated request, with its cached reply.
     Replay(Arc<[u8]>),
 }
 
-/// What SEQUENCE tells of a client's state: `SEQ4_STATUS_*` (RFC 8881 section 18.46.1).
+/// The client's status flags in SEQUENCE's result: `SEQ4_STATUS_*` (RFC 8881 section 18.46.1).
 pub mod status_flags {
-    /// No session of the client's that had a backchannel has one.
+    /// None of the client's sessions has a backchannel any more.
     pub const CB_PATH_DOWN: u32 = 0x1;
-    /// The lease expired, and the client lost all it had.
+    /// The lease expired, and all of the client's state was revoked.
     pub const EXPIRED_ALL_STATE_REVOKED: u32 = 0x8;
-    /// A delegation was not given back in time, and the client has lost it.
+    /// A delegation was not returned in time, and was revoked.
     pub const RECALLABLE_STATE_REVOKED: u32 = 0x40;
-    /// The server was restarted, and the client may reclaim.
+    /// The server has restarted, and the client may reclaim its state.
     pub const RESTART_RECLAIM_NEEDED: u32 = 0x100;
-    /// This session, which had a backchannel, has none.
+    /// This session has lost its backchannel.
     pub const CB_PATH_DOWN_SESSION: u32 = 0x200;
-    /// The client does not take calls by this session's backchannel as they are.
+    /// The client does not accept calls over this session's backchannel as configured.
     pub const BACKCHANNEL_FAULT: u32 = 0x400;
 }
 
 impl<F, N> State<F, N> {
-    /// A server that begins: in grace if the stable store knows of clients that may reclaim.
+    /// Creates the state of a starting server: in the grace period if the stable storage lists
+    /// clients.
     pub fn new(config: Config<F, N>) -> State<F, N> {
         assert!(
             ![0, u32::MAX].contains(&config.boot),
@@ -209,12 +211,12 @@ impl<F, N> State<F, N> {
         }
     }
 
-    /// How long a client may be silent: `lease_time`.
+    /// Returns the lease time (the attribute `lease_time`).
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// The bytes of the replies that are kept for retries, and of what clients hold.
+    /// Returns the bytes of the cached replies, and those of the clients' state.
     pub(in crate::server) fn bytes(&self) -> (usize, usize) {
         (self.quotas.cached.in_use(), self.quotas.held.in_use())
     }

@@ -1,4 +1,4 @@
-//! Who the clients are: by name, confirmed or not. One mutex, for operations that are rare.
+//! The registry of clients by name, confirmed or not. It has one mutex, as its operations are rare.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use super::stateid::{self, Parts, client_id};
 use super::table::lock;
 
 pub(super) struct Registry<F, N> {
-    /// By [`super::client::record`].
+    /// The names, keyed by [`super::client::record`].
     names: HashMap<Box<[u8]>, Name<F, N>>,
-    /// Client ids by numbers in the lock table.
+    /// The client IDs, keyed by the clients' numbers in the lock table.
     lockers: HashMap<u64, ClientId>,
     last_client: u32,
     last_serial: u64,
 }
 
-/// What goes by one name.
+/// The clients of one name.
 pub(super) struct Name<F, N> {
     pub(super) confirmed: Option<Known<F, N>>,
     pub(super) unconfirmed: Option<Known<F, N>>,
@@ -32,7 +32,7 @@ pub(super) struct Name<F, N> {
 
 pub(super) struct Known<F, N> {
     pub(super) client: Arc<Client<F, N>>,
-    /// v4.0: the verifier of SETCLIENTID_CONFIRM, and where the client is called back.
+    /// v4.0: the verifier for SETCLIENTID_CONFIRM, and the client's callback address.
     pub(super) confirm: [u8; 8],
     pub(super) callback: Callback,
 }
@@ -84,13 +84,13 @@ impl<F, N> Registry<F, N> {
         self.name(record)?.unconfirmed.clone()
     }
 
-    /// A number that was not given before.
+    /// Returns a new, unused number.
     pub(super) fn serial(&mut self) -> u64 {
         self.last_serial += 1;
         self.last_serial
     }
 
-    /// How many clients there have been.
+    /// Returns the number of the last client ID issued.
     pub(super) fn issued(&self) -> u32 {
         self.last_client
     }
@@ -110,8 +110,8 @@ impl<F, N> Registry<F, N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// The v4.0 client `id`, whose lease is renewed: `STALE_CLIENTID` if it is of another boot, or not
-    /// confirmed, `EXPIRED` if it is no more.
+    /// Returns the v4.0 client `id` and renews its lease. Returns `STALE_CLIENTID` if the ID is
+    /// from another boot or unconfirmed, `EXPIRED` if the client is gone.
     pub fn client(&self, id: ClientId) -> Result<ClientRef<F, N>, Status> {
         if (id >> 32) as u32 != self.boot {
             return Err(Status::StaleClientid);
@@ -131,7 +131,7 @@ impl<F, N: Clone> State<F, N> {
         Ok(ClientRef(client))
     }
 
-    /// The v4.0 client whose stateid it is. Renews its lease.
+    /// Returns the v4.0 client of a stateid. Renews its lease.
     pub(super) fn client_of(&self, stateid: &StateId) -> Result<Arc<Client<F, N>>, Status> {
         let parts = Parts::of(stateid);
         if stateid::special(stateid).is_some() {
@@ -147,12 +147,14 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// The NFS client that the lock table knows by `number`, if it is one.
+    /// Returns the ID of the client that has this number in the lock table, if it is an NFSv4
+    /// client.
     pub fn client_of_lock(&self, number: u64) -> Option<ClientId> {
         lock(&self.registry).lockers.get(&number).copied()
     }
 
-    /// A new client of `peer`, not confirmed and not named yet; `full` if there is no room.
+    /// Creates a client of `peer`, unconfirmed and not yet named. Returns `full` if there is no
+    /// room.
     pub(super) fn new_client(
         &self,
         registry: &mut Registry<F, N>,
@@ -181,9 +183,9 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Forgets a client that has the least claim to stay, of those that count for `peer` or of all:
-    /// one that never was confirmed, of the peer that has the most of those; or one that has
-    /// expired; or, of one peer, one that has nothing. The longest silent comes first.
+    /// Destroys the most dispensable client, of `peer` or of all: an unconfirmed one, of the peer
+    /// that has the most of those; else an expired one; else, for a peer, one without sessions and
+    /// state. The one idle for longest goes first.
     fn make_room(
         &self,
         registry: &mut Registry<F, N>,
@@ -225,7 +227,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Forgets a client, with all it has.
+    /// Destroys a client and all of its state.
     pub(super) fn destroy(
         &self,
         registry: &mut Registry<F, N>,
@@ -234,14 +236,14 @@ impl<F, N: Clone> State<F, N> {
     ) {
         let mut recorded = lock(&client.recorded);
         if *recorded == Recorded::Yes {
-            // If it stays, all that may come of it is a grace period for nobody.
+            // If the record stays, the only consequence is a needless grace period.
             let _ = self.stable.remove(&client.record);
         }
         *recorded = Recorded::Never;
         self.dismantle(registry, client, gone);
     }
 
-    /// The rest of [`State::destroy`], of a client that has no record.
+    /// Removes a client whose stable record is already handled: the rest of [`State::destroy`].
     pub(super) fn dismantle(
         &self,
         registry: &mut Registry<F, N>,
@@ -262,7 +264,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Makes the client of `known` the confirmed one of its name; another that was is destroyed.
+    /// Makes the client of `known` the confirmed one of its name, and destroys the previous one.
     pub(super) fn confirm(
         &self,
         registry: &mut Registry<F, N>,
@@ -281,7 +283,7 @@ impl<F, N: Clone> State<F, N> {
         client.renew(self.now());
     }
 
-    /// Makes the client of `known` the unconfirmed one of its name, in place of any other.
+    /// Makes the client of `known` the unconfirmed one of its name, and destroys the previous one.
     pub(super) fn propose(
         &self,
         registry: &mut Registry<F, N>,
@@ -298,16 +300,16 @@ impl<F, N: Clone> State<F, N> {
         registry.name_mut(&record).unconfirmed = Some(known);
     }
 
-    /// Whether a client has anything that it would miss.
+    /// Returns whether a client has any state that it could lose.
     pub(super) fn has_state(&self, client: &Client<F, N>) -> bool {
         let holdings = lock(&client.holdings);
         holdings.opens + holdings.locks + holdings.delegations > 0
     }
 
-    /// Makes sure that the client may reclaim after a restart: before its first open is answered.
+    /// Records that the client may reclaim after a restart, before its first open is answered.
     pub(super) fn record(&self, client: &Client<F, N>) {
         let mut recorded = lock(&client.recorded);
-        // Whoever has lost something must not reclaim that.
+        // A client that has lost state must not reclaim it.
         if *recorded == Recorded::No
             && lock(&client.holdings).revoked == 0
             && self.stable.put(&client.record).is_ok()

@@ -17,57 +17,57 @@ use super::slots::{Slots, Taken};
 use super::table::lock;
 use super::{Begun, State, status_flags};
 
-/// What one direction of a session carries: `channel_attrs4`, but for RDMA.
+/// The attributes of one direction of a session: `channel_attrs4`, except for RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// The largest request, in bytes.
+    /// The maximum size of a request, in bytes.
     pub max_request: u32,
-    /// The largest reply, in bytes.
+    /// The maximum size of a reply, in bytes.
     pub max_response: u32,
-    /// The largest reply that is kept for a retry, in bytes.
+    /// The maximum size of a cached reply, in bytes.
     pub max_cached: u32,
-    /// The most operations of a compound.
+    /// The maximum number of operations in a compound.
     pub max_operations: u32,
-    /// The most requests at a time: slots.
+    /// The maximum number of concurrent requests: the slots.
     pub max_requests: u32,
 }
 
-/// What a CREATE_SESSION asks for.
+/// The arguments of CREATE_SESSION.
 pub struct CreateSession<'a> {
-    /// The client id.
+    /// The client ID.
     pub client: ClientId,
-    /// What EXCHANGE_ID answered, and one more each time.
+    /// The sequence number: the one from EXCHANGE_ID, incremented with each session.
     pub sequence: u32,
     /// The sender.
     pub by: Requester<'a>,
-    /// The client's requests.
+    /// The fore channel, for the client's requests.
     pub fore: Channel,
-    /// The server's.
+    /// The backchannel, for the server's requests.
     pub back: Channel,
-    /// Whether the connection is to be a backchannel (`CREATE_SESSION4_FLAG_CONN_BACK_CHAN`).
+    /// Whether to use the connection as a backchannel (`CREATE_SESSION4_FLAG_CONN_BACK_CHAN`).
     pub backchannel: bool,
-    /// How the client is called back.
+    /// The program and security of callbacks.
     pub callback: CallHow,
-    /// The connection that it came by.
+    /// The request's connection.
     pub connection: u64,
 }
 
-/// What a CREATE_SESSION answers.
+/// The result of CREATE_SESSION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreatedSession {
-    /// The session's id.
+    /// The session ID.
     pub session: SessionId,
-    /// What was asked.
+    /// The request's sequence number.
     pub sequence: u32,
-    /// The client's requests.
+    /// The fore channel.
     pub fore: Channel,
-    /// The server's.
+    /// The backchannel.
     pub back: Channel,
-    /// Whether the connection is a backchannel.
+    /// Whether the connection is used as a backchannel.
     pub backchannel: bool,
 }
 
-/// The last CREATE_SESSION of a client, and what it was answered.
+/// The sequence number and the result of a client's last CREATE_SESSION.
 #[derive(Default)]
 pub(super) struct Creation {
     last: u32,
@@ -87,12 +87,12 @@ pub(super) struct Session<F, N> {
     /// Whether the client has asked for a backchannel.
     pub(super) wants_backchannel: AtomicBool,
     pub(super) inner: Mutex<Inner>,
-    /// The server's calls.
+    /// The server's callbacks.
     pub(super) calls: Mutex<Calls>,
     _charge: Charge,
 }
 
-/// The bytes that a session takes, with the slots that it usually has.
+/// The bytes of a session, with the usual number of slots.
 const SESSION: usize = 8 << 10;
 
 pub(super) struct Inner {
@@ -100,26 +100,27 @@ pub(super) struct Inner {
     pub(super) connections: Connections,
 }
 
-/// What a SEQUENCE asks for.
+/// The arguments of SEQUENCE.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence {
     /// The session.
     pub session: SessionId,
     /// The slot.
     pub slot: u32,
-    /// The slot's next number.
+    /// The slot's sequence number.
     pub seqid: u32,
     /// The highest slot that the client uses.
     pub highest_slot: u32,
-    /// Whether the reply is to be kept.
+    /// Whether to cache the reply.
     pub cache_this: bool,
-    /// The connection that it came by.
+    /// The request's connection.
     pub connection: u64,
-    /// Of the whole request, from behind SEQUENCE: what tells a retry from another request.
+    /// A digest of the operations after SEQUENCE, to detect a false retry.
     pub digest: u64,
 }
 
-/// A request that is served by a slot, or was before. Dropped, it is as if it had not come.
+/// A request in progress on a slot, or a repeated one. Dropping it without [`SlotTurn::finish`]
+/// undoes its start.
 #[must_use]
 pub struct SlotTurn<F, N> {
     session: Arc<Session<F, N>>,
@@ -132,8 +133,8 @@ pub struct SlotTurn<F, N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// CREATE_SESSION. The first one confirms the client, and whatever another boot of the same client
-    /// had is gone. Sent again, it is answered as before.
+    /// Runs CREATE_SESSION. A client's first session confirms it and destroys the state of its
+    /// previous boot. A repetition gets the same result.
     pub fn create_session(&self, ask: &CreateSession<'_>) -> Result<CreatedSession, Status> {
         let mut gone = Gone::default();
         let created = self.create(&mut lock(&self.registry), ask, &mut gone);
@@ -158,7 +159,7 @@ impl<F, N: Clone> State<F, N> {
         }
         let is_new = !client.is_confirmed();
         if is_new && self.is_expired(&client) {
-            // RFC 8881 section 18.35.4: as good as removed.
+            // RFC 8881 section 18.35.4: an expired unconfirmed client may be treated as removed.
             return Err(Status::StaleClientid);
         }
         if is_new && *client.principal != *ask.by.principal {
@@ -170,7 +171,7 @@ impl<F, N: Clone> State<F, N> {
             self.confirm(registry, known.ok_or(Status::Serverfault)?, gone);
         }
         client.renew(self.now());
-        // What failed does not count: the same number may come with something better.
+        // A failed attempt does not consume the sequence number.
         (creation.last, creation.answer) = (ask.sequence, Some(answer));
         Ok(answer)
     }
@@ -218,7 +219,7 @@ impl<F, N: Clone> State<F, N> {
         })
     }
 
-    /// What becomes of what a client asks for: never more.
+    /// Limits the attributes that a client asked for.
     fn negotiated(&self, asked: Channel) -> Result<Channel, Status> {
         if asked.max_requests == 0 || asked.max_operations == 0 {
             return Err(Status::Inval);
@@ -236,9 +237,9 @@ impl<F, N: Clone> State<F, N> {
         })
     }
 
-    /// DESTROY_SESSION, by `connection`, which must be bound to it. `own` is the SEQUENCE in front
-    /// of it, if there is one. `DELAY` while other requests of the session are being served,
-    /// `BADSESSION` if it is another's.
+    /// Runs DESTROY_SESSION. The `connection` must be bound to the session. `own` is the compound's
+    /// SEQUENCE, if it has one. Returns `DELAY` while other requests of the session are in
+    /// progress, `BADSESSION` if the session belongs to another client.
     pub fn destroy_session(
         &self,
         id: &SessionId,
@@ -266,17 +267,17 @@ impl<F, N: Clone> State<F, N> {
         Ok(())
     }
 
-    /// A session is no more: its connections are not bound to it any longer.
+    /// Removes a session, and unbinds its connections.
     pub(super) fn forget_session(&self, id: &SessionId) {
         if let Some(session) = self.sessions.remove(id) {
             self.unbind_all(&session);
         }
     }
 
-    /// SEQUENCE: begins the request, or answers the whole reply that it was answered before. Renews
-    /// the lease, and binds the connection to the session's requests (RFC 8881 section 2.10.3.1). A
-    /// request whose reply was not kept is [`SlotTurn::is_repeated`]. `BADSESSION` if the session
-    /// is another's, and no connection of `by` is bound to it.
+    /// Runs SEQUENCE: starts the request, or returns the whole cached reply. Renews the lease, and
+    /// binds the connection to the fore channel (RFC 8881 section 2.10.3.1). For a repeated request
+    /// without a cached reply, [`SlotTurn::is_repeated`] is true. Returns `BADSESSION` if the
+    /// session belongs to another client and the connection is not bound to it.
     pub fn sequence(
         &self,
         request: Sequence,
@@ -301,7 +302,7 @@ impl<F, N: Clone> State<F, N> {
             )?;
             let (highest, target) = (slots.granted() - 1, slots.target() - 1);
             if matches!(taken, Taken::Serve | Taken::Lost) {
-                // Before the lock is given up: a client with a request in service does not expire.
+                // Before the lock is released: a client with a request in progress does not expire.
                 client.enter();
             }
             (
@@ -330,48 +331,49 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-/// A request or a reply that holds a SEQUENCE and a little more, with RPC around it.
+/// The size of a request or reply with a SEQUENCE and a little more, including the RPC header.
 const SMALLEST: u32 = 256;
 
 impl<F, N> SlotTurn<F, N> {
-    /// Whose request it is.
+    /// Returns the client of the request.
     pub fn client(&self) -> ClientRef<F, N> {
         ClientRef(self.session.client.clone())
     }
 
-    /// What the session's requests and replies may be: the caller sees to it (`REQ_TOO_BIG`,
-    /// `TOO_MANY_OPS`, `REP_TOO_BIG`, `REP_TOO_BIG_TO_CACHE`).
+    /// Returns the limits of the session's requests and replies. The caller enforces them
+    /// (`REQ_TOO_BIG`, `TOO_MANY_OPS`, `REP_TOO_BIG`, `REP_TOO_BIG_TO_CACHE`).
     pub fn channel(&self) -> &Channel {
         &self.session.fore
     }
 
-    /// Whether the request was served before, by a reply that was not kept: the SEQUENCE is answered again, and
-    /// `RETRY_UNCACHED_REP` is for the operation behind it (RFC 8881 section 2.10.6.1.3).
+    /// Returns whether the request repeats one without a cached reply: then SEQUENCE succeeds
+    /// again, and the operation after it fails with `RETRY_UNCACHED_REP` (RFC 8881 section
+    /// 2.10.6.1.3).
     pub fn is_repeated(&self) -> bool {
         self.repeated
     }
 
-    /// Whose request it is of the client's sessions.
+    /// Returns the session of the request.
     pub fn session(&self) -> SessionId {
         self.session.id
     }
 
-    /// What was asked.
+    /// Returns the arguments of SEQUENCE.
     pub fn request(&self) -> &Sequence {
         &self.request
     }
 
-    /// `sr_highest_slotid`.
+    /// Returns `sr_highest_slotid`.
     pub fn highest_slot(&self) -> u32 {
         self.highest
     }
 
-    /// `sr_target_highest_slotid`.
+    /// Returns `sr_target_highest_slotid`.
     pub fn target_highest_slot(&self) -> u32 {
         self.target
     }
 
-    /// `sr_status_flags` as of now: of [`status_flags`].
+    /// Returns the current `sr_status_flags`, from [`status_flags`].
     pub fn status_flags(&self) -> u32 {
         let client = &self.session.client;
         let mut flags = client.flags.load(Ordering::Acquire);
@@ -394,7 +396,7 @@ impl<F, N> SlotTurn<F, N> {
         flags
     }
 
-    /// The request is answered: by `reply`, if that is kept for a retry.
+    /// Completes the request, and caches `reply` if given.
     pub fn finish(mut self, reply: Option<Arc<[u8]>>) {
         if self.repeated {
             return;

@@ -1,26 +1,26 @@
-//! What must survive the server so that clients may reclaim what they had.
+//! Storage for the records that survive a restart so that clients may reclaim their state.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use super::table::lock;
 
-/// Which clients may reclaim after a restart (RFC 7530 section 9.6.3.4, RFC 8881 section 8.4.2.1): one
-/// record, a few hundred bytes, for each that has opened anything. Called with locks of single
-/// clients held, so it must not call back.
+/// The list of the clients that may reclaim after a restart (RFC 7530 section 9.6.3.4, RFC 8881
+/// section 8.4.2.1): one record, of a few hundred bytes, for each client that has opened a file. It
+/// is called with locks of single clients held, so it must not call back.
 pub trait Stable: Send + Sync {
-    /// All records.
+    /// Returns all records.
     fn list(&self) -> Vec<Box<[u8]>>;
 
-    /// Keeps `record`, durably by the time this returns. If it fails the client cannot reclaim.
+    /// Stores `record`, durably when this returns. If it fails, the client cannot reclaim.
     fn put(&self, record: &[u8]) -> vfs::Result<()>;
 
-    /// Forgets `record`, durably by the time this returns. If it fails, what the client has is given to
-    /// nobody else.
+    /// Removes `record`, durably when this returns. If it fails, the client's state is not given to
+    /// other clients.
     fn remove(&self, record: &[u8]) -> vfs::Result<()>;
 }
 
-/// Records that survive nothing but a [`super::State`].
+/// Records in memory, with the lifetime of the [`super::State`].
 #[derive(Default)]
 pub struct InMemory(Mutex<BTreeSet<Box<[u8]>>>);
 

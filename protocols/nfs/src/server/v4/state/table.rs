@@ -1,18 +1,18 @@
-//! Maps that many threads look things up in.
+//! Maps for lookups by many threads.
 
 use core::hash::{BuildHasher, Hash};
 use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-/// A map in parts, each with its own lock. Every method holds one part's lock and calls nothing
-/// meanwhile.
+/// A map in shards, each with its own lock. Every method holds the lock of one shard at a time and
+/// calls nothing meanwhile.
 pub(super) struct Table<K, V> {
     hash: RandomState,
     parts: [RwLock<HashMap<K, V>>; PARTS],
 }
 
-/// More than threads look things up at once.
+/// More than the number of threads that look things up at once.
 const PARTS: usize = 32;
 
 impl<K: Hash + Eq, V: Clone> Table<K, V> {
@@ -41,7 +41,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         part.unwrap_or_else(PoisonError::into_inner).remove(key)
     }
 
-    /// All there are, part by part.
+    /// Returns all values, shard by shard.
     pub(super) fn all(&self) -> Vec<V> {
         let mut all = Vec::new();
         for part in &self.parts {
@@ -56,7 +56,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     }
 }
 
-/// Locks what no panic leaves half done.
+/// Locks a mutex whose data no panic leaves inconsistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
