@@ -1,4 +1,4 @@
-//! Which connections carry which sessions (RFC 8881 sections 2.10.3.1, 2.10.5, 18.34).
+//! The connections of sessions (RFC 8881 sections 2.10.3.1, 2.10.5, 18.34).
 
 use std::sync::atomic::Ordering;
 
@@ -9,18 +9,18 @@ use super::requester::Requester;
 use super::sessions::Session;
 use super::table::lock;
 
-/// What a connection is to a session.
+/// The use of a connection by a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It carries the client's requests.
+    /// The connection carries the client's requests.
     Fore,
-    /// It carries the server's requests.
+    /// The connection carries the server's requests.
     Back,
-    /// It carries both.
+    /// The connection carries both.
     Both,
 }
 
-/// A session's connections, the newest last.
+/// A session's connections, newest last.
 #[derive(Default)]
 pub(super) struct Connections(Vec<Bound>);
 
@@ -51,9 +51,9 @@ impl Connections {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// BIND_CONN_TO_SESSION: whatever `direction` the client asked for or would also take
-    /// (`CDFC4_FORE_OR_BOTH`, `CDFC4_BACK_OR_BOTH`: [`Direction::Both`]). Answers what it is, and whose session.
-    /// `BADSESSION` if it is another's.
+    /// Runs BIND_CONN_TO_SESSION, for any `direction` that the client requests or also accepts
+    /// (`CDFC4_FORE_OR_BOTH`, `CDFC4_BACK_OR_BOTH`: [`Direction::Both`]). Returns the direction and
+    /// the session's client. Returns `BADSESSION` if the session belongs to another client.
     pub fn bind_connection(
         &self,
         session: &SessionId,
@@ -73,8 +73,8 @@ impl<F, N: Clone> State<F, N> {
         Ok((direction, session.client.id))
     }
 
-    /// Binds a connection, beside what it is bound as already. Where there are too many, one that only
-    /// carries requests is forgotten: it is bound again by its next one.
+    /// Binds a connection, in addition to its existing uses. If there are too many, unbinds one
+    /// that only carries the client's requests: its next request binds it again.
     pub(super) fn bind(&self, session: &Session<F, N>, connection: u64, fore: bool, back: bool) {
         if back {
             session.forgive();
@@ -112,7 +112,8 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// A connection was closed. Whom to call again, by others.
+    /// Unbinds a closed connection. Returns the clients whose callbacks must be sent again over
+    /// other connections.
     pub fn disconnected(&self, connection: u64) -> Vec<ClientId> {
         let sessions = lock(&self.connections).remove(&connection);
         for session in sessions.into_iter().flatten() {
@@ -125,7 +126,7 @@ impl<F, N: Clone> State<F, N> {
         self.calls_lost(connection)
     }
 
-    /// Forgets all connections of a session that is no more.
+    /// Unbinds all connections of a removed session.
     pub(super) fn unbind_all(&self, session: &Session<F, N>) {
         let mut by_connection = lock(&self.connections);
         let bound = session.change_connections(std::mem::take);
@@ -134,7 +135,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// The sessions that a connection is bound to.
+    /// Returns the sessions that a connection is bound to.
     pub fn sessions_of(&self, connection: u64) -> Vec<SessionId> {
         lock(&self.connections)
             .get(&connection)
@@ -157,20 +158,20 @@ fn forget(
 }
 
 impl<F, N> Session<F, N> {
-    /// Changes what is bound, and what the client's backchannels count.
+    /// Changes the session's connections, and the client's number of backchannels.
     fn change_connections<T>(&self, change: impl FnOnce(&mut Vec<Bound>) -> T) -> T {
         let mut inner = lock(&self.inner);
         let before = inner.connections.backs();
         let changed = change(&mut inner.connections.0);
         let after = inner.connections.backs();
-        // Around zero, so as to be right in between too.
+        // Wraps around zero, so that the sum is right in between too.
         self.client
             .backchannels
             .fetch_add(after.wrapping_sub(before), Ordering::AcqRel);
         changed
     }
 
-    /// The newest connection that carries the server's calls.
+    /// Returns the newest connection of the backchannel.
     pub(super) fn newest_back(&self) -> Option<u64> {
         let inner = lock(&self.inner);
         let newest = inner.connections.0.iter().rev().find(|bound| bound.back)?;

@@ -1,5 +1,5 @@
-//! EXCHANGE_ID, DESTROY_CLIENTID and RECLAIM_COMPLETE: clients of v4.1 and v4.2 (RFC 8881 sections 18.35,
-//! 18.50, 18.51).
+//! EXCHANGE_ID, DESTROY_CLIENTID and RECLAIM_COMPLETE: clients of v4.1 and v4.2 (RFC 8881 sections
+//! 18.35, 18.50, 18.51).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,11 +14,11 @@ use super::requester::Requester;
 use super::setclientid::Callback;
 use super::table::lock;
 
-/// What an EXCHANGE_ID asks for.
+/// The arguments of EXCHANGE_ID.
 pub struct ExchangeId<'a> {
-    /// Who the client is: `co_ownerid`.
+    /// The client's name: `co_ownerid`.
     pub owner: &'a [u8],
-    /// Which of its boots.
+    /// The verifier of the client's boot.
     pub verifier: [u8; 8],
     /// The sender.
     pub by: Requester<'a>,
@@ -26,19 +26,19 @@ pub struct ExchangeId<'a> {
     pub update: bool,
 }
 
-/// What an EXCHANGE_ID answers.
+/// The result of EXCHANGE_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangedId {
-    /// The client id.
+    /// The client ID.
     pub client: ClientId,
-    /// What the next CREATE_SESSION must say.
+    /// The sequence number of the next CREATE_SESSION.
     pub sequence: u32,
     /// `EXCHGID4_FLAG_CONFIRMED_R`.
     pub confirmed: bool,
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// EXCHANGE_ID: the nine cases of RFC 8881 section 18.35.4.
+    /// Runs EXCHANGE_ID, with the nine cases of RFC 8881 section 18.35.4.
     pub fn exchange_id(&self, ask: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
         let mut gone = Gone::default();
         let client = self.exchange(&mut lock(&self.registry), ask, &mut gone);
@@ -65,7 +65,7 @@ impl<F, N: Clone> State<F, N> {
             let same_principal = *client.principal == *ask.by.principal;
             let same_verifier = client.verifier == ask.verifier;
             match (ask.update, same_principal, same_verifier) {
-                // Cases 2 and 6: nothing new, but perhaps another address.
+                // Cases 2 and 6: nothing changes, except perhaps the address.
                 (_, true, true) => {
                     client.comes_from(ask.by.peer);
                     return Ok(client);
@@ -79,7 +79,8 @@ impl<F, N: Clone> State<F, N> {
                     return Err(Status::ClidInuse);
                 }
                 (false, false, _) => self.destroy(registry, &client, gone),
-                // Case 5: it was restarted. What it had goes when the new one is confirmed.
+                // Case 5: the client was restarted. Its old state is destroyed when the new client
+                // is confirmed.
                 (false, true, false) => {}
             }
         } else if ask.update {
@@ -100,8 +101,8 @@ impl<F, N: Clone> State<F, N> {
         Ok(client)
     }
 
-    /// DESTROY_CLIENTID by `by`: `CLIENTID_BUSY` while it has sessions or state, `STALE_CLIENTID`
-    /// if it is another's.
+    /// Runs DESTROY_CLIENTID. Returns `CLIENTID_BUSY` while the client has sessions or state,
+    /// `STALE_CLIENTID` if it is not the requester's.
     pub fn destroy_client_id(&self, id: ClientId, by: &Requester<'_>) -> Result<(), Status> {
         let mut gone = Gone::default();
         let destroyed = {
@@ -123,7 +124,8 @@ impl<F, N: Clone> State<F, N> {
         destroyed
     }
 
-    /// RECLAIM_COMPLETE of all file systems. For one file system (`rca_one_fs`) there is nothing to do.
+    /// Runs RECLAIM_COMPLETE for all file systems. For one file system (`rca_one_fs`) there is
+    /// nothing to do.
     pub fn reclaim_complete(&self, client: &ClientRef<F, N>) -> Result<(), Status> {
         if client.0.reclaimed.swap(true, Ordering::AcqRel) {
             return Err(Status::CompleteAlready);

@@ -1,8 +1,9 @@
 //! LOCK, LOCKU, RELEASE_LOCKOWNER, FREE_STATEID and TEST_STATEID.
 //!
-//! The ranges are the lock table's ([`vfs::lock::LockTable`]); here is who may lock, and what has been
-//! locked, so that it is released. LOCK has two steps: [`State::lock`] says who locks what,
-//! [`Locking::granted`] that the lock table did so.
+//! The lock table ([`vfs::lock::LockTable`]) has the ranges; this module has the lock owners'
+//! permissions, and a record of their locks for releasing them. LOCK has two steps: [`State::lock`]
+//! determines the owner and the file, [`Locking::granted`] records that the lock table has granted
+//! the lock.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use super::owners::LockOwner;
 use super::stateid;
 use super::table::lock;
 
-/// Whose LOCK it is: `locker4`.
+/// The lock owner of a LOCK: `locker4`.
 #[derive(Clone, Copy, Debug)]
 pub enum Locker<'a> {
-    /// A lock owner that has locked nothing of this open yet (`open_to_lock_owner4`).
+    /// A lock owner without locks of this open so far (`open_to_lock_owner4`).
     New {
         /// The open's stateid.
         open: &'a StateId,
@@ -31,14 +32,14 @@ pub enum Locker<'a> {
         /// v4.0: the lock owner's first seqid.
         seqid: u32,
     },
-    /// One that has (`exist_lock_owner4`).
+    /// A lock owner with a lock stateid (`exist_lock_owner4`).
     Known {
-        /// Its stateid.
+        /// The lock stateid.
         lock: &'a StateId,
     },
 }
 
-/// A LOCK that may be asked of the lock table. Dropped, it is as if it had not come.
+/// A LOCK that the lock table may grant. Dropping it has no effect on the state.
 #[must_use]
 pub struct Locking<'a, F, N: Clone> {
     state: &'a State<F, N>,
@@ -51,7 +52,7 @@ pub struct Locking<'a, F, N: Clone> {
     charge: Charge,
 }
 
-/// A LOCKU that may be asked of the lock table.
+/// A LOCKU for the lock table.
 #[must_use]
 pub struct Unlocking<F, N: Clone> {
     client: Arc<Client<F, N>>,
@@ -61,8 +62,8 @@ pub struct Unlocking<F, N: Clone> {
 }
 
 impl<F: Clone, N: Clone> State<F, N> {
-    /// A LOCK begins (RFC 7530 section 16.10, RFC 8881 section 18.10): `OPENMODE` if the file is not
-    /// open for that kind of lock. `reclaim` as for an OPEN.
+    /// Starts a LOCK (RFC 7530 section 16.10, RFC 8881 section 18.10). Returns `OPENMODE` if the
+    /// file is not open for that kind of lock. `reclaim` is the same as for an OPEN.
     pub fn lock(
         &self,
         client: &ClientRef<F, N>,
@@ -127,7 +128,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         })
     }
 
-    /// A LOCKU begins (RFC 7530 section 16.12, RFC 8881 section 18.12).
+    /// Starts a LOCKU (RFC 7530 section 16.12, RFC 8881 section 18.12).
     pub fn unlock(
         &self,
         client: &ClientRef<F, N>,
@@ -147,7 +148,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         })
     }
 
-    /// RELEASE_LOCKOWNER (RFC 7530 section 16.37): `LOCKS_HELD` if it has locked anything.
+    /// Runs RELEASE_LOCKOWNER (RFC 7530 section 16.37). Returns `LOCKS_HELD` if the owner has
+    /// locks.
     pub fn release_lock_owner(&self, client: &ClientRef<F, N>, owner: &[u8]) -> Result<(), Status> {
         let client = &client.0;
         let mut holdings = lock(&client.holdings);
@@ -168,7 +170,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         Ok(())
     }
 
-    /// FREE_STATEID (RFC 8881 section 18.38): of locks with nothing locked, and of what was revoked.
+    /// Runs FREE_STATEID (RFC 8881 section 18.38), for lock states without locks and for revoked
+    /// state.
     pub fn free_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
@@ -206,7 +209,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
     }
 
-    /// What TEST_STATEID answers of one stateid (RFC 8881 section 18.48).
+    /// Returns TEST_STATEID's result for one stateid (RFC 8881 section 18.48).
     pub fn test_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Status {
         let client = &client.0;
         let tested = self.serial_of(client, stateid).and_then(|serial| {
@@ -224,7 +227,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         tested.err().unwrap_or(Status::Ok)
     }
 
-    /// The serial number of `stateid` if those are locks of `client`'s, of `key`, as they are now.
+    /// Returns the serial number of `stateid` if it is the current stateid of a lock state of
+    /// `client` on `key`.
     fn lock_serial(
         &self,
         client: &Client<F, N>,
@@ -243,13 +247,13 @@ impl<F: Clone, N: Clone> State<F, N> {
 }
 
 impl<F, N: Clone> Locking<'_, F, N> {
-    /// Who locks, to the lock table.
+    /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// The lock table has locked `start..=end`: the LOCK is done. It fails only if the open, or the
-    /// client, went meanwhile, or its tables filled up; the locks are released then.
+    /// Completes the LOCK after the lock table has locked `start..=end`. Fails only if the open or
+    /// the client was removed meanwhile, or if its tables became full; then the locks are released.
     pub fn granted(self, start: u64, end: u64) -> Result<StateId, Status> {
         let (state, client) = (self.state, self.client.clone());
         let unlock = Unlock {
@@ -323,12 +327,12 @@ impl<F, N: Clone> Locking<'_, F, N> {
 }
 
 impl<F, N: Clone> Unlocking<F, N> {
-    /// Who unlocks, to the lock table.
+    /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// The lock table has unlocked `start..=end`: the LOCKU is done.
+    /// Completes the LOCKU after the lock table has unlocked `start..=end`.
     pub fn done(self, start: u64, end: u64) -> Result<StateId, Status> {
         let mut holdings = lock(&self.client.holdings);
         let state = holdings.lock_mut(self.serial)?;
@@ -348,7 +352,7 @@ impl LockOwner {
 }
 
 impl LockState {
-    /// They have changed: their new stateid.
+    /// Increments the seqid and returns the new stateid.
     fn changed<F, N>(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
         self.seqid = stateid::next(self.seqid);
         stateid::stateid(client.id, serial, self.seqid)
@@ -356,7 +360,7 @@ impl LockState {
 }
 
 impl<F, N: Clone> Holdings<F, N> {
-    /// Takes away the lock state `serial`, whose owner has nothing locked.
+    /// Removes the lock state `serial`, whose owner has no locks.
     fn forget_free_lock(&mut self, client: &Client<F, N>, serial: u32) {
         let Ok(open) = self.lock(serial).map(|state| state.open) else {
             return;
@@ -371,7 +375,7 @@ impl<F, N: Clone> Holdings<F, N> {
     }
 }
 
-/// The status of a LOCK that there is no room for: none that v4.1 has would be truer.
+/// Returns the status of a LOCK that there is no room for: v4.1 has no better one than `DELAY`.
 fn full(minor: Minor) -> Status {
     match minor {
         Minor::V40 => Status::Resource,

@@ -1,4 +1,4 @@
-//! Open owners and lock owners of a client.
+//! The open owners and lock owners of a client.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use vfs::{Charge, Ranges};
 use super::gone::NodeKey;
 use super::seqid::OwnerSeq;
 
-/// Owners by their names and by numbers.
+/// Owners, by name and by number.
 pub(super) struct Owners<O> {
     numbers: HashMap<Arc<[u8]>, u32>,
     owners: HashMap<u32, (Arc<[u8]>, O)>,
@@ -18,43 +18,43 @@ pub(super) struct Owners<O> {
 
 pub(super) struct OpenOwner {
     pub(super) name: Arc<[u8]>,
-    /// v4.0.
+    /// v4.0: the sequence of its requests.
     pub(super) seq: OwnerSeq,
-    /// v4.0: OPEN_CONFIRM was done.
+    /// v4.0: whether OPEN_CONFIRM was received.
     pub(super) confirmed: bool,
-    /// Its opens' serial numbers.
+    /// The serial numbers of its opens.
     pub(super) opens: HashMap<NodeKey, u32>,
-    /// v4.0: the serial number of what it closed last.
+    /// v4.0: the serial number of the open that it closed last.
     pub(super) closed: Option<u32>,
-    /// When it last did something.
+    /// The time of its last request.
     pub(super) used: Duration,
     _charge: Charge,
 }
 
-/// The bytes that an owner takes besides its name, the reply to its last request included.
+/// The bytes of an owner without its name, including the reply to its last request.
 pub(super) const OWNER: usize = 1 << 10;
 
-/// The bytes that one of its lock states takes.
+/// The bytes of a lock state.
 const LOCK_STATE: usize = 256;
 
-/// The bytes that a range takes that it has locked.
+/// The bytes of a locked range.
 const RANGE: usize = 64;
 
 pub(super) struct LockOwner {
     pub(super) name: Arc<[u8]>,
-    /// v4.0.
+    /// v4.0: the sequence of its requests.
     pub(super) seq: OwnerSeq,
-    /// Its lock states' serial numbers.
+    /// The serial numbers of its lock states.
     pub(super) states: Vec<u32>,
-    /// What it has locked.
+    /// The ranges that it has locked.
     pub(super) held: HashMap<NodeKey, Ranges>,
-    /// How many ranges those are.
+    /// The number of those ranges.
     ranges: usize,
     charge: Charge,
 }
 
 impl OpenOwner {
-    /// `charge` is for [`OWNER`] and the name.
+    /// Creates an owner. `charge` is for [`OWNER`] and the name.
     pub(super) fn new(name: &Arc<[u8]>, now: Duration, charge: Charge) -> OpenOwner {
         OpenOwner {
             name: name.clone(),
@@ -73,12 +73,12 @@ impl OpenOwner {
 }
 
 impl LockOwner {
-    /// The bytes that one more lock takes, of an owner that may have none yet.
+    /// Returns the bytes of one more lock, for an owner that may be new.
     pub(super) fn bytes_of_one(name: &[u8]) -> usize {
         OWNER + name.len() + LOCK_STATE + RANGE
     }
 
-    /// `charge` is for [`LockOwner::bytes_of_one`].
+    /// Creates an owner. `charge` is for [`LockOwner::bytes_of_one`].
     pub(super) fn new(name: &Arc<[u8]>, charge: Charge) -> LockOwner {
         LockOwner {
             name: name.clone(),
@@ -90,12 +90,12 @@ impl LockOwner {
         }
     }
 
-    /// Adds to what it is charged for, until that is counted anew.
+    /// Adds to its charge, until the next change recomputes it.
     pub(super) fn charge(&mut self, more: Charge) {
         self.charge.join(more);
     }
 
-    /// Changes what it has locked of `key`.
+    /// Changes its locked ranges of `key`.
     pub(super) fn change(&mut self, key: NodeKey, change: impl FnOnce(&mut Ranges)) {
         let held = self.held.entry(key).or_default();
         let before = held.count();
@@ -104,7 +104,7 @@ impl LockOwner {
         self.count();
     }
 
-    /// It has nothing locked of `key` any more: what it had.
+    /// Removes and returns its locked ranges of `key`.
     pub(super) fn forget(&mut self, key: NodeKey) -> Option<Ranges> {
         let gone = self.held.remove(&key)?;
         self.ranges -= gone.count();
@@ -163,19 +163,19 @@ impl<O> Owners<O> {
         Some(owner)
     }
 
-    /// Forgets all, and gives none of their numbers again soon.
+    /// Removes all owners. Their numbers are not reused soon.
     pub(super) fn clear(&mut self) {
         self.numbers.clear();
         self.owners.clear();
     }
 
-    /// The numbers of those that `which` names.
+    /// Returns the numbers of the owners that match `which`.
     pub(super) fn which(&self, which: impl Fn(&O) -> bool) -> Vec<u32> {
         let named = self.owners.iter().filter(|(_, (_, owner))| which(owner));
         named.map(|(&number, _)| number).collect()
     }
 
-    /// Of those that `which` names, the one with the least `key`.
+    /// Returns the owner with the least `key` among those that match `which`.
     pub(super) fn least<K: Ord>(
         &self,
         which: impl Fn(&O) -> bool,

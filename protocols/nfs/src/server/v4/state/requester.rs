@@ -1,15 +1,15 @@
-//! The sender of a request that names a client or a session, and whether it is that client (RFC
-//! 8881 section 2.10.8.3).
+//! The sender of a request that names a client or a session, and the check that it is that client
+//! (RFC 8881 section 2.10.8.3).
 //!
 //! Clients ask for no state protection (SP4_NONE), and AUTH_SYS proves nothing. So a client is
-//! known by the peers that it came from: the one of its EXCHANGE_ID or SETCLIENTID, and each other
-//! that sends one with the same owner, verifier and principal, as Linux's clients do before they
-//! use another address (trunking). Connections from those peers join its sessions by themselves, as
-//! nconnect needs it. A sender that has proved to be the client's principal (RPCSEC_GSS) needs no
+//! identified by its peers: the one of its EXCHANGE_ID or SETCLIENTID, and every other that sends
+//! one with the same owner, verifier and principal, as Linux's clients do before they use another
+//! address (trunking). Connections from those peers join its sessions automatically, as nconnect
+//! requires. A sender that has authenticated as the client's principal (RPCSEC_GSS) may use any
 //! peer.
 //!
-//! A request from elsewhere is answered as if there were no such client or session: a client whose
-//! address has changed then says again who it is.
+//! A request from another peer fails as if the client or session did not exist: a client whose
+//! address has changed then identifies itself again.
 
 use std::hash::BuildHasher as _;
 
@@ -28,27 +28,27 @@ use super::table::lock;
 pub struct Requester<'a> {
     /// The account of its connection's peer.
     pub peer: &'a Account,
-    /// As whom RPC knows the caller.
+    /// The RPC principal of the caller.
     pub principal: &'a [u8],
-    /// Whether the principal is proved (RPCSEC_GSS), not only claimed.
+    /// Whether the principal is authenticated (RPCSEC_GSS), not only claimed.
     pub proved: bool,
 }
 
-/// The most peers of a client: Linux trunks at most 16 addresses.
+/// The maximum number of peers of a client: Linux trunks at most 16 addresses.
 const MOST_PEERS: usize = 32;
 
 impl<F, N> Client<F, N> {
-    /// Whether `by` may act as this client.
+    /// Returns whether `by` may act as this client.
     pub(super) fn is(&self, by: &Requester<'_>) -> bool {
         by.proved && *by.principal == *self.principal || lock(&self.peers).contains(by.peer)
     }
 
-    /// The client comes from `peer`, too.
+    /// Adds `peer` to the client's peers.
     pub(super) fn comes_from(&self, peer: &Account) {
         let mut peers = lock(&self.peers);
         if !peers.contains(peer) {
             if peers.len() >= MOST_PEERS {
-                // The first is the one that it counts for.
+                // The first peer stays: the client counts against its quotas.
                 peers.remove(1);
             }
             peers.push(peer.clone());
@@ -57,20 +57,20 @@ impl<F, N> Client<F, N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// Whether `by` may act as the client `id`; a client that is no more may be anybody.
+    /// Returns whether `by` may act as the client `id`: always if that client no longer exists.
     pub fn is_client(&self, id: ClientId, by: &Requester<'_>) -> bool {
         self.clients.get(&id).is_none_or(|client| client.is(by))
     }
 
-    /// Whether `by` may act as the client that `stateid` is of.
+    /// Returns whether `by` may act as the client of `stateid`.
     pub fn is_holder(&self, stateid: &StateId, by: &Requester<'_>) -> bool {
         let parts = Parts::of(stateid);
         self.is_client(client_id(parts.boot, parts.client), by)
     }
 
-    /// The record of the client that calls itself `owner` in a request of `by`. Usually that is
-    /// [`record`]; a host that is not the live client of this name, though it gives the same name,
-    /// has a record of its own, so that neither loses its state to the other.
+    /// Returns the record of the client that calls itself `owner` in a request of `by`. Usually
+    /// that is [`record`]. A host with the same name as a live client that it is not gets a
+    /// separate record, so that neither destroys the other's state.
     pub(super) fn record_of(
         &self,
         registry: &Registry<F, N>,
@@ -94,7 +94,7 @@ impl<F, N: Clone> State<F, N> {
 }
 
 impl<F, N> State<F, N> {
-    /// Sixteen bytes that nobody guesses and that no earlier `serial` had.
+    /// Returns 16 unguessable bytes, different for each `serial`.
     pub(super) fn unguessable(&self, serial: u64) -> [u8; 16] {
         let half = |part: u8| u128::from(self.secret.hash_one((serial, part)));
         (half(0) << 64 | half(1)).to_be_bytes()

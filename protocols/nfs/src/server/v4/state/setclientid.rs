@@ -1,4 +1,5 @@
-//! SETCLIENTID, SETCLIENTID_CONFIRM and RENEW: clients of v4.0 (RFC 7530 sections 16.33, 16.34, 16.29).
+//! SETCLIENTID, SETCLIENTID_CONFIRM and RENEW: v4.0 clients (RFC 7530 sections 16.33, 16.34,
+//! 16.28).
 
 use crate::v4::{ClientId, Status};
 
@@ -9,7 +10,7 @@ use super::registry::Known;
 use super::requester::Requester;
 use super::table::lock;
 
-/// Where and as what a v4.0 client is called back: `cb_client4` and `callback_ident`.
+/// The callback address and identifier of a v4.0 client: `cb_client4` and `callback_ident`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callback {
     /// The RPC program.
@@ -18,33 +19,33 @@ pub struct Callback {
     pub netid: Box<str>,
     /// The universal address.
     pub address: Box<str>,
-    /// What the client wants to be told.
+    /// The client's `callback_ident`, to be sent in callbacks.
     pub ident: u32,
 }
 
-/// What a SETCLIENTID asks for.
+/// The arguments of SETCLIENTID.
 pub struct SetClientId<'a> {
-    /// Who the client is: `nfs_client_id4.id`.
+    /// The client's name: `nfs_client_id4.id`.
     pub owner: &'a [u8],
-    /// Which of its boots.
+    /// The verifier of the client's boot.
     pub verifier: [u8; 8],
     /// The sender.
     pub by: Requester<'a>,
-    /// Where it is called back.
+    /// The callback address.
     pub callback: Callback,
 }
 
-/// Why a SETCLIENTID is refused.
+/// The error of a SETCLIENTID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetClientIdError {
-    /// `CLID_INUSE`: another principal's client, which is called back there.
+    /// `CLID_INUSE`: the name belongs to another principal's client, with this callback address.
     InUse(Callback),
-    /// Any other.
+    /// Any other error.
     Status(Status),
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// SETCLIENTID: the client id, and the verifier to confirm it by.
+    /// Runs SETCLIENTID. Returns the client ID and the verifier with which to confirm it.
     pub fn set_client_id(
         &self,
         ask: SetClientId<'_>,
@@ -71,7 +72,7 @@ impl<F, N: Clone> State<F, N> {
                 known.client.verifier == ask.verifier
                     && *known.client.principal == *ask.by.principal
             });
-            // Case 1 is a client that wants to be called back elsewhere; 2 to 5 are new ones.
+            // Case 1 is an update of the callback address; 2 to 5 are new clients.
             let client = match same {
                 Some(known) => {
                     known.client.comes_from(ask.by.peer);
@@ -103,7 +104,7 @@ impl<F, N: Clone> State<F, N> {
         answer.map_err(SetClientIdError::Status)
     }
 
-    /// SETCLIENTID_CONFIRM. Whatever another boot of the same client had is gone.
+    /// Runs SETCLIENTID_CONFIRM. It destroys the state of the client's previous boot.
     pub fn set_client_id_confirm(
         &self,
         id: ClientId,
@@ -133,7 +134,7 @@ impl<F, N: Clone> State<F, N> {
                 self.confirm(&mut registry, known, &mut gone);
                 return Ok(());
             }
-            // One that was sent again.
+            // A retransmission.
             let confirmed = registry.confirmed(&client.record).filter(is_it);
             confirmed.map(|_| ()).ok_or(Status::StaleClientid)
         })();
@@ -141,12 +142,12 @@ impl<F, N: Clone> State<F, N> {
         answer
     }
 
-    /// RENEW.
+    /// Runs RENEW.
     pub fn renew(&self, id: ClientId) -> Result<(), Status> {
         self.client(id).map(|_| ())
     }
 
-    /// Where a v4.0 client is called back.
+    /// Returns the callback address of a v4.0 client.
     pub fn callback(&self, client: &ClientRef<F, N>) -> Option<Callback> {
         let known = lock(&self.registry).confirmed(&client.0.record)?;
         (known.client.id == client.0.id).then_some(known.callback)

@@ -1,5 +1,5 @@
-//! Share reservations: who has which node open, and what each denies the others (RFC 7530 section
-//! 9.9, RFC 8881 section 9.7).
+//! Share reservations: the opens of each node, and their deny modes (RFC 7530 section 9.9, RFC 8881
+//! section 9.7).
 
 use core::hash::BuildHasher;
 use std::collections::{BTreeMap, HashMap};
@@ -13,8 +13,8 @@ use super::gone::NodeKey;
 use super::holdings::Share;
 use super::table::lock;
 
-/// All reservations, in parts with a mutex each, by node. No operation takes time in proportion to
-/// the reservations of a node: a client may have tens of thousands.
+/// All reservations, sharded by node, with a mutex per shard. No operation takes time in proportion
+/// to the reservations of a node: a client may have tens of thousands.
 pub(super) struct Shares {
     hash: RandomState,
     parts: [Mutex<HashMap<NodeKey, Reservations>>; PARTS],
@@ -23,34 +23,34 @@ pub(super) struct Shares {
     count: AtomicUsize,
 }
 
-/// Why a reservation cannot be had.
+/// The reason why a reservation is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// This client has the node open in a way that conflicts.
+    /// This client has the node open with a conflicting mode.
     By(ClientId),
-    /// There are too many.
+    /// There are too many reservations.
     Full,
 }
 
-/// More than threads open files at once.
+/// More than the number of threads that open files at once.
 const PARTS: usize = 64;
 
-/// The access and the denial of a reservation.
+/// The access and deny modes of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Modes(u8);
 
 /// The reservations of one node.
 #[derive(Default)]
 struct Reservations {
-    /// The client of each, by its modes and its number.
+    /// The client of each reservation, by modes and number.
     by_modes: BTreeMap<(Modes, u64), ClientId>,
-    /// Those of OPENs in progress, by number: no more than there are threads.
+    /// The reservations of OPENs in progress, by number: no more than there are threads.
     pending: HashMap<u64, Pending>,
-    /// Those of opens: one for each owner.
+    /// The reservations of opens: one for each owner.
     settled: BTreeMap<Opener, (Modes, u64)>,
 }
 
-/// A client, and the name of an open owner of it.
+/// A client, and the name of one of its open owners.
 type Opener = (ClientId, Arc<[u8]>);
 
 struct Pending {
@@ -59,7 +59,7 @@ struct Pending {
 }
 
 impl Shares {
-    /// No reservations, and never more than `most`.
+    /// Creates a table of at most `most` reservations.
     pub(super) fn new(most: usize) -> Shares {
         Shares {
             most,
@@ -70,8 +70,8 @@ impl Shares {
         }
     }
 
-    /// Makes a reservation for an OPEN in progress, and returns its number. An owner's own denial
-    /// applies to the owner, too (RFC 7530 section 9.9).
+    /// Makes a reservation for an OPEN in progress, and returns its number. An owner's deny mode
+    /// also applies to its own further opens (RFC 7530 section 9.9).
     pub(super) fn reserve(
         &self,
         key: NodeKey,
@@ -109,8 +109,8 @@ impl Shares {
         });
     }
 
-    /// Makes the reservation of an OPEN that has succeeded part of its owner's. False if it was
-    /// forgotten.
+    /// Merges the reservation of a successful OPEN into its owner's. Returns `false` if the
+    /// reservation was removed meanwhile.
     pub(super) fn settle(&self, key: NodeKey, number: u64) -> bool {
         self.change(key, |all| {
             let Some(Pending { opener, modes }) = all.pending.remove(&number) else {
@@ -127,7 +127,7 @@ impl Shares {
         })
     }
 
-    /// Replaces the access and the denial of an open.
+    /// Replaces the access and deny modes of an open.
     pub(super) fn set(
         &self,
         key: NodeKey,
@@ -153,7 +153,7 @@ impl Shares {
         });
     }
 
-    /// Removes all reservations of a client that is no more.
+    /// Removes all reservations of a destroyed client.
     pub(super) fn forget(&self, key: NodeKey, client: ClientId) {
         self.change(key, |all| {
             let its = all.pending.extract_if(|_, one| one.opener.0 == client);
@@ -173,14 +173,14 @@ impl Shares {
         });
     }
 
-    /// A client that denies others `access`.
+    /// Returns a client whose deny mode conflicts with `access`.
     pub(super) fn denier(&self, key: NodeKey, access: Share) -> Option<ClientId> {
         let part = self.part(&key);
         part.get(&key)?
             .conflicting(Modes::new(access, Share::empty()))
     }
 
-    /// How many reservations there are.
+    /// Returns the number of reservations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         let parts = self.parts.iter().map(|part| {
@@ -192,14 +192,14 @@ impl Shares {
         counted
     }
 
-    /// The number of reservations of a node that a conflict is looked for among.
+    /// Returns the number of reservations of a node that a search for conflicts examines.
     #[cfg(test)]
     pub(super) fn examined(&self, key: NodeKey) -> usize {
         let part = self.part(&key);
         part.get(&key).map_or(0, |all| all.distinct().count())
     }
 
-    /// Changes the reservations of a node, and counts what that adds or removes.
+    /// Changes the reservations of a node, and updates the total.
     fn change<T: Default>(&self, key: NodeKey, how: impl FnOnce(&mut Reservations) -> T) -> T {
         let mut part = self.part(&key);
         let Some(all) = part.get_mut(&key) else {
@@ -221,13 +221,13 @@ impl Shares {
 }
 
 impl Reservations {
-    /// The client of a reservation that conflicts with one of `modes`.
+    /// Returns the client of a reservation that conflicts with `modes`.
     fn conflicting(&self, modes: Modes) -> Option<ClientId> {
         let mut others = self.distinct();
         others.find_map(|(other, client)| other.conflicts(modes).then_some(client))
     }
 
-    /// One reservation for each combination of access and denial that there is.
+    /// Returns one reservation for each existing combination of access and deny modes.
     fn distinct(&self) -> impl Iterator<Item = (Modes, ClientId)> {
         let first = self.by_modes.first_key_value();
         std::iter::successors(first, |((modes, _), _)| {
@@ -236,7 +236,7 @@ impl Reservations {
         .map(|((modes, _), client)| (*modes, *client))
     }
 
-    /// Makes `modes` the reservation of `opener`, in place of the one it has, if any.
+    /// Makes `modes` the reservation of `opener`, replacing its previous one.
     fn settle(&mut self, opener: Opener, modes: Modes, number: u64) {
         self.by_modes.insert((modes, number), opener.0);
         if let Some(before) = self.settled.insert(opener, (modes, number))
@@ -267,7 +267,7 @@ impl Modes {
         self.0 & 3
     }
 
-    /// Both together.
+    /// Returns the union of both.
     fn with(self, other: Modes) -> Modes {
         Modes(self.0 | other.0)
     }
@@ -276,7 +276,7 @@ impl Modes {
         self.access() & other.deny() != 0 || self.deny() & other.access() != 0
     }
 
-    /// The one after it in order.
+    /// Returns the next value in order.
     fn next(self) -> Modes {
         Modes(self.0 + 1)
     }

@@ -1,5 +1,5 @@
-//! The slots of a session: each request once, each retry answered as before (RFC 8881 section
-//! 2.10.6.1).
+//! The slots of a session: each request is served once, and each retry gets the cached reply (RFC
+//! 8881 section 2.10.6.1).
 
 use std::sync::Arc;
 
@@ -7,60 +7,60 @@ use vfs::{Account, Charge, Quota};
 
 use crate::v4::Status;
 
-/// Whether sessions are to give back slots that they do not use.
+/// Returns whether slots are scarce, so that sessions should return unused ones.
 fn is_tight(quota: &Quota) -> bool {
     quota.in_use() > quota.total() / 8 * 7
 }
 
 /// A session's slots.
 pub(super) struct Slots {
-    /// Of all sessions' slots, and of the bytes of the replies in them.
+    /// The quotas of all sessions' slots and of the bytes of their cached replies.
     quotas: (Arc<Quota>, Arc<Quota>),
     peer: Account,
-    /// [`Slots::granted`].
+    /// The charge of the slots: see [`Slots::granted`].
     charge: Charge,
-    /// Those that have ever been used.
+    /// The slots used so far.
     slots: Vec<Slot>,
-    /// How many there may be: what the client asked for.
+    /// The maximum number of slots: as many as the client asked for.
     most: u32,
-    /// How many the client should use.
+    /// The number of slots that the client should use.
     target: u32,
-    /// Counts the changes of `target`.
+    /// The number of changes of `target`.
     generation: u32,
     busy: u32,
 }
 
-/// A slot, whose memory counts: [`Slots::SLOT`].
+/// A slot. Its memory counts as [`Slots::SLOT`].
 #[derive(Default)]
 struct Slot {
-    /// Of the last request that was answered.
+    /// The sequence number of the last completed request.
     seqid: u32,
-    /// Of the one that is being served.
+    /// The sequence number of the request in progress.
     busy: Option<u32>,
-    /// Whether `seqid` is of this life of the slot: it was used since it was last made.
+    /// Whether the slot was used after it was last granted; otherwise `seqid` is from before.
     used: bool,
-    /// What the request was, to tell a retry from another.
+    /// The digest of the last request, to detect a false retry.
     digest: u64,
     reply: Option<(Arc<[u8]>, Charge)>,
-    /// Which `target` its last reply told.
+    /// The generation of the `target` in the last reply.
     told: u32,
 }
 
-/// What to do with a request.
+/// The handling of a request.
 #[derive(Debug)]
 pub(super) enum Taken {
     Serve,
     Answer(Arc<[u8]>),
-    /// It was served before, and the answer was not kept.
+    /// The request was served before, without a cached reply.
     Lost,
 }
 
 impl Slots {
-    /// The bytes of a slot, the reply that it keeps aside.
+    /// The bytes of a slot, without its cached reply.
     pub(super) const SLOT: usize = size_of::<Slot>();
 
-    /// As many slots as the quota of slots has for `peer`, up to `most`; nothing if it has none.
-    /// The other quota is of the bytes of replies that are kept.
+    /// Creates as many slots as the quota of slots allows for `peer`, up to `most`. Returns `None`
+    /// if it allows none. The other quota is for the bytes of cached replies.
     pub(super) fn new(
         (slots, cached): (&Arc<Quota>, &Arc<Quota>),
         peer: &Account,
@@ -80,7 +80,7 @@ impl Slots {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of slots.
     pub(super) fn granted(&self) -> u32 {
         self.charge.amount() as u32
     }
@@ -93,7 +93,7 @@ impl Slots {
         self.busy
     }
 
-    /// A request comes by a slot. `highest` is the highest slot that the client uses now.
+    /// Starts a request on a slot. `highest` is the highest slot that the client uses now.
     pub(super) fn take(
         &mut self,
         number: u32,
@@ -115,7 +115,7 @@ impl Slots {
                 Status::SeqMisordered
             });
         }
-        // A slot that was taken back and given again: some clients begin anew, others go on.
+        // After a slot was revoked and granted again, some clients restart at 1, others continue.
         let is_next = seqid == slot.seqid.wrapping_add(1) || (!slot.used && seqid == 1);
         if !is_next {
             return match &slot.reply {
@@ -137,7 +137,7 @@ impl Slots {
         Ok(Taken::Serve)
     }
 
-    /// The request that came by a slot is answered. The reply is kept if there is room.
+    /// Completes the request on a slot, and caches the reply if there is room.
     pub(super) fn answer(&mut self, number: u32, digest: u64, reply: Option<Arc<[u8]>>) {
         let slot = &mut self.slots[number as usize];
         slot.reply = None;
@@ -152,14 +152,14 @@ impl Slots {
         }
     }
 
-    /// The request that came by a slot is to be as if it had not come.
+    /// Undoes the start of the request on a slot.
     pub(super) fn give_back(&mut self, number: u32) {
         if self.slots[number as usize].busy.take().is_some() {
             self.busy -= 1;
         }
     }
 
-    /// The client uses no more than the target: what is beyond goes.
+    /// Removes the slots beyond the target after the client has stopped using them.
     fn shrink(&mut self) {
         let busy = self.slots.iter().rposition(|slot| slot.busy.is_some());
         let keep = self.target.max(busy.map_or(0, |busy| busy as u32 + 1));
@@ -174,7 +174,7 @@ impl Slots {
         }
     }
 
-    /// Asks for slots back where they are scarce, and gives more where the client uses all it has.
+    /// Lowers the target if slots are scarce, and raises it if the client uses all of its slots.
     fn retarget(&mut self, highest: u32) {
         let (slots, granted) = (&self.quotas.0, self.granted());
         let target = if is_tight(slots) {
@@ -268,7 +268,7 @@ mod tests {
             slots.answer(slot, 0, Some(vec![0; 12 << 10].into()));
             assert!(budget.kept() <= budget.limit() / 4);
         }
-        // One has its share; what the others were answered cannot be had again.
+        // One reply is the peer's share; the others' are not cached.
         assert!(matches!(slots.take(0, 1, 1, 0), Ok(Taken::Answer(_))));
         assert!(matches!(slots.take(1, 1, 1, 0), Ok(Taken::Lost)));
         drop(slots);
@@ -302,7 +302,7 @@ mod tests {
         assert!(is_tight(&budget));
         served(&mut one, 9, 1, 9);
         assert_eq!((one.granted(), one.target()), (16, 10));
-        // That slot's client knows; the other's may not.
+        // The client has seen the new target on slot 9, but perhaps not on slot 0.
         served(&mut one, 0, 1, 9);
         assert_eq!(one.granted(), 16);
         served(&mut one, 9, 2, 9);

@@ -1,11 +1,12 @@
-//! Lock owners that wait, in the order in which they came (RFC 7530 section 9.4, RFC 8881 section 9.6): which of them, for
-//! what, and for how long a place is kept for one that is slow to come.
+//! The queue of waiting lock owners, in the order of their requests (RFC 7530 section 9.4, RFC 8881
+//! section 9.6): their locks, and the time for which a slow one keeps its place.
 //!
-//! A client is answered at once and comes again: when it is told to (RFC 8881 section 20.11), or when it likes. Its
-//! place is the lock table's to keep ([`vfs::Call::polled`]); here is when it is over. While others hold the lock, keeping it
-//! costs nobody anything. Once it could be used it keeps waiting all who are behind it, and then it lasts no longer than a
-//! client that is told takes to come, or than one that is not was to be expected to: those of Linux ask after a second, and
-//! then each time after twice as long, up to half a minute.
+//! The server answers a blocking LOCK at once, and the client retries: after a CB_NOTIFY_LOCK (RFC
+//! 8881 section 20.11), or by polling. The lock table keeps its place ([`vfs::Call::polled`]); this
+//! module decides when the place ends. As long as others hold the lock, a place costs nothing. Once
+//! the lock is available, a place delays all later waiters: then it lasts only for as long as a
+//! notified client needs to retry, or until the expected time of a polling client's next retry.
+//! Linux polls after a second, and then doubles the interval each time, up to half a minute.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -22,64 +23,66 @@ use super::client::{Client, ClientRef, Minor};
 use super::gone::NodeKey;
 use super::table::lock;
 
-/// A client's lock owners that wait, by file and name.
+/// The waiting lock owners of a client, by file and name.
 pub(super) type Waiting<N> = HashMap<(NodeKey, Arc<[u8]>), Waits<N>>;
 
-/// How a lock owner waits: in one place for each file.
+/// A lock owner's wait for a lock of one file.
 pub(super) struct Waits<N> {
     pub(super) node: N,
-    /// What the lock table keeps its place by, and wakes.
+    /// The call that holds the place in the lock table, which wakes it.
     pub(super) call: Arc<Call>,
     lock: Lock,
-    /// Its client is called when the lock is free.
+    /// Whether the client can be notified when the lock is available.
     is_told: bool,
-    /// That is to be said, and has not been yet.
+    /// Whether a notification is due and not yet sent.
     pub(super) to_be_told: bool,
-    /// Nobody tells when what is in its way goes: it may ask again each second.
+    /// Whether the release of the conflicting lock is not observable: then the owner may retry
+    /// every second.
     unseen: bool,
-    /// When it asked last, and how long after the time before.
+    /// The time of the last request, and the interval between the last two.
     asked: Duration,
     gap: Duration,
-    /// Since when it could have the lock.
+    /// The time from which the lock could have been granted.
     free: Option<Duration>,
     _charge: Charge,
 }
 
-/// A lock owner that waits.
+/// The identity of a waiting lock owner.
 #[derive(Clone, Debug)]
 pub struct Waiter {
-    /// Whose.
+    /// The client.
     pub client: ClientId,
-    /// Of which file.
+    /// The file.
     pub key: NodeKey,
-    /// Its name.
+    /// The lock owner's name.
     pub owner: Arc<[u8]>,
 }
 
-/// Where a lock owner stands in the lock table. A call that has no place any more is to be cancelled and taken out there.
+/// The place of a lock owner in the lock table's queue. After a call has lost its place, the caller
+/// must cancel it and remove it from the lock table.
 pub struct Place {
-    /// By what.
+    /// The call that holds the place.
     pub call: Arc<Call>,
-    /// By what it stood there for another lock, which it wants no more.
+    /// The call of an earlier request for a different lock, which the owner no longer waits for.
     pub before: Option<Arc<Call>>,
 }
 
-/// The most lock owners of a client that have a place.
+/// The maximum number of waiting lock owners of a client.
 const MOST: usize = 1024;
 
-/// The bytes that one takes besides its owner's name.
+/// The bytes of a waiting lock owner, without its name.
 const WAITS: usize = 768;
 
-/// How long whoever is told of a free lock may take to ask for it.
+/// The time within which a notified client must retry.
 const TOLD: Duration = Duration::from_secs(3);
 
-/// What comes again sooner was sent twice.
+/// The shortest interval between two requests: a sooner one is a retransmission.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How soon Linux asks again at first, and how late at last.
+/// The shortest and the longest polling interval of Linux.
 const POLLS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What a client is late by.
+/// The tolerance for late clients.
 const LATE: Duration = Duration::from_secs(1);
 
 impl<N> Waits<N> {
@@ -102,13 +105,15 @@ impl<N> Waits<N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// Whether `client` may be told of locks: then an OPEN says so (`OPEN4_RESULT_MAY_NOTIFY_LOCK`).
+    /// Returns whether `client` can be notified of available locks, which an OPEN then announces
+    /// (`OPEN4_RESULT_MAY_NOTIFY_LOCK`).
     pub fn may_tell(&self, client: &ClientRef<F, N>) -> bool {
         client.0.minor == Minor::V41 && client.0.backchannels.load(Ordering::Acquire) > 0
     }
 
-    /// `waiter` of `client` asks for a lock of `node`, and waits if it has to: by the call that it waits by already, or
-    /// by what `make` makes. Nothing if too many of the client's wait.
+    /// Records that `waiter` of `client` requests a lock of `node`, for which it may have to wait.
+    /// Returns its place, with the call of its earlier requests for the same lock, or a new one
+    /// from `make`. Returns `None` if too many of the client's owners wait.
     pub fn wait_for_lock(
         &self,
         client: &ClientRef<F, N>,
@@ -150,7 +155,7 @@ impl<F, N: Clone> State<F, N> {
         Some(Place { call, before })
     }
 
-    /// Nobody will tell when what is in the way of `waiter` goes.
+    /// Records that the release of the lock that `waiter` waits for is not observable.
     pub fn waits_unseen(&self, waiter: &Waiter) {
         let Some(client) = self.clients.get(&waiter.client) else {
             return;
@@ -161,7 +166,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// `waiter` waits no longer: by what it stood in the lock table, if it did wait.
+    /// Removes `waiter` from the queue. Returns the call of its place, if it had one.
     pub fn waits_no_longer(&self, waiter: &Waiter) -> Option<Arc<Call>> {
         let client = self.clients.get(&waiter.client)?;
         let mut holdings = lock(&client.holdings);
@@ -172,7 +177,7 @@ impl<F, N: Clone> State<F, N> {
         Some(holdings.waiting.remove(&place)?.call)
     }
 
-    /// The lock table has woken `waiter`. Whether its client is to be called for that.
+    /// Records that the lock table has woken `waiter`. Returns whether to call its client.
     pub fn woken(&self, waiter: &Waiter) -> bool {
         let now = self.now();
         let Some(client) = self.clients.get(&waiter.client) else {
@@ -192,7 +197,8 @@ impl<F, N: Clone> State<F, N> {
         true
     }
 
-    /// Has those told that wait for what nobody sees go. Whether there is anybody to tell.
+    /// Schedules notifications for the waiters of locks whose release is not observable. Returns
+    /// whether any notifications are due.
     pub(super) fn tell_unseen(&self, client: &Client<F, N>) -> bool {
         let mut holdings = lock(&client.holdings);
         let room = MOST.saturating_sub(holdings.to_tell.len());
@@ -209,8 +215,8 @@ impl<F, N: Clone> State<F, N> {
         !holdings.to_tell.is_empty()
     }
 
-    /// Ends what places nobody has come for in time: by what they stood in the lock table. To be called about once a
-    /// second.
+    /// Removes the waiters that have not retried in time, and returns the calls of their places.
+    /// Must be called about once a second.
     pub fn places_over(&self) -> Vec<(NodeKey, Arc<Call>)> {
         let now = self.now();
         let mut over = Vec::new();
