@@ -1,9 +1,9 @@
-//! What the server asks of clients by their sessions' backchannels (RFC 8881 sections 2.10.3.1, 2.10.6.2 and
-//! 20.9): which call goes by which slot and connection, and what comes of it. Whoever sends them says so
-//! ([`State::callbacks`]), and what was answered ([`State::called_back`]).
+//! Callbacks to clients over their sessions' backchannels (RFC 8881 sections 2.10.3.1, 2.10.6.2 and
+//! 20.9): their slots, connections and results. The embedder sends the calls that
+//! [`State::callbacks`] returns, and reports the replies to [`State::called_back`].
 //!
-//! What has to be sent stands with what it is about ([`super::delegations`]), and is sent again once a second
-//! for as long as that is so: a call that is lost is no loss.
+//! The need for a callback is recorded with its subject ([`super::delegations`]), and the call is
+//! repeated once a second until it is fulfilled: losing a call does no harm.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use super::sessions::Session;
 use super::stateid::stateid;
 use super::table::lock;
 
-/// As whom clients are called (`callback_sec_parms4`).
+/// The credential of callbacks (`callback_sec_parms4`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CallAs {
     /// AUTH_NONE.
@@ -31,55 +31,55 @@ pub enum CallAs {
     Sys(Arc<[u8]>),
 }
 
-/// How a session's client is called.
+/// The parameters of a session's callbacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallHow {
     /// The RPC program of callbacks.
     pub program: u32,
     /// The minor version.
     pub minor: u32,
-    /// As whom.
+    /// The credential.
     pub call_as: CallAs,
 }
 
-/// A call to a client: to be sent now.
+/// A callback to be sent now.
 #[derive(Debug)]
 pub struct Calling<N> {
-    /// By which connection.
+    /// The connection to send it over.
     pub connection: u64,
-    /// Its id, which no other of now has.
+    /// The XID, unique among the calls in progress.
     pub xid: u32,
-    /// How.
+    /// The program and the credential.
     pub how: CallHow,
-    /// Of which session.
+    /// The session.
     pub session: SessionId,
-    /// By which of its slots.
+    /// The session's slot.
     pub slot: u32,
-    /// The slot's number of it.
+    /// The slot's sequence number.
     pub sequence: u32,
-    /// The highest slot that is ever used.
+    /// The highest slot that the session uses.
     pub highest_slot: u32,
-    /// Which file it is about, if it is about one.
+    /// The file that it concerns, if any.
     pub node: Option<N>,
-    /// What is asked, or told.
+    /// The operation.
     pub what: What,
 }
 
-/// What a client is asked, or told.
+/// The operation of a callback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// To give a delegation back.
+    /// CB_RECALL of a delegation.
     Recall(StateId),
-    /// To give back delegations that it does not use, so that no more than these are left.
+    /// CB_RECALL_ANY of unused delegations, so that at most this number remains.
     RecallAny(u32),
-    /// That this lock owner may get what it waits for.
+    /// CB_NOTIFY_LOCK for this lock owner.
     MayLock(Arc<[u8]>),
-    /// That a copy has ended.
+    /// CB_OFFLOAD at the end of a copy.
     Copied(StateId, Ended),
 }
 
 impl What {
-    /// The first minor version that knows of it.
+    /// Returns the first minor version that has the operation.
     fn minor(&self) -> u32 {
         match self {
             What::Recall(_) | What::RecallAny(_) | What::MayLock(_) => 1,
@@ -88,27 +88,27 @@ impl What {
     }
 }
 
-/// The most slots of a backchannel in use.
+/// The maximum number of slots used in a backchannel.
 const SLOTS: u32 = 8;
 
-/// A session's calls to its client.
+/// A session's callbacks to its client.
 pub(super) struct Calls {
     how: CallHow,
     slots: Vec<Slot>,
-    /// The client has got out of step, or will not be called.
+    /// Whether the sequence numbers are out of step, or the client rejects callbacks.
     faulty: bool,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// The last number used.
+    /// The last sequence number used.
     sequence: u32,
-    /// It may not have come: the next call has it again.
+    /// Whether the last call may not have arrived, so that the next call repeats its number.
     again: bool,
     flying: bool,
 }
 
-/// Calls that are not answered, by their ids.
+/// Calls without a reply so far, by XID.
 #[derive(Default)]
 pub(super) struct Flights {
     last_xid: u32,
@@ -120,7 +120,8 @@ struct Flight {
     session: SessionId,
     slot: u32,
     connection: u64,
-    /// The delegation or copy that it is about; of anything else nothing is lost with the call.
+    /// The delegation or copy that it concerns. If a call without one is lost, it need not be
+    /// repeated.
     serial: Option<u32>,
 }
 
@@ -137,12 +138,12 @@ impl Calls {
         self.faulty
     }
 
-    /// Whether calls go by it that minor version `minor` has.
+    /// Returns whether it carries operations of minor version `minor`.
     fn may_carry(&self, minor: u32) -> bool {
         !self.faulty && self.how.minor >= minor
     }
 
-    /// A free slot, with the number of its next call.
+    /// Returns a free slot and the sequence number of its next call.
     fn take(&mut self) -> Option<(u32, u32)> {
         let at = self.slots.iter().position(|slot| !slot.flying)?;
         let slot = &mut self.slots[at];
@@ -161,7 +162,8 @@ impl Calls {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// BACKCHANNEL_CTL (RFC 8881 section 18.33): from now on this session's client is called so.
+    /// Runs BACKCHANNEL_CTL (RFC 8881 section 18.33): sets the parameters of the session's
+    /// callbacks.
     pub fn set_callback(&self, session: &SessionId, how: CallHow) -> Result<(), Status> {
         let session = self.sessions.get(session).ok_or(Status::Badsession)?;
         lock(&session.calls).how = how;
@@ -169,14 +171,15 @@ impl<F, N: Clone> State<F, N> {
         Ok(())
     }
 
-    /// What is to be sent to `client` now, as far as its slots go.
+    /// Returns the callbacks to be sent to `client` now, as many as there are free slots for.
     pub fn callbacks(&self, client: ClientId) -> Vec<Calling<N>> {
         let mut calling = Vec::new();
         let Some(client) = self.clients.get(&client) else {
             return calling;
         };
         while let Some((serial, node, what)) = self.next_call(&client) {
-            // Not every session that may be asked for a delegation may be told of a copy: that holds up nothing.
+            // A session that can carry a recall may not carry CB_OFFLOAD: that must not hold up
+            // other calls.
             let can_wait = matches!(what, What::Copied(..));
             match self.fly(&client, serial, node, what) {
                 Some(call) => calling.push(call),
@@ -193,7 +196,7 @@ impl<F, N: Clone> State<F, N> {
         calling
     }
 
-    /// The next thing to call `client` for.
+    /// Returns the next callback for `client`.
     fn next_call(&self, client: &Client<F, N>) -> Option<(Option<u32>, Option<N>, What)> {
         let mut holdings = lock(&client.holdings);
         while let Some(serial) = holdings.to_call.pop_front() {
@@ -221,7 +224,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// `client` has not heard what it was called for about `serial`.
+    /// Records that `client` has not received the callback for `serial`.
     fn call_again(&self, client: &Client<F, N>, serial: u32, now: bool) {
         let mut holdings = lock(&client.holdings);
         let again = match holdings.get_mut(serial) {
@@ -235,7 +238,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Whether there is a way to call `client` for what minor version `minor` has.
+    /// Returns whether any session can carry callbacks of minor version `minor` to `client`.
     pub(super) fn can_call(&self, client: &Client<F, N>, minor: u32) -> bool {
         let sessions = lock(&client.holdings).sessions.clone();
         let mut sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
@@ -243,7 +246,7 @@ impl<F, N: Clone> State<F, N> {
             .any(|session| session.newest_back().is_some() && lock(&session.calls).may_carry(minor))
     }
 
-    /// A call to `client`, if there is a way.
+    /// Starts a callback to `client`, if a session can carry it.
     fn fly(
         &self,
         client: &Client<F, N>,
@@ -265,7 +268,7 @@ impl<F, N: Clone> State<F, N> {
                 continue;
             };
             let mut flights = lock(&self.flights);
-            // Slots are few: one that is free comes soon.
+            // There are few slots, so a free number is found soon.
             while {
                 flights.last_xid = flights.last_xid.wrapping_add(1);
                 flights.by_xid.contains_key(&flights.last_xid)
@@ -294,14 +297,15 @@ impl<F, N: Clone> State<F, N> {
         None
     }
 
-    /// A call could not be sent: it is tried again later.
+    /// Records that a call could not be sent. It is repeated later.
     pub fn not_called(&self, xid: u32) {
         if let Some(flight) = lock(&self.flights).by_xid.remove(&xid) {
             self.land(&flight, true, false);
         }
     }
 
-    /// What became of call `xid`, as `connection` says. Whose slot is free again; nothing if there is no such call.
+    /// Handles the reply to call `xid`, received over `connection`, and frees its slot. Returns the
+    /// client, or `None` if there is no such call.
     pub fn called_back(&self, connection: u64, xid: u32, became: CalledBack) -> Option<ClientId> {
         let flight = {
             let mut flights = lock(&self.flights);
@@ -316,9 +320,9 @@ impl<F, N: Clone> State<F, N> {
         }
         match became {
             CalledBack::Answered(Status::Ok) => self.landed(&flight, false),
-            // It may have crossed the answer to its OPEN.
+            // It may have overtaken the reply to its OPEN.
             CalledBack::Answered(_)
-            // The call before was carried out after all.
+            // The previous call was carried out after all.
             | CalledBack::NotInSequence(Status::RetryUncachedRep | Status::SeqFalseRetry) => {
                 self.land(&flight, false, false);
             }
@@ -333,7 +337,8 @@ impl<F, N: Clone> State<F, N> {
         Some(flight.client)
     }
 
-    /// Calls by a connection that is no more have to be sent again by another: whose those are.
+    /// Schedules the calls over a closed connection again, for other connections. Returns their
+    /// clients.
     pub(super) fn calls_lost(&self, connection: u64) -> Vec<ClientId> {
         let lost: Vec<Flight> = {
             let mut flights = lock(&self.flights);
@@ -354,7 +359,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// A call has come to nothing: it is to be made again, `now` or when the next second begins.
+    /// Schedules an unsuccessful call again: immediately if `now`, otherwise in the next second.
     fn land(&self, flight: &Flight, again: bool, now: bool) {
         self.landed(flight, again);
         if let (Some(client), Some(serial)) = (self.clients.get(&flight.client), flight.serial) {
@@ -364,16 +369,16 @@ impl<F, N: Clone> State<F, N> {
 }
 
 impl<F, N> Session<F, N> {
-    /// A connection has become a backchannel, or the client is called otherwise: what was wrong may be right.
+    /// Clears a fault after a change of the backchannel's connections or parameters.
     pub(super) fn forgive(&self) {
         lock(&self.calls).faulty = false;
     }
 
-    /// Whether the client has a way to be called, but not in step.
+    /// Returns whether the client has a backchannel that does not work.
     pub(super) fn is_faulty(&self) -> bool {
         self.wants_backchannel.load(Ordering::Acquire) && lock(&self.calls).is_faulty()
     }
 }
 
-/// [`Flights`] with their lock.
+/// The [`Flights`] with their mutex.
 pub(super) type AllFlights = Mutex<Flights>;

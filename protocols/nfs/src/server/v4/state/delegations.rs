@@ -1,13 +1,14 @@
-//! Delegations: files that a client may keep to itself until it is asked to give them back (RFC 8881 sections
-//! 10.2, 10.4 and 18.6).
+//! Delegations: files that a client may cache and open locally until they are recalled (RFC 8881
+//! sections 10.2, 10.4 and 18.6).
 //!
-//! What sees others come is the source's lease of the file ([`vfs::Lease`]), which an `F` here has with it: dropping
-//! that is giving back. A client that does not give back in time loses the delegation, and is told so.
+//! The source detects conflicts with a lease of the file ([`vfs::Lease`]), which is part of the `F`
+//! here: dropping that returns the lease. A client that does not return a delegation in time loses
+//! it, and SEQUENCE's flags show that.
 //!
-//! Where there is hardly room for more, clients are asked to give back what they do not use (RFC 8881 section 20.6). What
-//! they choose to keep they keep.
+//! If there is hardly room for more, clients are asked to return those that they do not use (RFC
+//! 8881 section 20.6). They may keep the others.
 //!
-//! Who was asked for a file is not given another delegation of it for a while: others want it.
+//! After a recall, a file is not delegated for a while: others use it.
 
 use core::hash::BuildHasher;
 use core::time::Duration;
@@ -31,50 +32,50 @@ use super::{State, status_flags};
 pub(super) struct Delegation<F, N> {
     pub(super) key: NodeKey,
     pub(super) node: N,
-    /// For reading, or for both.
+    /// The access: read, or both read and write.
     pub(super) kind: Share,
-    /// The file, open for that, and its lease.
+    /// The file, open for that access, and its lease.
     pub(super) file: F,
-    /// When it was asked for.
+    /// The time of the recall.
     recalled: Option<Duration>,
-    /// Whether it is to be asked for in the next second.
+    /// Whether to repeat the recall in the next second.
     pub(super) again: bool,
-    /// Among the delegations, and of bytes.
+    /// The charges against the quotas of delegations and of bytes.
     _charges: [Charge; 2],
 }
 
-/// The bytes that a delegation takes, with its lease.
+/// The bytes of a delegation, with its lease.
 const DELEGATION: usize = 640;
 
-/// The number of every delegation's one state.
+/// The seqid of all delegation stateids, which never changes.
 pub(super) const SEQID: u32 = 1;
 
-/// Why there is no delegation: `why_no_delegation4` (RFC 8881 section 18.16.3).
+/// The reason why there is no delegation: `why_no_delegation4` (RFC 8881 section 18.16.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoDelegation {
-    /// Others want the file.
+    /// Others use the file.
     Contention,
-    /// There are too many, or no way to call the client.
+    /// There are too many delegations, or the client has no backchannel.
     Resource,
 }
 
-/// Which clients have delegations of which files.
+/// The delegations of all files, by file.
 pub(super) struct Delegations {
     hash: RandomState,
     parts: [Mutex<Part>; PARTS],
     count: AtomicUsize,
-    /// One was refused since it was last looked, because the source has room for no more.
+    /// Whether the source refused a lease for lack of room since the last check.
     refused: AtomicBool,
     recent: Mutex<Recent>,
 }
 
-/// Whose delegations there are of a file, by their serial numbers.
+/// The delegations of each file, by client and serial number.
 type Part = HashMap<NodeKey, Vec<(ClientId, u32)>>;
 
-/// More than threads open files at once.
+/// More than the number of threads that open files at once.
 const PARTS: usize = 64;
 
-/// Files that others wanted lately, in two halves of which the older is forgotten.
+/// The files with recent conflicts, in two halves, of which the older one expires first.
 #[derive(Default)]
 struct Recent {
     new: HashSet<NodeKey>,
@@ -83,10 +84,10 @@ struct Recent {
 }
 
 impl Recent {
-    /// How long a half is added to, as Linux's server has it.
+    /// The time for which entries are added to a half, as in Linux's server.
     const HALF: Duration = Duration::from_secs(30);
 
-    /// The most files of a half.
+    /// The maximum number of files in a half.
     const MOST: usize = 4096;
 
     fn turn(&mut self, now: Duration) {
@@ -100,13 +101,13 @@ impl Recent {
     }
 }
 
-/// The longest time that a client has to give a delegation back: less than a host's kernel waits for a lease.
+/// The maximum time for returning a delegation: less than the host kernel waits for a lease holder.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// How often a client is asked to keep less, as Linux's server does it.
+/// The interval between two CB_RECALL_ANY calls, as in Linux's server.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Whether there is hardly room for more.
+/// Returns whether there is hardly room for more.
 fn is_tight(count: usize, most: usize) -> bool {
     count >= most - most / 8
 }
@@ -149,7 +150,7 @@ impl Delegations {
         self.part(&key).get(&key).cloned().unwrap_or_default()
     }
 
-    /// How many there are.
+    /// Returns the number of delegations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         let count = |part: &Mutex<Part>| lock(part).values().map(Vec::len).sum::<usize>();
@@ -164,8 +165,8 @@ impl Delegations {
 }
 
 impl<F: Clone, N: Clone> State<F, N> {
-    /// Whether `client` may be given a delegation of `key`, if a lease can be had; `again` if it is one that it had
-    /// before the server's restart.
+    /// Returns whether `client` may get a delegation of `key`, provided that the source grants a
+    /// lease. `again` means that it reclaims one from before the server's restart.
     pub fn may_delegate(
         &self,
         client: &ClientRef<F, N>,
@@ -189,7 +190,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             recent.turn(self.now());
             recent.new.contains(&key) || recent.old.contains(&key)
         };
-        // One is enough.
+        // One delegation per file and client is enough.
         let has = self
             .delegations
             .of(key)
@@ -201,7 +202,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
     }
 
-    /// A delegation: `file` is open as `kind` says, and leased.
+    /// Adds a delegation: `file` is open for `kind` and has a lease.
     pub fn delegate(
         &self,
         client: &ClientRef<F, N>,
@@ -231,12 +232,13 @@ impl<F: Clone, N: Clone> State<F, N> {
         Ok(stateid::stateid(client.id, serial, SEQID))
     }
 
-    /// The source has no room for another.
+    /// Records that the source has no room for another lease.
     pub fn no_room_for_delegations(&self) {
         self.delegations.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Somebody wants `key`: its delegations are to be given back. Whom to call ([`State::callbacks`]).
+    /// Recalls the delegations of `key` because of a conflict. Returns the clients to call
+    /// ([`State::callbacks`]).
     pub fn recall(&self, key: NodeKey) -> Vec<ClientId> {
         let now = self.now();
         let all = self.delegations.of(key);
@@ -263,7 +265,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         whom
     }
 
-    /// DELEGRETURN (RFC 8881 section 18.6).
+    /// Runs DELEGRETURN (RFC 8881 section 18.6).
     pub fn delegation_return(
         &self,
         client: &ClientRef<F, N>,
@@ -282,7 +284,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         Ok(())
     }
 
-    /// Whether others than `client` may do by themselves some of what is to be denied.
+    /// Returns whether a client other than `client` may locally open `key` in a mode that `deny`
+    /// denies.
     pub fn is_delegated(&self, client: &ClientRef<F, N>, key: NodeKey, deny: Share) -> bool {
         let all = self.delegations.of(key);
         let mut others = all.into_iter().filter(|one| one.0 != client.0.id);
@@ -295,8 +298,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         })
     }
 
-    /// The file of the delegation `stateid` of `key`, for an OPEN that the client has done by itself (`CLAIM_DELEGATE_CUR`):
-    /// for `access`, which it must cover.
+    /// Returns the file of the delegation `stateid` of `key`, which must cover `access`, for an
+    /// OPEN that the client has done locally (`CLAIM_DELEGATE_CUR`).
     pub fn delegated(
         &self,
         client: &ClientRef<F, N>,
@@ -314,7 +317,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
     }
 
-    /// The file of whatever delegation `client` has of `key`, if that covers `access`: it need not be opened again.
+    /// Returns the file of the delegation that `client` has of `key`, if that covers `access`: it
+    /// need not be opened again.
     pub fn delegated_file(
         &self,
         client: &ClientRef<F, N>,
@@ -334,8 +338,8 @@ impl<F: Clone, N: Clone> State<F, N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// Takes from clients what they should have given back, and says whom to call, or to call again. To be called about
-    /// once a second.
+    /// Revokes delegations that were not returned in time. Returns the clients to call, or to call
+    /// again. Must be called about once a second.
     pub fn tend_callbacks(&self) -> Vec<ClientId> {
         let now = self.now();
         let in_time = self.lease.min(PATIENCE);
@@ -401,7 +405,7 @@ impl<F, N: Clone> State<F, N> {
 }
 
 impl<F, N: Clone> Holdings<F, N> {
-    /// The delegation `serial`, if `given` is that of `key`.
+    /// Returns the delegation `serial` if `given` is the stateid of a delegation of `key`.
     pub(super) fn delegation(
         &self,
         client: &Client<F, N>,
@@ -420,7 +424,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// Takes the delegation `serial` away.
+    /// Removes the delegation `serial`.
     pub(super) fn end_delegation(
         &mut self,
         client: &Client<F, N>,
@@ -436,7 +440,7 @@ impl<F, N: Clone> Holdings<F, N> {
     }
 }
 
-/// A client has said FREE_STATEID of all delegations that it has lost.
+/// Clears the flag after the client has sent FREE_STATEID for all revoked delegations.
 pub(super) fn nothing_revoked<F, N>(client: &Client<F, N>) {
     client
         .flags

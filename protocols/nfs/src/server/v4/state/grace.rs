@@ -1,8 +1,9 @@
-//! The time after a restart in which clients reclaim what they had, and nobody takes it from them (RFC
-//! 7530 section 9.6.2, RFC 8881 section 8.4.2).
+//! The grace period after a restart, in which clients reclaim their state and no conflicting state
+//! is granted (RFC 7530 section 9.6.2, RFC 8881 section 8.4.2).
 //!
-//! There is none unless the stable store knows of clients that had something. What v3's clients may reclaim are locks
-//! only (NLM, which says for how long): until then nobody gets another lock by any version, but files are opened.
+//! There is none unless the stable storage lists clients with state. v3 clients can reclaim only
+//! locks (NLM, which sets the duration): until its end no version gets new locks, but files can be
+//! opened.
 
 use core::time::Duration;
 use std::collections::HashSet;
@@ -18,15 +19,15 @@ use super::table::lock;
 pub(super) struct Grace {
     on: AtomicBool,
     until: Duration,
-    /// It goes on for as long as somebody reclaims, but not beyond this.
+    /// The latest end: reclaims extend the period, but not beyond this.
     at_most: Duration,
-    /// When somebody reclaimed, in milliseconds of the clock.
+    /// The time of the last reclaim, in milliseconds of the clock.
     reclaimed: AtomicU64,
-    /// Until when clients of v3 reclaim locks, in milliseconds of the clock.
+    /// The end of the period for v3 clients' locks, in milliseconds of the clock.
     locks_until: AtomicU64,
-    /// Records of those who may reclaim.
+    /// The records of the clients that may reclaim.
     listed: HashSet<Box<[u8]>>,
-    /// Those of them who have not said that they are done.
+    /// The records of those clients that have not finished.
     waiting: Mutex<HashSet<Box<[u8]>>>,
 }
 
@@ -50,13 +51,13 @@ impl Grace {
     }
 }
 
-/// How long a client that reclaims many files one by one may think.
+/// The pause between two reclaims of a client with many files that does not end the period.
 const PAUSE: Duration = Duration::from_secs(2);
 
 impl<F, N: Clone> State<F, N> {
-    /// Whether clients may still reclaim. OPEN and LOCK that do not are `GRACE` then; those that do are
-    /// `NO_GRACE` afterwards, or once the client has said RECLAIM_COMPLETE, and `RECLAIM_BAD` from a
-    /// client that the stable store did not know.
+    /// Returns whether clients may still reclaim. If so, other OPENs and LOCKs fail with `GRACE`;
+    /// afterwards, or once the client has sent RECLAIM_COMPLETE, reclaims fail with `NO_GRACE`.
+    /// Reclaims of clients that the stable storage did not list fail with `RECLAIM_BAD`.
     pub fn in_grace(&self) -> bool {
         if !self.grace.on.load(Ordering::Acquire) {
             return false;
@@ -68,19 +69,19 @@ impl<F, N: Clone> State<F, N> {
         false
     }
 
-    /// Clients of v3 reclaim their locks for this long from now, at least.
+    /// Lets v3 clients reclaim their locks for at least this long from now.
     pub fn hold_locks(&self, time: Duration) {
         let until = (self.now() + time).as_millis() as u64;
         self.grace.locks_until.fetch_max(until, Ordering::Relaxed);
     }
 
-    /// Whether clients of any version may still reclaim locks.
+    /// Returns whether clients of any version may still reclaim locks.
     pub fn locks_in_grace(&self) -> bool {
         let until = self.grace.locks_until.load(Ordering::Relaxed);
         self.now() < Duration::from_millis(until) || self.in_grace()
     }
 
-    /// Whether `client` may lock, as a reclaim or not.
+    /// Checks whether `client` may lock, as a reclaim or not.
     pub(super) fn may_lock(&self, client: &Client<F, N>, reclaim: bool) -> Result<(), Status> {
         self.may_open(client, reclaim)?;
         match !reclaim && self.locks_in_grace() {
@@ -89,7 +90,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Whether `client` may open, as a reclaim or not.
+    /// Checks whether `client` may open, as a reclaim or not.
     pub(super) fn may_open(&self, client: &Client<F, N>, reclaim: bool) -> Result<(), Status> {
         let reclaimed = client.reclaimed.load(Ordering::Acquire);
         match (reclaim, self.in_grace()) {
@@ -108,14 +109,14 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Whether `client` has still to reclaim what it had.
+    /// Returns whether `client` has not yet finished its reclaims.
     pub(super) fn has_to_reclaim(&self, client: &Client<F, N>) -> bool {
         self.grace.on.load(Ordering::Acquire)
             && !client.reclaimed.load(Ordering::Acquire)
             && self.grace.listed.contains(&client.record)
     }
 
-    /// The client of `record` is done; if all are, grace ends.
+    /// Records that the client of `record` has finished. Ends the grace period if all have.
     pub(super) fn has_reclaimed(&self, record: &[u8]) {
         let was_last = {
             let mut waiting = lock(&self.grace.waiting);
@@ -126,7 +127,7 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Forgets those that have not come back, or had nothing to reclaim.
+    /// Removes the records of the clients that have not returned or had nothing to reclaim.
     fn end_grace(&self) {
         if !self.grace.on.swap(false, Ordering::AcqRel) {
             return;
@@ -136,8 +137,8 @@ impl<F, N: Clone> State<F, N> {
             let known = registry.confirmed(record);
             let recorded = known.as_ref().map(|known| lock(&known.client.recorded));
             if recorded.as_deref() != Some(&Recorded::Yes) {
-                // If it stays, it is there to reclaim after the next restart, which is no better than
-                // it was.
+                // If the record stays, the client may reclaim after the next restart, as it could
+                // after this one.
                 let _ = self.stable.remove(record);
             }
         }

@@ -1,9 +1,8 @@
-//! Leases: clients that are silent for too long, the courtesy they are shown, and its end (RFC 7530
-//! section 9.5, RFC 8881 section 8.3).
+//! Leases: their expiry, and the courtesy after it (RFC 7530 section 9.5, RFC 8881 section 8.3).
 //!
-//! An expired client keeps what it has until somebody else wants it, or there is no room. Then a v4.0
-//! client is forgotten; a v4.1 client loses all it has, and is told so by its stateids and by
-//! SEQUENCE.
+//! An expired client keeps its state until it conflicts with another client's request, or there is
+//! no room. Then a v4.0 client is destroyed; a v4.1 client loses all of its state, as the errors of
+//! its stateids and the flags of SEQUENCE show.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +16,7 @@ use super::gone::{Gone, NodeKey};
 use super::table::lock;
 use super::{State, status_flags};
 
-/// A client has said FREE_STATEID of all that it has lost.
+/// Clears the flag after the client has sent FREE_STATEID for all revoked state.
 pub(super) fn nothing_revoked<F, N>(client: &Client<F, N>) {
     client
         .flags
@@ -29,8 +28,8 @@ impl<F, N: Clone> State<F, N> {
         client.silent(self.now()) > self.lease
     }
 
-    /// A lock of the client that the lock table knows by `number` is in the way. If that is an expired
-    /// client of ours, it loses all it has, and the caller may try again.
+    /// Revokes the state of an expired client whose lock conflicts: the one with this number in the
+    /// lock table. Returns `true` if it did, so that the caller may try again.
     pub fn expire_courteous_holder(&self, number: u64) -> bool {
         let client = self
             .client_of_lock(number)
@@ -38,7 +37,8 @@ impl<F, N: Clone> State<F, N> {
         client.is_some_and(|client| self.expire(&client))
     }
 
-    /// `client` has `key` open in a way that conflicts. Whether it no longer has: it was expired.
+    /// Revokes the state of `client`, which has `key` open in a conflicting mode, if it has
+    /// expired. Returns whether the conflict is gone.
     pub(super) fn expire_if_courteous(&self, client: ClientId, key: NodeKey) -> bool {
         match self.clients.get(&client) {
             Some(client) => self.expire(&client),
@@ -49,8 +49,8 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Takes all it has from the client that has been silent for longest, of those that count for
-    /// `peer` or of all, if it has expired and has anything.
+    /// Revokes the state of the client, of `peer` or of all, that has been silent for longest, if
+    /// there is one that has expired and has state.
     pub(super) fn expire_oldest(&self, peer: Option<&Account>) -> bool {
         let now = self.now();
         let all = self.clients.all().into_iter();
@@ -60,7 +60,7 @@ impl<F, N: Clone> State<F, N> {
         oldest.is_some_and(|client| self.expire(&client))
     }
 
-    /// Takes all it has from an expired client.
+    /// Revokes the state of a client, if it has expired.
     fn expire(&self, client: &Arc<Client<F, N>>) -> bool {
         let mut gone = Gone::default();
         {
@@ -69,7 +69,7 @@ impl<F, N: Clone> State<F, N> {
             if !self.is_expired(client) {
                 return false;
             }
-            // It must not reclaim what others are about to get.
+            // The client must not reclaim state that conflicts with what others are about to get.
             if *recorded == Recorded::Yes && self.stable.remove(&client.record).is_err() {
                 return false;
             }
@@ -99,9 +99,9 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Forgets what time has made useless: expired clients that have nothing, or for too long; clients
-    /// that were never confirmed; v4.0 owners that have had nothing open for a lease. Ends grace. To
-    /// be called now and then: a few times in a lease.
+    /// Removes obsolete state: expired clients without state or beyond the courtesy period; clients
+    /// never confirmed; v4.0 owners without opens for a lease time. Ends the grace period. Must be
+    /// called a few times per lease time.
     pub fn reap(&self) {
         self.in_grace();
         let now = self.now();
@@ -110,7 +110,7 @@ impl<F, N: Clone> State<F, N> {
             let silent = client.silent(now);
             if silent > self.lease {
                 let mut registry = lock(&self.registry);
-                // It may have spoken meanwhile.
+                // It may have renewed its lease meanwhile.
                 let silent = client.silent(now);
                 if silent > self.lease
                     && (!client.is_confirmed()

@@ -1,59 +1,61 @@
-//! How much clients may make the server remember.
+//! The limits of the server's state.
 
-/// Bounds of every table. What is beyond is answered `RESOURCE` (v4.0), `NOSPC` or `DELAY`, whichever
-/// the operation may answer.
+/// The limits of all tables. An operation beyond a limit fails with `RESOURCE` (v4.0), `NOSPC` or
+/// `DELAY`, whichever is among its errors.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Clients, confirmed or not.
     pub clients: usize,
-    /// Those of one peer.
+    /// Clients of one peer.
     pub clients_of_a_peer: usize,
     /// Sessions of a client.
     pub sessions: usize,
     /// Slots of a session.
     pub slots: u32,
-    /// Slots of all sessions together: as they run out, sessions get fewer and are asked to give back.
+    /// Slots of all sessions. As they run out, sessions get fewer, and others are asked to return
+    /// some.
     pub all_slots: usize,
     /// Slots of all sessions of one peer.
     pub slots_of_a_peer: usize,
-    /// Bytes of the replies that all slots keep for retries. Beyond, none is kept
+    /// Bytes of the cached replies in all slots. Replies beyond that are not cached
     /// (`RETRY_UNCACHED_REP`).
     pub all_cached: usize,
-    /// Those of one peer.
+    /// Bytes of the cached replies of one peer.
     pub cached_of_a_peer: usize,
-    /// Bytes of what all clients hold: owners, opens, locks, delegations, and whoever waits.
+    /// Bytes of the state of all clients: owners, opens, locks, delegations and waiting lock
+    /// owners.
     pub all_held: usize,
-    /// Those of the clients of one peer.
+    /// Bytes of the state of one peer's clients.
     pub held_of_a_peer: usize,
     /// Connections of a session.
     pub connections: usize,
     /// Opens of a client, and its open owners.
     pub opens: usize,
-    /// Opens of all clients together, each of which is an open file or two.
+    /// Opens of all clients, each with an open file or two.
     pub all_opens: usize,
     /// Lock stateids of a client.
     pub locks: usize,
     /// Delegations of a client.
     pub delegations: usize,
-    /// Delegations of all clients together, each of which is an open file.
+    /// Delegations of all clients, each with an open file.
     pub all_delegations: usize,
     /// Delegations of the clients of one peer.
     pub delegations_of_a_peer: usize,
-    /// Copies of a client that go on behind their answers, or have ended without the client knowing.
+    /// Asynchronous copies of a client, in progress or with an end unknown to the client.
     pub offloads: usize,
-    /// Such copies of all clients together that go on, each of which is two open files.
+    /// Asynchronous copies of all clients in progress, each with two open files.
     pub all_offloads: usize,
-    /// Those of one peer.
+    /// Asynchronous copies of one peer in progress.
     pub offloads_of_a_peer: usize,
-    /// The largest request of a session's, in bytes.
+    /// The maximum size of a session's requests, in bytes.
     pub max_request: u32,
-    /// The largest reply of a session's, in bytes.
+    /// The maximum size of a session's replies, in bytes.
     pub max_response: u32,
-    /// The largest reply that is kept for a retry, in bytes.
+    /// The maximum size of a cached reply, in bytes.
     pub max_cached: u32,
-    /// The most operations of a compound.
+    /// The maximum number of operations in a compound.
     pub max_operations: u32,
-    /// How many lease times an expired client keeps what nobody else wants.
+    /// The number of lease times for which an expired client keeps state without conflicts.
     pub courtesy: u32,
 }
 
@@ -61,11 +63,11 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             clients: 8192,
-            // A peer may be many machines behind one address: a thousand are the clients of one
-            // test of pynfs, each with an open file.
+            // A peer may be many machines behind one address: one test of pynfs creates a thousand
+            // clients, each with an open file.
             clients_of_a_peer: 2048,
             sessions: 16,
-            // Linux asks for 64 and, told that there are more, takes them.
+            // Linux asks for 64, and uses more if SEQUENCE offers more.
             slots: 256,
             all_slots: 1 << 16,
             slots_of_a_peer: 1 << 14,
@@ -74,27 +76,27 @@ impl Default for Limits {
             // 400,000 opens.
             all_held: 256 << 20,
             held_of_a_peer: 64 << 20,
-            // Linux has at most 16 by nconnect and as many by trunking.
+            // Linux has at most 16 with nconnect and as many with trunking.
             connections: 64,
             opens: 1 << 16,
             all_opens: 1 << 20,
             locks: 1 << 16,
-            // Linux gives some back by itself beyond 5,000.
+            // Linux returns some by itself beyond 5,000.
             delegations: 1 << 13,
             all_delegations: 1 << 14,
             delegations_of_a_peer: 1 << 13,
-            // A disk has one head; what is beyond is answered by the second.
+            // A disk has one head; copies beyond the limit run synchronously, a second at a time.
             offloads: 16,
             all_offloads: 128,
             offloads_of_a_peer: 32,
-            // 1 MiB of data and what stands around it.
+            // 1 MiB of data and the headers around it.
             max_request: (1 << 20) + (64 << 10),
             max_response: (1 << 20) + (64 << 10),
-            // What a non-idempotent operation answers is small; READ and READDIR may be done again.
+            // The results of non-idempotent operations are small; READ and READDIR may be repeated.
             max_cached: 8 << 10,
-            // Compounds of clients in use have up to 16; suites try more.
+            // Compounds of real clients have up to 16; test suites try more.
             max_operations: 128,
-            // A day of the usual lease, as knfsd grants.
+            // A day with the default lease time, as in knfsd.
             courtesy: 960,
         }
     }

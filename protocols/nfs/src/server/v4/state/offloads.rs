@@ -1,7 +1,8 @@
-//! Copies that go on behind their answers (RFC 7862 sections 4, 15.8 and 15.9): how far they have come, and how they ended,
-//! until the client has heard of it.
+//! Asynchronous copies (RFC 7862 sections 4, 15.8 and 15.9): their progress and result, until the
+//! client knows it.
 //!
-//! Who carries them out holds an [`Offload`] and looks whether its call is cancelled. What ended keeps no files.
+//! The executor of a copy holds an [`Offload`] and checks whether its call is cancelled. A finished
+//! copy keeps no files open.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,64 +20,65 @@ use super::holdings::{Held, Holdings};
 use super::stateid;
 use super::table::lock;
 
-/// A copy that is to go on.
+/// The parameters of a copy that becomes asynchronous.
 pub struct Offloading<N> {
-    /// Which file it writes.
+    /// The key of the target file.
     pub key: NodeKey,
-    /// That file.
+    /// The target file.
     pub node: N,
-    /// What it is cancelled by.
+    /// The call with which it can be cancelled.
     pub call: Call,
-    /// How many bytes are copied.
+    /// The number of bytes copied so far.
     pub count: u64,
-    /// The write verifier of before.
+    /// The write verifier at its start.
     pub verifier: Verifier,
 }
 
-/// A copy that goes on.
+/// An asynchronous copy.
 pub struct Offload {
     client: ClientId,
     serial: u32,
     call: Call,
     count: AtomicU64,
-    /// Its place among those that go on, until it has ended.
+    /// Its share of the quota of copies in progress, until it has ended.
     place: Mutex<Option<Charge>>,
 }
 
-/// How a copy has ended.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Why it failed; `OK` where anything was copied, for the client hears what is in the way when it asks for the rest.
+    /// The error; `OK` if anything was copied, as the client gets the error when it asks for the
+    /// rest.
     pub status: Status,
-    /// How many bytes were copied.
+    /// The number of bytes copied.
     pub count: u64,
-    /// The write verifier of before it began.
+    /// The write verifier at its start.
     pub verifier: Verifier,
 }
 
-/// What is known of a copy.
+/// The state of a copy.
 pub(super) struct Copying<N> {
     key: NodeKey,
     pub(super) node: N,
     offload: Arc<Offload>,
     verifier: Verifier,
-    /// How it ended, and when.
+    /// The result and the time of its end.
     ended: Option<(Status, Duration)>,
-    /// The client does not want to hear how it ends.
+    /// Whether the client has cancelled it and expects no notification.
     cancelled: bool,
-    /// The client was told, and did not know it.
+    /// Whether the client answered the notification with an error.
     refused: bool,
-    /// Whether the client is to be called for it in the next second.
+    /// Whether to repeat the notification in the next second.
     pub(super) again: bool,
 }
 
 impl Offload {
-    /// What its operations are part of: cancelled when it is to end.
+    /// Returns the call that its operations are part of, which is cancelled to end the copy.
     pub fn call(&self) -> &Call {
         &self.call
     }
 
-    /// So many bytes are copied.
+    /// Records that `count` bytes are copied.
     pub fn has_come_to(&self, count: u64) {
         self.count.store(count, Ordering::Release);
     }
@@ -87,7 +89,7 @@ impl Offload {
 }
 
 impl<N> Copying<N> {
-    /// How it ended, if it has.
+    /// Returns the result, if the copy has ended.
     pub(super) fn ended(&self) -> Option<Ended> {
         let (status, _) = self.ended?;
         Some(Ended {
@@ -99,7 +101,8 @@ impl<N> Copying<N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// Whether a copy of `client`'s may go on behind its answer: it can be told how that ends, and there is room.
+    /// Returns whether a copy of `client` may become asynchronous: its end can be notified, and
+    /// there is room.
     pub fn may_offload(&self, client: &ClientRef<F, N>) -> bool {
         let client = &client.0;
         let its = lock(&client.holdings).offloads.len();
@@ -108,8 +111,8 @@ impl<F, N: Clone> State<F, N> {
             && self.can_call(client, 2)
     }
 
-    /// A copy of `client`'s goes on, until [`State::offload_ended`] is said of it; nothing if there is no room, or no such
-    /// client.
+    /// Registers an asynchronous copy of `client`, until [`State::offload_ended`]. Returns `None`
+    /// if there is no room or the client is gone.
     pub fn offload(
         &self,
         client: &ClientRef<F, N>,
@@ -144,7 +147,8 @@ impl<F, N: Clone> State<F, N> {
         Some((stateid::stateid(client.id, serial, SEQID), offload))
     }
 
-    /// A copy has ended, so if it failed. To be said once of each. Whom to call ([`State::callbacks`]).
+    /// Records that a copy has ended, with `status`. Must be called once for each. Returns the
+    /// client to notify ([`State::callbacks`]).
     pub fn offload_ended(&self, offload: &Offload, status: Status) -> Option<ClientId> {
         lock(&offload.place).take();
         let client = self.clients.get(&offload.client)?;
@@ -165,7 +169,8 @@ impl<F, N: Clone> State<F, N> {
         Some(client.id)
     }
 
-    /// OFFLOAD_STATUS (RFC 7862 section 15.9): how many bytes of the copy to `key` are copied, and how it ended, if it has.
+    /// Runs OFFLOAD_STATUS (RFC 7862 section 15.9): returns the number of bytes copied to `key`,
+    /// and the status if the copy has ended.
     pub fn offload_status(
         &self,
         client: &ClientRef<F, N>,
@@ -179,7 +184,8 @@ impl<F, N: Clone> State<F, N> {
         Ok((copy.offload.count(), copy.ended.map(|(status, _)| status)))
     }
 
-    /// OFFLOAD_CANCEL (RFC 7862 section 15.8): the copy to `key` ends, and nobody is told. `DELAY` until it writes no more.
+    /// Runs OFFLOAD_CANCEL (RFC 7862 section 15.8): ends the copy to `key` without a notification.
+    /// Returns `DELAY` until it has stopped writing.
     pub fn offload_cancel(
         &self,
         client: &ClientRef<F, N>,
@@ -199,7 +205,7 @@ impl<F, N: Clone> State<F, N> {
         Ok(())
     }
 
-    /// The client `id` has answered `status` to what it was called for about `serial`.
+    /// Handles the `status` with which client `id` answered the notification of `serial`.
     pub(super) fn copy_told(&self, id: ClientId, serial: u32, status: Status) {
         let Some(client) = self.clients.get(&id) else {
             return;
@@ -214,7 +220,7 @@ impl<F, N: Clone> State<F, N> {
 }
 
 impl<F, N: Clone> Holdings<F, N> {
-    /// The copy `serial`, if `given` is that of one to `key`.
+    /// Returns the copy `serial` if `given` is the stateid of a copy to `key`.
     fn copy(
         &mut self,
         client: &Client<F, N>,
@@ -238,7 +244,7 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// Ends all copies, and forgets them.
+    /// Cancels and removes all copies.
     pub(super) fn end_copies(&mut self) {
         for serial in std::mem::take(&mut self.offloads) {
             if let Some(Held::Copy(copy)) = self.remove(serial) {
@@ -247,8 +253,8 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    /// Ends copies of whoever `is_expired`, has the client called again, and forgets after a lease what it has cancelled or does
-    /// not know.
+    /// Cancels the copies of an expired client, repeats notifications, and removes copies that the
+    /// client cancelled or does not know after a lease time.
     pub(super) fn tend_copies(&mut self, now: Duration, lease: Duration, is_expired: bool) {
         for serial in self.offloads.clone() {
             let Some(Held::Copy(copy)) = self.get_mut(serial) else {

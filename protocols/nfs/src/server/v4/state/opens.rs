@@ -1,8 +1,8 @@
-//! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE, and the files behind stateids for I/O.
+//! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE, and the files of stateids for I/O.
 //!
-//! An OPEN has two steps: [`State::open`] reserves what it shares and denies, so that the file can be
-//! opened or cut off with nobody in the way; [`Opening::commit`] makes the stateid. No lock is held
-//! in between.
+//! An OPEN has two steps: [`State::open`] reserves the share access and deny modes, so that the
+//! file can be opened or truncated without conflicts; [`Opening::commit`] creates the stateid. No
+//! lock is held in between.
 
 use std::sync::Arc;
 
@@ -18,23 +18,23 @@ use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
 use super::table::lock;
 
-/// What an OPEN asks for.
+/// The arguments of OPEN.
 pub struct OpenAsk<'a, N> {
     /// The open owner's name.
     pub owner: &'a [u8],
-    /// Which node.
+    /// The key of the node.
     pub key: NodeKey,
-    /// The node: given back when locks of its are to be released.
+    /// The node, which is supplied again when its locks are to be released.
     pub node: N,
-    /// What for; never empty.
+    /// The share access; never empty.
     pub access: Share,
-    /// What others may not.
+    /// The share deny.
     pub deny: Share,
-    /// Whether it is what the client had before the server's restart (`CLAIM_PREVIOUS`).
+    /// Whether this reclaims an open from before the server's restart (`CLAIM_PREVIOUS`).
     pub reclaim: bool,
 }
 
-/// An OPEN that has its reservation. Dropped, it is as if it had not come.
+/// An OPEN with a reservation. Dropping it without [`Opening::commit`] removes the reservation.
 #[must_use]
 pub struct Opening<'a, F, N: Clone> {
     state: &'a State<F, N>,
@@ -47,24 +47,25 @@ pub struct Opening<'a, F, N: Clone> {
     reclaim: bool,
     pending: u64,
     held: Option<F>,
-    /// Of a new open.
+    /// The charge of a new open.
     charge: Option<Charge>,
 }
 
-/// An OPEN that is done.
+/// The result of an OPEN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Its stateid.
+    /// The stateid.
     pub stateid: StateId,
-    /// v4.0: the owner must confirm (`OPEN4_RESULT_CONFIRM`).
+    /// v4.0: whether the owner must confirm (`OPEN4_RESULT_CONFIRM`).
     pub confirm: bool,
 }
 
 impl<F: Clone, N: Clone> State<F, N> {
-    /// An OPEN begins (RFC 7530 section 16.16, RFC 8881 section 18.16). `SHARE_DENIED`
-    /// (`RECLAIM_CONFLICT` for a reclaim) if an open is in the way, be it the owner's own; an expired client in the
-    /// way loses what it has. `GRACE`, `NO_GRACE`, `RECLAIM_BAD` as [`State::in_grace`] has it.
-    /// Whether the caller may open the node is nothing to do with it.
+    /// Starts an OPEN (RFC 7530 section 16.16, RFC 8881 section 18.16). Returns `SHARE_DENIED`
+    /// (`RECLAIM_CONFLICT` for a reclaim) if another open conflicts, even one of the same owner; if
+    /// it is an expired client's, that client loses its state instead. Returns `GRACE`, `NO_GRACE`
+    /// and `RECLAIM_BAD` as described at [`State::in_grace`]. Does not check permissions on the
+    /// node.
     pub fn open(
         &self,
         client: &ClientRef<F, N>,
@@ -116,8 +117,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         })
     }
 
-    /// Takes `bytes` for something that `client` is to hold. Where there is no room, expired
-    /// clients lose what they have.
+    /// Charges `bytes` of state to `client`. If there is no room, expired clients lose their state.
     fn charge(&self, client: &Client<F, N>, bytes: usize) -> Result<Charge, Status> {
         loop {
             match client.charge(bytes) {
@@ -128,7 +128,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
     }
 
-    /// OPEN_CONFIRM (RFC 7530 section 16.18), in the owner's turn.
+    /// Runs OPEN_CONFIRM (RFC 7530 section 16.18), during the owner's [`super::OwnerTurn`].
     pub fn open_confirm(
         &self,
         client: &ClientRef<F, N>,
@@ -147,8 +147,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         Ok(holdings.open_mut(serial)?.changed(client, serial))
     }
 
-    /// OPEN_DOWNGRADE (RFC 7530 section 16.19, RFC 8881 section 18.18). `INVAL` unless some of the
-    /// owner's OPENs together come to just that.
+    /// Runs OPEN_DOWNGRADE (RFC 7530 section 16.19, RFC 8881 section 18.18). Returns `INVAL` unless
+    /// the new modes are the union of some of the owner's OPENs.
     pub fn open_downgrade(
         &self,
         client: &ClientRef<F, N>,
@@ -182,8 +182,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         Ok(stateid)
     }
 
-    /// CLOSE (RFC 7530 section 16.2, RFC 8881 section 18.2). Locks that are still held through it are
-    /// released.
+    /// Runs CLOSE (RFC 7530 section 16.2, RFC 8881 section 18.2). Releases the locks still held
+    /// through the open.
     pub fn close(
         &self,
         client: &ClientRef<F, N>,
@@ -215,10 +215,10 @@ impl<F: Clone, N: Clone> State<F, N> {
         Ok(stateid)
     }
 
-    /// The file behind an open's or a lock's stateid, for READ, WRITE and whatever else takes one, to
-    /// be used for `access` (one of the two). `client` is the session's; v4.0, which has none, is taken
-    /// for whom the stateid is of, and its lease renewed. `OPENMODE` if it is not open for that. Special
-    /// stateids are [`State::anonymous`]'s.
+    /// Returns the file of an open, lock or delegation stateid, for `access` (one of the two) by
+    /// READ, WRITE and similar operations. `client` is the session's; v4.0 has none, so the
+    /// stateid's client is used and its lease renewed. Returns `OPENMODE` if the file is not open
+    /// for that. Special stateids are handled by [`State::anonymous`].
     pub fn io(
         &self,
         client: Option<&ClientRef<F, N>>,
@@ -261,9 +261,9 @@ impl<F: Clone, N: Clone> State<F, N> {
         open.files.get(access).cloned().ok_or(Status::Openmode)
     }
 
-    /// Whether I/O without an open may be done (RFC 7530 section 9.1.4.3, RFC 8881 section 9.1.3): `LOCKED`
-    /// if somebody denies it, `GRACE` while somebody may reclaim that. Not to be asked for a READ with
-    /// [`super::Special::Bypass`].
+    /// Checks whether I/O without an open is allowed (RFC 7530 section 9.1.4.3, RFC 8881 section
+    /// 9.1.3). Returns `LOCKED` if a deny mode conflicts, `GRACE` during the grace period, as one
+    /// may be reclaimed. Not for a READ with [`super::Special::Bypass`].
     pub fn anonymous(&self, key: NodeKey, access: Share) -> Result<(), Status> {
         if self.in_grace() {
             return Err(Status::Grace);
@@ -276,8 +276,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         Ok(())
     }
 
-    /// The serial number of `stateid` if that is an open of `client`'s, of `key`, as it is now, whose
-    /// owner is confirmed.
+    /// Returns the serial number of `stateid` if it is the current stateid of an open of `client`
+    /// on `key` with a confirmed owner.
     pub(super) fn confirmed_open(
         &self,
         client: &Client<F, N>,
@@ -297,7 +297,7 @@ impl<F: Clone, N: Clone> State<F, N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// The serial number in `stateid`, if it is of this boot and of `client`.
+    /// Returns the serial number in `stateid`, if it is of this boot and of `client`.
     pub(super) fn serial_of(
         &self,
         client: &Client<F, N>,
@@ -313,21 +313,21 @@ impl<F, N: Clone> State<F, N> {
         Err(if is_stale {
             Status::StaleStateid
         } else {
-            // RFC 8881 section 15.1.16.5: sessions have told before.
+            // RFC 8881 section 15.1.16.5: clients with sessions notice a restart earlier.
             Status::BadStateid
         })
     }
 }
 
 impl<F, N: Clone> Opening<'_, F, N> {
-    /// A file that the owner has open already and that will do: pass a clone of it to
-    /// [`Opening::commit`] rather than open another.
+    /// Returns a suitable file that the owner already has open: pass a clone of it to
+    /// [`Opening::commit`] instead of opening another.
     pub fn held(&self) -> Option<&F> {
         self.held.as_ref()
     }
 
-    /// `file` is open as asked: the OPEN is done. It fails only if the client went meanwhile, or its
-    /// tables filled up.
+    /// Completes the OPEN: `file` is open as requested. Fails only if the client was destroyed
+    /// meanwhile, or its tables became full.
     pub fn commit(mut self, file: F) -> Result<Opened, Status> {
         let client = self.client.clone();
         self.state.record(&client);
@@ -336,7 +336,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
             let mut holdings = lock(&client.holdings);
             self.settle(&mut holdings, file, &mut spare)
         };
-        // Dropped with no lock held.
+        // It is dropped with no lock held.
         drop(spare);
         opened
     }
@@ -407,7 +407,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
             }
         };
         let confirmed = holdings.open_owners.get_mut(owner).is_some_and(|owner| {
-            // RFC 7530 section 9.1.11: nobody has to confirm a reclaim.
+            // RFC 7530 section 9.1.11: a reclaim needs no confirmation.
             owner.confirmed |= self.reclaim;
             owner.confirmed
         });
@@ -425,7 +425,7 @@ impl<F, N: Clone> Drop for Opening<'_, F, N> {
 }
 
 impl<F, N: Clone> Holdings<F, N> {
-    /// What `owner` has open of `key`.
+    /// Returns the open of `key` by `owner`.
     fn opened(&self, owner: &[u8], key: NodeKey) -> Option<(u32, &Open<F, N>)> {
         let owner = self.open_owners.get(self.open_owners.find(owner)?)?;
         let serial = *owner.opens.get(&key)?;
@@ -434,7 +434,7 @@ impl<F, N: Clone> Holdings<F, N> {
 }
 
 impl<F, N> Open<F, N> {
-    /// `BAD_STATEID` unless it is an open of `key`.
+    /// Returns `BAD_STATEID` unless this is an open of `key`.
     fn of(&self, key: NodeKey) -> Result<(), Status> {
         if self.key == key {
             Ok(())
@@ -448,25 +448,25 @@ impl<F, N> Open<F, N> {
         stateid::check(client, given.seqid, self.seqid)
     }
 
-    /// It has changed: its new stateid.
+    /// Increments the seqid and returns the new stateid.
     fn changed(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
         self.seqid = stateid::next(self.seqid);
         stateid::stateid(client.id, serial, self.seqid)
     }
 }
 
-/// The bit of [`Open::seen`] that an OPEN sets.
+/// Returns the bit of [`Open::seen`] that an OPEN sets.
 fn combination(access: Share, deny: Share) -> u16 {
     1 << (access.bits() * 4 + deny.bits())
 }
 
-/// The bits of those that are for no more than `access`, and deny no more than `deny`.
+/// Returns the bits of the OPENs with no more than `access` and `deny`.
 fn combinations_within(access: Share, deny: Share) -> u16 {
     let within = each().filter(|&(a, d)| access.contains(a) && deny.contains(d));
     within.fold(0, |all, (a, d)| all | combination(a, d))
 }
 
-/// What OPENs together come to.
+/// Returns the union of the OPENs' modes.
 fn union(seen: u16) -> (Share, Share) {
     let were = each().filter(|&(a, d)| seen & combination(a, d) != 0);
     were.fold((Share::empty(), Share::empty()), |all, one| {

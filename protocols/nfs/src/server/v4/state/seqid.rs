@@ -1,5 +1,5 @@
-//! v4.0: what open owners and lock owners number, and what is answered again (RFC 7530 sections 9.1.7
-//! to 9.1.11).
+//! v4.0: the seqids of open owners and lock owners, and their cached replies (RFC 7530 sections
+//! 9.1.7 to 9.1.11).
 
 use std::sync::Arc;
 
@@ -11,17 +11,18 @@ use super::stateid::Parts;
 use super::table::lock;
 use super::{Begun, State};
 
-/// An owner's last request and its reply.
+/// The last request of an owner, and its reply.
 #[derive(Default)]
 pub(super) struct OwnerSeq {
     last: Option<u32>,
     reply: Option<Arc<[u8]>>,
-    /// The one that is being served.
+    /// The seqid of the request in progress.
     busy: Option<u32>,
 }
 
 impl OwnerSeq {
-    /// An owner whose first request came as part of another owner's, which has the reply.
+    /// Sets the seqid of an owner whose first request was part of another owner's, which has the
+    /// reply.
     pub(super) fn set(&mut self, seqid: u32) {
         self.last = Some(seqid);
         self.reply = None;
@@ -31,7 +32,7 @@ impl OwnerSeq {
         self.busy.is_some()
     }
 
-    /// Whether `seqid` is what comes next.
+    /// Returns whether `seqid` is the next one.
     pub(super) fn expects(&self, seqid: u32) -> bool {
         self.last.is_none_or(|last| last.wrapping_add(1) == seqid)
     }
@@ -40,7 +41,7 @@ impl OwnerSeq {
         self.reply.clone().filter(|_| self.last == Some(seqid))
     }
 
-    /// Nothing if the request is to be served, else what it was answered before.
+    /// Starts a request. Returns the cached reply if it is a repetition.
     fn begin(&mut self, seqid: u32) -> Result<Option<Arc<[u8]>>, Status> {
         if self.is_busy() {
             return Err(Status::Delay);
@@ -56,8 +57,8 @@ impl OwnerSeq {
     }
 }
 
-/// A request of an owner's that is being served: no other of the same owner is. Dropped, it is as if it
-/// had not come.
+/// A request of an owner in progress: there is at most one for each owner. Dropping it without
+/// [`OwnerTurn::finish`] undoes its start.
 #[must_use]
 pub struct OwnerTurn<F, N: Clone> {
     client: Arc<Client<F, N>>,
@@ -72,14 +73,14 @@ enum Which {
 }
 
 impl<F, N: Clone> OwnerTurn<F, N> {
-    /// Whose owner it is.
+    /// Returns the client of the owner.
     pub fn client(&self) -> ClientRef<F, N> {
         ClientRef(self.client.clone())
     }
 
-    /// The request is served: `reply`, the operation's number and its result, is kept for a retry.
-    /// A caller that is given the reply of another operation answers `BAD_SEQID` (RFC 7530 section
-    /// 9.1.9). After some errors the same number comes again (section 9.1.7).
+    /// Completes the request, and caches `reply`, the operation's number and result. If a later
+    /// request gets the cached reply of another operation, the caller answers `BAD_SEQID` (RFC 7530
+    /// section 9.1.9). Some errors do not consume the seqid (section 9.1.7).
     pub fn finish(self, status: Status, reply: Arc<[u8]>) {
         if status.counts() {
             let mut holdings = lock(&self.client.holdings);
@@ -125,8 +126,8 @@ impl<F, N: Clone> Drop for OwnerTurn<F, N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// v4.0: an OPEN of `owner`'s begins. Renews the lease. `DELAY` while another request of the
-    /// owner's is being served.
+    /// v4.0: starts an OPEN of `owner`. Renews the lease. Returns `DELAY` while another request of
+    /// the owner is in progress.
     pub fn open_turn(
         &self,
         client: ClientId,
@@ -146,9 +147,9 @@ impl<F, N: Clone> State<F, N> {
                 .open_owners
                 .get(number)
                 .ok_or(Status::Serverfault)?;
-            // An owner that never confirmed is taken for new (RFC 7530 section 16.18.5), even if
-            // the number is that of its last OPEN, as in Linux's server: clients number the next
-            // OPEN like the one that failed.
+            // An unconfirmed owner is treated as new (RFC 7530 section 16.18.5), even if the seqid
+            // is that of its last OPEN, as in Linux's server: clients repeat the seqid of a failed
+            // OPEN in the next one.
             let forgotten = !owner.confirmed && owner.seq.last.is_some() && !owner.seq.is_busy();
             if forgotten {
                 for serial in owner.opens.values().copied().collect::<Vec<_>>() {
@@ -163,9 +164,9 @@ impl<F, N: Clone> State<F, N> {
         begun
     }
 
-    /// v4.0: an operation on a stateid that numbers requests begins: OPEN_CONFIRM, OPEN_DOWNGRADE,
-    /// CLOSE, LOCK (with the open's stateid and its owner's seqid for a new lock owner) and LOCKU. As
-    /// [`State::open_turn`].
+    /// v4.0: starts an operation on a stateid with a seqid: OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE,
+    /// LOCK (with the open's stateid and its owner's seqid for a new lock owner) and LOCKU. The
+    /// rest is the same as for [`State::open_turn`].
     pub fn stateid_turn(
         &self,
         stateid: &StateId,
@@ -195,7 +196,7 @@ impl<F, N: Clone> State<F, N> {
                     None => Begun::New(turn(&client, Which::Lock(number), seqid)),
                 })
             }
-            // Sessions alone have delegations.
+            // Only clients with sessions have delegations.
             Some(Held::Revoked | Held::Delegation(_) | Held::RevokedDelegation | Held::Copy(_))
             | None => Err(Status::BadStateid),
         }
@@ -214,7 +215,7 @@ impl<F, N: Clone> State<F, N> {
         if let Some(reply) = owner.seq.begin(seqid)? {
             return Ok(Begun::Replay(reply));
         }
-        // Its last CLOSE was answered: nobody sends that again.
+        // The client has received the reply to its last CLOSE, and does not retransmit it any more.
         if let Some(closed) = owner.closed.take() {
             holdings.remove(closed);
         }

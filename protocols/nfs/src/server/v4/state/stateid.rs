@@ -1,7 +1,7 @@
-//! The contents of stateids and client ids, and the special stateids.
+//! The contents of stateids and client IDs, and the special stateids.
 //!
-//! A stateid's `other` is the boot, the client's number and a serial number of the client's; a client id
-//! the boot and the client's number. A session id is random.
+//! A stateid's `other` consists of the boot number, the client's number and a serial number of the
+//! client; a client ID of the boot number and the client's number. A session ID is random.
 
 use core::cmp::Ordering;
 
@@ -9,20 +9,20 @@ use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, Minor};
 
-/// Stateids that name no state (RFC 7530 section 9.1.4.3, RFC 8881 section 8.2.3).
+/// The special stateids, which name no state (RFC 7530 section 9.1.4.3, RFC 8881 section 8.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// All zeros: no open.
     Anonymous,
-    /// All ones: no open, and READ may pass over deny modes.
+    /// All ones: no open, and READ may bypass deny modes.
     Bypass,
-    /// v4.1: the stateid that the last operation of the compound made.
+    /// v4.1: the current stateid, from the last operation of the compound that returned one.
     Current,
-    /// v4.1: certainly none.
+    /// v4.1: the invalid stateid.
     Invalid,
 }
 
-/// Whether `stateid` is special. To v4.0, [`Special::Current`] and [`Special::Invalid`] are
+/// Returns whether `stateid` is special. In v4.0, [`Special::Current`] and [`Special::Invalid`] are
 /// `BAD_STATEID`.
 pub fn special(stateid: &StateId) -> Option<Special> {
     match (stateid.seqid, stateid.other) {
@@ -38,13 +38,13 @@ pub fn special(stateid: &StateId) -> Option<Special> {
 const ZEROS: [u8; 12] = [0; 12];
 const ONES: [u8; 12] = [0xff; 12];
 
-/// What v4.1's CLOSE answers: a stateid of no further use (RFC 8881 section 18.2.4).
+/// The result of CLOSE in v4.1: a stateid of no further use (RFC 8881 section 18.2.4).
 pub(super) const INVALID: StateId = StateId {
     seqid: u32::MAX,
     other: ZEROS,
 };
 
-/// A stateid's `other`, taken apart.
+/// The parts of a stateid's `other`.
 pub(super) struct Parts {
     pub(super) boot: u32,
     pub(super) client: u32,
@@ -62,7 +62,7 @@ impl Parts {
     }
 }
 
-/// The stateid of a client's state `serial`.
+/// Returns the stateid of a client's state `serial`.
 pub(super) fn stateid(client: ClientId, serial: u32, seqid: u32) -> StateId {
     let mut other = [0; 12];
     other[..8].copy_from_slice(&client.to_be_bytes());
@@ -74,18 +74,18 @@ pub(super) fn client_id(boot: u32, number: u32) -> ClientId {
     u64::from(boot) << 32 | u64::from(number)
 }
 
-/// The seqid after `seqid`: 0 is left out (RFC 8881 section 8.2.2).
+/// Returns the seqid after `seqid`, which is never 0 (RFC 8881 section 8.2.2).
 pub(super) fn next(seqid: u32) -> u32 {
     seqid.checked_add(1).unwrap_or(1)
 }
 
-/// Whether `given` is the seqid of the state's present (RFC 7530 section 9.1.4.2, RFC 8881 section
-/// 8.2.2): `OLD_STATEID` if it was, `BAD_STATEID` if it never was.
+/// Checks that `given` is the state's current seqid `now` (RFC 7530 section 9.1.4.2, RFC 8881
+/// section 8.2.2). Returns `OLD_STATEID` for an earlier seqid, `BAD_STATEID` for a later one.
 pub(super) fn check<F, N>(client: &Client<F, N>, given: u32, now: u32) -> Result<(), Status> {
     if client.minor == Minor::V41 && given == 0 {
         return Ok(());
     }
-    // Half the circle is behind, as of any serial number.
+    // Half of the range counts as earlier, as in serial number arithmetic.
     match (given.wrapping_sub(now) as i32).cmp(&0) {
         Ordering::Equal => Ok(()),
         Ordering::Less => Err(Status::OldStateid),
