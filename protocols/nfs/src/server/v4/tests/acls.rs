@@ -1,4 +1,4 @@
-//! ACLs (RFC 8881 section 6), over a source that was told what to answer.
+//! ACLs (RFC 8881 section 6), over a scripted source.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn script() -> Arc<Script> {
     script
 }
 
-/// An ACL of more than a mode.
+/// Returns an ACL that a mode cannot express.
 fn acl() -> Acl {
     let entry = |whose, may| AclEntry { whose, may };
     Acl(vec![
@@ -46,7 +46,7 @@ fn with(acl: &[Ace<'static>]) -> Attributes<'static> {
     }
 }
 
-/// What of ACLs was set, and removed.
+/// Returns the ACLs that were set and removed.
 fn changes(script: &Script) -> Vec<String> {
     let calls = script.take_calls().into_iter();
     let changes = calls.filter(|call| [vfs::Op::SetXattr, vfs::Op::RemoveXattr].contains(&call.op));

@@ -7,7 +7,7 @@ use crate::v4::attr::{Bitmap, Who, number as n};
 use crate::v4::op::{Create, CreateWhat, Readdir, Setattr};
 use crate::v4::reply::Accessible;
 
-/// The attribute `archive`, set, as it travels.
+/// The encoded attribute `archive`, set.
 const ARCHIVE: [u8; 16] = [0, 0, 0, 1, 0, 0, 0x40, 0, 0, 0, 0, 4, 0, 0, 0, 1];
 
 fn set(attributes: Attributes<'_>) -> Op<'_> {
@@ -43,7 +43,7 @@ fn rfc7530_16_32_setattr_tells_what_it_has_set_even_if_it_cannot_be_read() {
     let net = World::new().net(0);
     let mut bytes = Vec::new();
     Op::Putrootfh.put(&mut bytes);
-    // The mode, without one.
+    // The mode bit without a value.
     let setattr: [u32; 9] = [34, 0, 0, 0, 0, 2, 0, 2, 0];
     setattr.iter().for_each(|number| number.put(&mut bytes));
     let refused = net.again(&net.message_of(2, &bytes));
@@ -122,7 +122,7 @@ fn rfc8881_5_8_the_limits_of_names_and_links_are_the_file_system_s() {
     let reply = net.send(&[Op::Putrootfh, Op::Getattr(asked)]).done();
     let () = reply.ok();
     let got: Attributes<'_> = reply.ok();
-    // Memory says that it is a tmpfs.
+    // The memory source reports itself as tmpfs.
     assert_eq!((got.max_link, got.max_name), (Some(u32::MAX), Some(255)));
 }
 

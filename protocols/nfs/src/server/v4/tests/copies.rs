@@ -1,4 +1,4 @@
-//! COPY (RFC 7862 section 15.2), over a source that was told what to answer.
+//! COPY (RFC 7862 section 15.2), over a scripted source.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::v4::reply::Copied;
 
 const MIB: u64 = 1 << 20;
 
-/// A source of files of 100 MiB, a copy of which takes as long as `millis` says.
+/// A source of files of 100 MiB, in which a copy takes `millis`.
 struct Slow {
     script: Arc<Script>,
     millis: Arc<AtomicU64>,
@@ -50,7 +50,7 @@ impl Slow {
 
     /// Copies from file 2 to file `to`.
     fn copy(&self, to: u64, from_offset: u64, to_offset: u64, count: u64) -> Reply {
-        // It is begun anew, with brief and with full patience.
+        // The compound is restarted, with brief and with full patience.
         for id in [2, to].repeat(3) {
             let node = Answer::Node(id, Kind::File);
             self.script.next(vfs::Op::Lookup, node);

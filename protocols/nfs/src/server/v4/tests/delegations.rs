@@ -1,4 +1,4 @@
-//! Delegations, over a directory of the host: whose kernel sees who else comes.
+//! Delegations over a directory of the host, whose kernel detects conflicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Scene {
     }
 }
 
-/// What an OPEN of `f` came with, and the file's handle.
+/// Opens `f`, and returns its handle, stateid and delegation.
 fn open(client: &Client41, access: u32) -> (Vec<u8>, StateId, Delegation<'static>) {
     let open = client.open(access, OpenHow::NoCreate, Claim::Null(b"f"));
     let reply = client.send(&[Op::Putrootfh, open, Op::Getfh]).done();
@@ -71,7 +71,7 @@ const NOBODY: crate::v4::attr::Ace<'static> = crate::v4::attr::Ace {
     who: Who::Name(b""),
 };
 
-/// `f`, delegated for reading: its handle and the delegation's stateid.
+/// Gets a read delegation of `f`, and returns its handle and the delegation's stateid.
 fn delegated(client: &Client41) -> (Vec<u8>, StateId) {
     match open(client, READ) {
         (handle, _, Delegation::Read(given)) if !given.recall => (handle, given.state),
@@ -89,7 +89,7 @@ fn delegated_to_write(client: &Client41) -> (Vec<u8>, StateId) {
     }
 }
 
-/// A CB_RECALL as it came.
+/// A received CB_RECALL.
 struct Heard {
     call: Called,
     sequence: CallbackSequence,
@@ -98,7 +98,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// The next thing that the server says on a connection.
+    /// Receives the next callback on a connection.
     fn on(net: &Net) -> Heard {
         let call = Called::on(net);
         let (sequence, CallbackOp::Recall(Recall { state, handle, .. })) = call.read() else {
@@ -123,7 +123,7 @@ fn give_back(client: &Client41, handle: &[u8], state: StateId) {
     reply.done();
 }
 
-/// What becomes of an OPEN of `f`.
+/// Returns the status of an OPEN of `f`.
 fn try_open(client: &Client41, access: u32) -> Status {
     let open = client.open(access, OpenHow::NoCreate, Claim::Null(b"f"));
     client.send(&[Op::Putrootfh, open]).status
@@ -151,7 +151,7 @@ fn rfc8881_20_2_who_wants_to_write_waits_until_a_delegation_is_given_back() {
         give_back(client, &handle, state);
     }
     assert_eq!(try_open(&writer, WRITE), Status::Ok);
-    // It is written, and was wanted just now.
+    // The file is open for writing, and was recalled just now.
     assert_eq!(open(&reader, READ).2, Delegation::None);
 }
 
@@ -226,7 +226,7 @@ fn rfc8881_10_4_4_names_and_attributes_are_others_to_change_only_then() {
     for (at, change) in changes.iter().enumerate() {
         let name = [b"client".as_slice(), &[at as u8]].concat();
         let client = Client41::called(&scene.world, &name);
-        // Beyond the time for which it is remembered that the file was wanted.
+        // Beyond the time for which a conflict is remembered.
         scene.world.pass(61);
         other.send(&[]).done();
         let by_handle = client.open(READ, OpenHow::NoCreate, Claim::Handle);
@@ -291,7 +291,7 @@ fn rfc8881_2_10_6_2_a_call_that_was_lost_comes_again_by_another_connection() {
     let again = Heard::on(&client.net);
     assert_eq!(again.sequence, before.sequence);
     assert_eq!(again.state, state);
-    // The first one was carried out, and its answer not kept.
+    // The first call was carried out, and its reply not cached.
     again.answer(&client.net, Status::Ok);
     assert_eq!(flags(&client), 0);
     give_back(&client, &handle, state);
@@ -344,7 +344,7 @@ fn rfc8881_10_4_who_writes_has_a_file_to_itself() {
     let client = Client41::called(&scene.world, b"client");
     let reader = Client41::called(&scene.world, b"reader");
     let (handle, state) = delegated_to_write(&client);
-    // What its holder does is not in its way.
+    // The holder's own operations do not conflict.
     let write = Op::Write(Write {
         state,
         offset: 0,
@@ -369,7 +369,7 @@ fn rfc8881_10_4_who_writes_has_a_file_to_itself() {
 
     assert_eq!(try_open(&reader, READ), Status::Delay);
     Heard::on(&client.net).answer(&client.net, Status::Ok);
-    // It has opened it once more by itself meanwhile.
+    // The client has opened the file once more locally meanwhile.
     let claim = Claim::DelegateCurrentHandle(state);
     let mine = client.open(BOTH, OpenHow::NoCreate, claim);
     client.send(&[Op::Putfh(&handle), mine]).done();
@@ -397,7 +397,7 @@ fn rfc8881_10_4_1_who_denies_others_waits_for_those_who_open_by_themselves() {
     assert_eq!(denying(READ), Status::Delay);
     Heard::on(&client.net).answer(&client.net, Status::Ok);
     give_back(&client, &handle, state);
-    // It has the file open to read himself.
+    // The client has the file open for reading itself.
     assert_eq!(denying(READ), Status::ShareDenied);
     assert_eq!(open(&client, READ).2, Delegation::None);
 }
@@ -423,7 +423,7 @@ fn rfc8881_10_2_1_a_delegation_comes_back_after_a_restart() {
     let reply = client.send(&[Op::Putfh(&handle), claim]).done();
     let () = reply.ok();
     let opened: Opened<'_> = reply.ok();
-    // But what programs of the host did meanwhile nobody has seen.
+    // But the host's programs may have conflicted meanwhile, unseen.
     let Delegation::Read(given) = opened.delegation else {
         panic!("expected a delegation, got {:?}", opened.delegation);
     };

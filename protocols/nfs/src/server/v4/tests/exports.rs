@@ -1,4 +1,5 @@
-//! Who is let in (RFC 8881 sections 2.6, 5.8.1.19 and 18.13): exports with lists of clients, as exports(5) has them.
+//! Access control (RFC 8881 sections 2.6, 5.8.1.19 and 18.13): exports with lists of clients, as in
+//! exports(5).
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::v4::attr::{Bitmap, number as n};
 use crate::v4::op::{Create, CreateWhat, Read, Readdir, Write};
 use crate::v4::types::{Data, Stable};
 
-/// `a`, which some are let into, and `b`, which everybody is.
+/// Returns a server of `a`, which some clients may use, and of `b`, which all may use.
 fn world() -> World {
     let lists = "10.0.0.1(rw,no_root_squash) 10.0.0.2(ro,no_root_squash) 10.0.0.3(rw)";
     let lists: Clients = lists.parse().expect("a list");
@@ -50,7 +51,7 @@ fn rfc8881_7_who_is_not_listed_finds_no_way_in() {
         let refused = stranger.send(&at(handle, op.clone()));
         assert_eq!(refused.status, Status::Access, "{op:?}");
     }
-    // On a connection that came from nowhere, as what this program does of its own.
+    // A connection without an address counts as a local one of this program.
     world
         .net(0)
         .send(&at(handle, Op::Getattr(Bitmap::of(&[1]))))
@@ -97,7 +98,7 @@ fn rfc8881_2_10_8_a_stateid_is_worth_what_the_connections_address_is() {
         ("10.0.0.9", Status::Access, Status::Access),
     ] {
         let by = world.net_from(1, addr);
-        // The same client, by another address of its own.
+        // The same client, from another address of its own.
         by.send(&[exchange_id(b"client")]).done();
         for (op, expected) in [(read(state), reads), (write(state), writes)] {
             let message = client.message(&at(handle, op), false);
@@ -137,8 +138,8 @@ fn rfc8881_7_3_a_single_export_with_a_name_is_at_the_root_and_at_its_name() {
     net.send(&[Op::Putrootfh, make]).done();
     let root = handle(&[Op::Putrootfh]);
     let share = handle(&[Op::Putrootfh, Op::Lookup(b"share")]);
-    // Linux takes a directory below itself with the same handle for a loop, and moves one that it
-    // finds in two places: the tree at the name is a file system of its own.
+    // Linux treats a directory below itself with the same handle as a loop, and moves a directory
+    // that it finds in two places: the tree at the name must be a separate file system.
     assert_ne!(root, share);
     let dir = handle(&[Op::Putrootfh, Op::Lookup(b"dir")]);
     let again = handle(&[Op::Putfh(&share), Op::Lookup(b"dir")]);
@@ -182,7 +183,7 @@ fn rfc8881_7_3_a_single_export_with_a_name_is_at_the_root_and_at_its_name() {
     ] {
         assert_eq!(net.send(&no_such).status, Status::Noent, "{no_such:?}");
     }
-    // What has that name is found by it.
+    // An entry of that name takes precedence.
     let real = Op::Create(Create {
         what: CreateWhat::Directory,
         name: b"share",

@@ -1,4 +1,4 @@
-//! Clients that go wrong on purpose: each gets the protocol's error, and no other client notices.
+//! Misbehaving clients: each gets the protocol's error, and other clients are not affected.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::v4::op::{Close, Create, CreateWhat, Read, Write};
 use crate::v4::reply::Created;
 use crate::v4::types::{Data, Stable};
 
-/// A directory `name` in the root.
+/// Returns a CREATE of a directory `name` in the root.
 fn mkdir(name: &[u8]) -> Op<'_> {
     Op::Create(Create {
         what: CreateWhat::Directory,
@@ -24,7 +24,7 @@ fn mkdir(name: &[u8]) -> Op<'_> {
     })
 }
 
-/// A new file `name` in the root, opened by `client`: its handle, and its stateid.
+/// Creates and opens a file `name` in the root as `client`. Returns its handle and its stateid.
 fn file(client: &Client41, name: &[u8]) -> (Vec<u8>, StateId) {
     let how = OpenHow::Create(CreateHow::Guarded(Attributes::default()));
     let open = client.open(BOTH, how, Claim::Null(name));
@@ -47,11 +47,11 @@ fn rfc8881_15_1_a_compound_of_thousands_is_refused_before_it_begins() {
     let client = Client41::new(&world, b"client");
     let refused = client.net.again(&client.message(&ops, false));
     assert_eq!(refused.status, Status::TooManyOps);
-    // Its SEQUENCE has not been either.
+    // Its SEQUENCE was not run either.
     client.sequence.set(client.sequence.get() - 1);
     let there = client.send(&[Op::Putrootfh, Op::Lookup(b"made")]);
     assert_eq!(there.status, Status::Noent);
-    // One that says that it has thousands and has none.
+    // A compound that announces thousands of operations and has none.
     for count in [MANY as u32, u32::MAX] {
         let refused = net.again(&net.message_of(count, &[]));
         assert_eq!((refused.status, refused.count), (Status::Resource, 0));
@@ -139,7 +139,7 @@ fn rfc8881_8_2_4_a_stateid_is_its_clients_alone() {
             assert_eq!(refused.status, Status::BadStateid, "{op:?}");
         }
     }
-    // His own, of another file; and any that are nobody's.
+    // The thief's own stateid, with another file; and forged ones.
     for forged in 0..12 {
         let mut state = own_state;
         state.other[forged] ^= 0x80;
@@ -182,13 +182,13 @@ fn rfc8881_4_2_3_handles_that_nobody_was_given_lead_nowhere() {
     }
     assert!(bad(&[&handles[0][..], &[0; 8]].concat()));
     assert!(bad(&[0xff; 128]) && bad(&[0; 64]));
-    // The form and the place of one, the rest of the other.
+    // The format and the location of one handle, and the rest of the other.
     const PLACE: usize = 1 + 8;
     for (one, other) in [(0, 1), (1, 0)] {
         let mixed = [&handles[one][..PLACE], &handles[other][PLACE..]].concat();
         assert!(bad(&mixed), "{one}");
     }
-    // Another server's.
+    // A handle of another server.
     let other = Client41::new(&World::new(), b"client");
     let refused = other.send(&[Op::Putfh(&handles[0])]).status;
     assert!(
@@ -197,7 +197,7 @@ fn rfc8881_4_2_3_handles_that_nobody_was_given_lead_nowhere() {
     );
 }
 
-/// A client of v4.0 with a file of 1 MiB, the file's handle and the stateid of its open.
+/// Returns a v4.0 client with a file of 1 MiB, the file's handle and the stateid of its open.
 fn client_with_a_mebibyte(world: &World) -> (Client40, Vec<u8>, StateId) {
     let client = Client40::new(world, b"client");
     let (handle, state) = client.create(b"owner", b"file");
@@ -254,7 +254,7 @@ fn opens_and_replies_are_part_of_the_memory_budget_and_leave_room_for_others() {
     for number in 0..20 {
         assert_eq!(open(&other, number), Status::Ok);
     }
-    // Calls that change something are carried out, and their replies not kept.
+    // Modifying requests are served, but their replies are not cached.
     let message = greedy.message(&[Op::Putrootfh, mkdir(b"made")], true);
     greedy.net.again(&message).done();
     let again = greedy.net.again(&message);
@@ -296,11 +296,11 @@ fn the_reply_to_a_write_is_small_and_to_a_read_as_long_as_it_asks() {
     assert!((1 << 19..(1 << 19) + (16 << 10)).contains(&half), "{half}");
     let two = bound(&[read(1 << 19), read(1 << 19)], large);
     assert!((1 << 20..(1 << 20) + (16 << 10)).contains(&two), "{two}");
-    // Not more than a reply may be, and nothing that is not asked for.
+    // No more than the maximum size of a reply, and zero if that is below `large`.
     let most = (1 << 20) + (64 << 10);
     assert_eq!(bound(&[read(u32::MAX), write.clone()], large), most);
     assert_eq!(bound(&[read(u32::MAX)], most + 1), 0);
-    // A call that cannot be read may be anything.
+    // An unreadable call may be anything.
     let unreadable = world.server.session().reply_bound(&[0x80, 0, 0, 0], large);
     assert_eq!(unreadable, most);
 }

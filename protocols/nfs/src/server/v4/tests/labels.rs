@@ -1,4 +1,4 @@
-//! Security labels (RFC 7862 section 12.2.4), over a source that was told what to answer.
+//! Security labels (RFC 7862 section 12.2.4), over a scripted source.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::v4::reply::Created;
 
 const LABEL: &[u8] = b"system_u:object_r:etc_t:s0\0";
 
-/// A source, and a client of v4.2.
+/// Returns a source and a v4.2 client.
 fn scene(asked_for: bool) -> (Arc<Script>, World, Client41) {
     let script = Script::new();
     script.set_capabilities(Capabilities {
@@ -46,7 +46,7 @@ fn set(attributes: Attributes<'_>) -> Op<'_> {
     })
 }
 
-/// What attributes were set at the source.
+/// Returns the attributes that were set at the source.
 fn changes(script: &Script) -> Vec<String> {
     let calls = script.take_calls().into_iter();
     let changes = calls.filter(|call| call.op == vfs::Op::SetXattr);

@@ -36,7 +36,7 @@ fn rfc7530_16_10_a_lock_owner_is_of_the_client_of_its_open() {
     }
 }
 
-/// A client of v4.1 that has `f` open, which is made if need be: its handle and stateid.
+/// Opens or creates `f` as a v4.1 client. Returns its handle, its stateid and the flags.
 fn opened(client: &Client41) -> (Vec<u8>, StateId, u32) {
     let how = OpenHow::Create(CreateHow::Unchecked(Attributes::default()));
     let open = client.open(BOTH, how, Claim::Null(b"f"));
@@ -47,7 +47,7 @@ fn opened(client: &Client41) -> (Vec<u8>, StateId, u32) {
     (handle.to_vec(), opened.state, opened.flags)
 }
 
-/// A LOCK of `open` that waits for 10 bytes from `offset`.
+/// Returns a waiting LOCK of `open` for 10 bytes from `offset`.
 fn wait_for(open: StateId, offset: u64) -> Op<'static> {
     Op::Lock(Lock {
         kind: LockKind::WriteWait,
@@ -82,7 +82,7 @@ fn rfc8881_20_11_who_waits_for_a_lock_is_told_when_it_is_free() {
     let locked = lock(&holder, held, 0).done();
     let () = locked.ok();
     let state: StateId = locked.ok();
-    // One place, however often it asks and for what.
+    // One place, regardless of the number of requests and of their ranges.
     for offset in [5, 5, 6, 6, 6] {
         assert_eq!(lock(&waiter, waited, offset).status, Status::Denied);
     }
@@ -105,10 +105,10 @@ fn rfc8881_20_11_who_waits_for_a_lock_is_told_when_it_is_free() {
     told.answer(&waiter.net, Status::Ok);
     assert!(waiter.net.heard.try_recv().is_err(), "once");
     lock(&waiter, waited, 6).done();
-    // Whoever goes leaves nothing behind.
+    // A destroyed client leaves no waiters in the lock table.
     assert_eq!(lock(&holder, held, 0).status, Status::Denied);
     drop((holder, waiter));
-    // Beyond all courtesy.
+    // After the courtesy period.
     world.pass(90 * 961);
     assert!(world.server.export.locks.is_empty());
 }
@@ -126,7 +126,7 @@ fn rfc8881_9_6_who_does_not_come_when_told_loses_its_place() {
     let state: StateId = locked.ok();
     assert_eq!(lock(&first, by_first).status, Status::Denied);
     assert_eq!(lock(&second, by_second).status, Status::Denied);
-    // Of those who are told none need ask meanwhile.
+    // Owners that will be notified need not poll meanwhile.
     world.pass(60);
     let unlock = Op::Unlock(Unlock {
         kind: LockKind::Write,
@@ -146,7 +146,7 @@ fn rfc8881_9_6_who_does_not_come_when_told_loses_its_place() {
     lock(&second, by_second).done();
 }
 
-/// A client of v4.0 that has `file` open, and asks for a lock of it.
+/// A v4.0 client with `file` open, and its lock requests.
 struct Locking40 {
     client: Client40,
     handle: Vec<u8>,
@@ -249,7 +249,7 @@ fn rfc7530_16_10_5_who_does_not_ask_again_is_not_waited_for() {
     assert_eq!(other.lock(LockKind::WriteWait), Err(Status::Denied));
     world.pass(4);
     let state = other.lock(LockKind::WriteWait).expect("nobody before it");
-    // Nor is one waited for that was before a holder of long.
+    // The same holds for a waiter that stops polling while another owner holds the lock.
     assert_eq!(dead.lock(LockKind::WriteWait), Err(Status::Denied));
     world.pass(80);
     world.pass(20);

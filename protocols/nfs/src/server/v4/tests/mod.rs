@@ -1,4 +1,5 @@
-//! The server by compounds, each test named by what it holds the server to: RFC 7530 for v4.0, RFC 8881 for v4.1.
+//! The server at the level of compounds. Test names refer to RFC 7530 for v4.0 and to RFC 8881 for
+//! v4.1.
 
 mod acls;
 mod attributes;
@@ -35,7 +36,7 @@ const BOTH: u32 = 3;
 /// CREATE_SESSION4_FLAG_CONN_BACK_CHAN.
 const BACKCHANNEL: u32 = 2;
 
-/// A connection of v4.0, and its client, confirmed.
+/// A v4.0 connection and its confirmed client.
 struct Client40 {
     net: Net,
     id: ClientId,
@@ -65,12 +66,12 @@ impl Client40 {
         Client40 { net, id: client }
     }
 
-    /// An OPEN of `name` in the root, for `access`.
+    /// Returns an OPEN of `name` in the root, for `access`.
     fn open<'a>(&self, owner: &'a [u8], seqid: u32, name: &'a [u8], access: u32) -> Op<'a> {
         self.opening(owner, seqid, name, access, OpenHow::NoCreate)
     }
 
-    /// An OPEN that makes `name` in the root.
+    /// Returns an OPEN that creates `name` in the root.
     fn creation<'a>(&self, owner: &'a [u8], seqid: u32, name: &'a [u8]) -> Op<'a> {
         let attributes = Attributes {
             mode: Some(0o644),
@@ -101,7 +102,8 @@ impl Client40 {
         })
     }
 
-    /// Makes `name` in the root and confirms `owner`, whose next number is 3: its handle, and its stateid.
+    /// Creates `name` in the root and confirms `owner`, whose next seqid is 3. Returns the handle
+    /// and the stateid.
     fn create(&self, owner: &[u8], name: &[u8]) -> (Vec<u8>, StateId) {
         let made = self
             .net
@@ -120,14 +122,14 @@ impl Client40 {
     }
 }
 
-/// A session of v4.1, of one slot.
+/// A v4.1 session with one slot.
 struct Client41 {
     net: Net,
     session: SessionId,
     sequence: std::cell::Cell<u32>,
 }
 
-/// What a session is asked for if nothing about it matters.
+/// The default channel attributes.
 const CHANNEL: Channel = Channel {
     header_pad: 0,
     max_request: 8192,
@@ -149,7 +151,7 @@ impl Client41 {
         client
     }
 
-    /// One that can be called.
+    /// Creates a client with a backchannel.
     fn called(world: &World, name: &[u8]) -> Client41 {
         let client = Client41::with_flags(world, name, CHANNEL, BACKCHANNEL);
         client.send(&[Op::ReclaimComplete(false)]).done();
@@ -160,12 +162,12 @@ impl Client41 {
         Client41::with_flags(world, name, fore, 0)
     }
 
-    /// By CREATE_SESSION with these flags, and nothing reclaimed.
+    /// Creates a session with these flags of CREATE_SESSION, without RECLAIM_COMPLETE.
     fn with_flags(world: &World, name: &[u8], fore: Channel, flags: u32) -> Client41 {
         Client41::by(world.net(1), name, fore, flags)
     }
 
-    /// One of v4.2 that can be called.
+    /// Creates a v4.2 client with a backchannel.
     fn called_by_4_2(world: &World, name: &[u8]) -> Client41 {
         let client = Client41::by(world.net(2), name, CHANNEL, BACKCHANNEL);
         client.send(&[Op::ReclaimComplete(false)]).done();
@@ -200,7 +202,7 @@ impl Client41 {
         }
     }
 
-    /// A compound of the session's, with the slot's next number.
+    /// Returns an encoded compound with the slot's next sequence number.
     fn message(&self, ops: &[Op<'_>], cache_this: bool) -> Vec<u8> {
         self.sequence.set(self.sequence.get() + 1);
         let sequence = Op::Sequence(Sequence {
@@ -213,7 +215,7 @@ impl Client41 {
         self.net.message(&[&[sequence], ops].concat())
     }
 
-    /// Sends a compound; what SEQUENCE answered is read already, if it could be done.
+    /// Sends a compound. SEQUENCE's result is already read from the reply, if it succeeded.
     fn send(&self, ops: &[Op<'_>]) -> Reply {
         let reply = self.net.again(&self.message(ops, false));
         if reply.count > 1 || reply.status == Status::Ok {
@@ -222,7 +224,7 @@ impl Client41 {
         reply
     }
 
-    /// An OPEN of the session's client's.
+    /// Returns an OPEN of the session's client.
     fn open<'a>(&self, access: u32, how: OpenHow<'a>, claim: Claim<'a>) -> Op<'a> {
         Op::Open(Open {
             seqid: 0,

@@ -1,4 +1,5 @@
-//! What makes, finds and removes names (RFC 7530 sections 16.4, 16.13, 16.25; RFC 8881 sections 18.4, 18.14).
+//! Creation, lookup and removal of names (RFC 7530 sections 16.4, 16.13, 16.26; RFC 8881 sections
+//! 18.4, 18.14).
 
 use super::*;
 use crate::v4::op::{Create, CreateWhat};
@@ -20,7 +21,7 @@ fn rfc7530_3_1_1_what_v4_0_sends_again_is_not_done_again() {
         .net
         .message(&[Op::Putrootfh, mkdir.clone(), Op::Getfh]);
     let made = client.net.again(&message).done();
-    // By another connection, as a client does that has lost one.
+    // Over another connection, as from a client that has lost one.
     assert_eq!(world.net(0).again(&message), made);
     let again = client.net.send(&[Op::Putrootfh, mkdir]);
     assert_eq!(again.status, Status::Exist);

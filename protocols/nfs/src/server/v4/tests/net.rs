@@ -1,4 +1,4 @@
-//! A client of nothing but compounds.
+//! A client that sends raw compounds.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -21,19 +21,20 @@ use crate::v4::Status;
 use crate::v4::callback::{self, CallbackHead, CallbackOp, CallbackSequence};
 use crate::v4::op::Op;
 
-/// A server, on a clock that the test turns.
+/// A server with a simulated clock.
 pub(super) struct World {
     pub(super) server: Arc<Server>,
     clock: Arc<AtomicU64>,
 }
 
 impl World {
-    /// Over a tree in memory.
+    /// Creates a server of a tree in memory.
     pub(super) fn new() -> World {
         World::over(Memory::new(clock()))
     }
 
-    /// Over a directory of the host, with these options. Handles are good in another server of it.
+    /// Creates a server of a directory of the host, with these options. Its handles are also valid
+    /// in another such server.
     pub(super) fn on_host(directory: &Path, set: impl FnOnce(&mut Options)) -> World {
         let shown = hostdir::Options {
             key: Some(HandleKey::new([7; 32])),
@@ -43,12 +44,12 @@ impl World {
         World::with(source, set)
     }
 
-    /// A server of `tree`.
+    /// Creates a server of `tree`.
     pub(super) fn over(tree: Arc<dyn FileSystem>) -> World {
         World::with(tree, |_| {})
     }
 
-    /// A server of `tree` whose time `clock` tells.
+    /// Creates a server of `tree` with this clock.
     pub(super) fn at(
         tree: Arc<dyn FileSystem>,
         clock: impl Fn() -> Duration + Send + Sync + 'static,
@@ -56,12 +57,12 @@ impl World {
         World::with(tree, |options| options.clock = Arc::new(clock))
     }
 
-    /// A server of `tree` as the only export, called `name`.
+    /// Creates a server of `tree` as the only export, called `name`.
     pub(super) fn named(name: &str, tree: Arc<dyn FileSystem>) -> World {
         World::exporting(Export::new(name, tree), |_| {})
     }
 
-    /// A server of `tree`, with some options.
+    /// Creates a server of `tree`, with some options.
     pub(super) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> World {
         World::exporting(Export::new("", tree), set)
     }
@@ -79,13 +80,13 @@ impl World {
         }
     }
 
-    /// So many seconds pass, and what they ask for is done.
+    /// Advances the clock, and runs the server's periodic work.
     pub(super) fn pass(&self, seconds: u64) {
         self.clock.fetch_add(seconds, Ordering::SeqCst);
         self.server.tend();
     }
 
-    /// A connection of the super-user's.
+    /// Returns a connection of the superuser.
     pub(super) fn net(&self, minor: u32) -> Net {
         let session = self.server.session();
         let (say, heard) = channel();
@@ -100,7 +101,7 @@ impl World {
         }
     }
 
-    /// A connection of the super-user's from `addr`.
+    /// Returns a connection of the superuser from `addr`.
     pub(super) fn net_from(&self, minor: u32, addr: &str) -> Net {
         let addr = addr.parse().expect("an address");
         Net {
@@ -111,7 +112,7 @@ impl World {
 }
 
 impl Net {
-    /// The same, where what its peer makes the server keep is reserved in `budget`.
+    /// Changes the connection's peer to one at `addr` whose memory is reserved in `budget`.
     pub(super) fn reserving(self, addr: &str, budget: &Arc<MemoryBudget>) -> Net {
         let addr = addr.parse().expect("an address");
         Net {
@@ -121,7 +122,7 @@ impl Net {
     }
 }
 
-/// Hands on what the server says of its own accord.
+/// The receiver of the server's own messages.
 struct Said(Mutex<Sender<Vec<u8>>>);
 
 impl Voice for Said {
@@ -134,23 +135,23 @@ impl Voice for Said {
 /// A connection.
 pub(super) struct Net {
     session: Connection,
-    /// What the server says of its own accord.
+    /// The server's own messages: callbacks.
     pub(super) heard: Receiver<Vec<u8>>,
     pub(super) minor: u32,
-    /// Who calls.
+    /// The caller's user ID.
     pub(super) uid: Cell<u32>,
-    /// From where.
+    /// The peer, if it has an address.
     peer: Option<Arc<Peer>>,
     xid: Cell<u32>,
 }
 
 impl Net {
-    /// Sends a compound and takes its reply.
+    /// Sends a compound and returns its reply.
     pub(super) fn send(&self, ops: &[Op<'_>]) -> Reply {
         self.again(&self.message(ops))
     }
 
-    /// A compound as it travels, with an id that no other has.
+    /// Returns an encoded compound with a new XID.
     pub(super) fn message(&self, ops: &[Op<'_>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for op in ops {
@@ -159,7 +160,7 @@ impl Net {
         self.message_of(ops.len() as u32, &bytes)
     }
 
-    /// A compound of `count` operations that stand in `ops`.
+    /// Returns an encoded compound of `count` operations, which are encoded in `ops`.
     pub(super) fn message_of(&self, count: u32, ops: &[u8]) -> Vec<u8> {
         let xid = self.xid.get();
         self.xid.set(xid + 1);
@@ -177,14 +178,14 @@ impl Net {
         message
     }
 
-    /// Sends what is no call.
+    /// Sends a message that is not a call.
     pub(super) fn tell(&self, message: &[u8]) {
         let call = Call::detached();
         let served = session::serve_patiently(&self.session, &call, &Message::new(message), 0);
         assert_eq!(served, Ok((Answer::Done, Vec::new())));
     }
 
-    /// Sends a message, perhaps one that was sent before.
+    /// Sends a message, possibly again.
     pub(super) fn again(&self, message: &[u8]) -> Reply {
         const MOST: usize = 2 << 20;
         assert_eq!(self.session.frame(message), Ok(Some(message.len())));
@@ -200,18 +201,18 @@ impl Net {
     }
 }
 
-/// A call of the server's to a client: CB_SEQUENCE and one operation.
+/// A received callback: CB_SEQUENCE and one operation.
 pub(super) struct Called(Vec<u8>);
 
 impl Called {
-    /// The next thing that the server says on a connection.
+    /// Receives the next callback on a connection.
     #[track_caller]
     pub(super) fn on(net: &Net) -> Called {
         let said = net.heard.recv_timeout(Duration::from_secs(20));
         Called(said.expect("the server calls"))
     }
 
-    /// What it asks.
+    /// Returns its operations.
     #[track_caller]
     pub(super) fn read(&self) -> (CallbackSequence, CallbackOp<'_>) {
         let mut from = XdrReader::new(&self.0[rpc::MARK + 4..]);
@@ -229,7 +230,7 @@ impl Called {
         (sequence, op)
     }
 
-    /// Answers it: the operation behind CB_SEQUENCE ended so.
+    /// Answers it: the operation after CB_SEQUENCE has this status.
     pub(super) fn answer(&self, net: &Net, status: Status) {
         let mut from = XdrReader::new(&self.0[rpc::MARK..]);
         let xid = from.u32().expect("an id");
@@ -245,12 +246,12 @@ impl Called {
     }
 }
 
-/// What a compound is answered.
+/// The reply to a compound.
 #[derive(PartialEq)]
 pub(super) struct Reply {
     pub(super) bytes: Vec<u8>,
     pub(super) status: Status,
-    /// How many operations are answered.
+    /// The number of operations with a result.
     pub(super) count: u32,
     at: Cell<usize>,
 }
@@ -274,12 +275,12 @@ impl Reply {
         }
     }
 
-    /// How many bytes it has, but for its mark.
+    /// Returns its length in bytes, without the record mark.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - rpc::MARK
     }
 
-    /// The next operation's status, and what it says besides if it is known of which type that is.
+    /// Returns the next operation's status and, if it has one, its body.
     fn next<'a, R: Xdr<'a>>(
         &'a self,
         has_body: impl FnOnce(Status) -> bool,
@@ -292,14 +293,14 @@ impl Reply {
         (status, body)
     }
 
-    /// What the next operation gave, which must be done.
+    /// Returns the next operation's result, which must have succeeded.
     #[track_caller]
     pub(super) fn ok<'a, R: Xdr<'a>>(&'a self) -> R {
         let (status, body) = self.next(|status| status == Status::Ok);
         body.unwrap_or_else(|| panic!("expected it to be done, got {status:?}"))
     }
 
-    /// What the last operation says of why it failed.
+    /// Returns the body of the last operation's error.
     #[track_caller]
     pub(super) fn refused<'a, R: Xdr<'a> + Debug>(&'a self) -> (Status, R) {
         let (status, body) = self.next(|_| true);
@@ -307,7 +308,7 @@ impl Reply {
         (status, body.expect("asked for"))
     }
 
-    /// It is done, every operation.
+    /// Checks that all operations have succeeded.
     #[track_caller]
     pub(super) fn done(self) -> Reply {
         assert_eq!(self.status, Status::Ok, "after {} operations", self.count);

@@ -1,4 +1,5 @@
-//! Copies that go on behind their answers (RFC 7862 sections 4, 15.2, 15.8, 15.9 and 16.1). The test is who runs them.
+//! Asynchronous copies (RFC 7862 sections 4, 15.2, 15.8, 15.9 and 16.1). The test is their
+//! executor.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use crate::v4::types::{Stable, WriteResponse};
 
 const MIB: u64 = 1 << 20;
 
-/// A server of files of 100 MiB that are copied as a script says.
+/// A server of files of 100 MiB, whose copies follow a script.
 struct Scene {
     world: World,
     script: Arc<Script>,
@@ -24,13 +25,13 @@ struct Scene {
     work: Arc<Mutex<VecDeque<Work>>>,
 }
 
-/// Time that goes on by what is done.
+/// A clock that operations advance.
 #[derive(Default)]
 struct Time {
     now: Duration,
-    /// How long which operation takes.
+    /// The slow operation and its duration.
     slow: Option<(vfs::Op, Duration)>,
-    /// How many operations have been looked at.
+    /// The number of operations already counted.
     seen: usize,
 }
 
@@ -87,25 +88,25 @@ impl Scene {
         self.time.lock().expect("no panic holds it")
     }
 
-    /// How often something was copied.
+    /// Returns the number of copy operations.
     fn copies(&self) -> usize {
         let ops = self.script.ops();
         ops.iter().filter(|op| **op == vfs::Op::Copy).count()
     }
 
-    /// So many seconds pass.
+    /// Advances the clock, and runs the server's periodic work.
     fn pass(&self, seconds: u64) {
         self.time().now += Duration::from_secs(seconds);
         self.world.server.tend();
     }
 
-    /// Does what there is to be done, `most` pieces of it. How many they were.
+    /// Runs at most `most` scheduled pieces of work. Returns their number.
     fn work(&self, most: usize) -> usize {
         let next = || self.work.lock().expect("no panic holds it").pop_front();
         (0..most).map_while(|_| next()).map(|work| work()).count()
     }
 
-    /// Sends `ops`, of which COPY is the last, while each `slow` takes so many milliseconds.
+    /// Sends `ops`, of which COPY is the last, while each `slow` takes this number of milliseconds.
     fn copy(&self, client: &Client41, ops: &[Op<'_>], slow: vfs::Op, millis: u64) -> Copied {
         self.time().slow = Some((slow, Duration::from_millis(millis)));
         let reply = client.send(ops).done();
@@ -116,12 +117,12 @@ impl Scene {
         reply.ok()
     }
 
-    /// [`copy`], slowly: what there is of it after 16 MiB.
+    /// Runs [`copy`] slowly: it is answered after 16 MiB.
     fn slowly(&self, client: &Client41, synchronous: bool) -> Copied {
         self.copy(client, &copy(synchronous), vfs::Op::Copy, 1000)
     }
 
-    /// A copy of 96 MiB that goes on: what names it, and its verifier.
+    /// Starts an asynchronous copy of 96 MiB. Returns its stateid and its verifier.
     fn goes_on(&self, client: &Client41) -> (StateId, [u8; 8]) {
         let copied = self.slowly(client, false);
         let [state] = copied.written.callback[..] else {
@@ -131,7 +132,7 @@ impl Scene {
     }
 }
 
-/// A COPY of 96 MiB within a file.
+/// Returns a COPY of 96 MiB within a file.
 fn copy(synchronous: bool) -> [Op<'static>; 4] {
     [
         Op::Putrootfh,
@@ -168,7 +169,7 @@ fn cancel(client: &Client41, state: StateId) -> Status {
     reply.status
 }
 
-/// What the client is told of `state`, and answers.
+/// Receives the CB_OFFLOAD of `state`, and sends `answer`.
 #[track_caller]
 fn told(client: &Client41, state: StateId, answer: Status) -> Offloaded {
     let called = Called::on(&client.net);
@@ -201,7 +202,7 @@ fn rfc7862_16_1_a_copy_goes_on_and_the_client_is_told_of_its_end() {
     let ended = Ok((96 * MIB, vec![Status::Ok]));
     assert_eq!(status(&client, state), ended);
     assert_eq!(told(&client, state, Status::Ok), done(96 * MIB, verifier));
-    // RFC 7862 section 4.8: it is valid until that.
+    // RFC 7862 section 4.8: the stateid is valid until that reply.
     assert_eq!(status(&client, state), Err(Status::BadStateid));
 }
 
@@ -216,7 +217,7 @@ fn rfc7862_15_2_3_a_copy_is_synchronous_for_who_asks_for_it_or_cannot_be_told() 
     assert!(copied.synchronous);
     assert_eq!(copied.written.count, 96 * MIB);
 
-    // CB_OFFLOAD is of v4.2.
+    // CB_OFFLOAD exists since v4.2.
     let mut earlier = Client41::called(&scene.world, b"earlier");
     earlier.net.minor = 2;
     let mut without = Client41::new(&scene.world, b"without");
@@ -232,7 +233,7 @@ fn rfc7862_15_8_a_copy_that_is_cancelled_ends_and_nobody_is_told() {
     let scene = Scene::new();
     let client = scene.client(b"client");
     let (state, _) = scene.goes_on(&client);
-    // As long as something of it may be written yet.
+    // As long as the copy may still write.
     assert_eq!(cancel(&client, state), Status::Delay);
     assert_eq!(scene.work(9), 1);
     assert_eq!(scene.copies(), 1);
@@ -241,7 +242,7 @@ fn rfc7862_15_8_a_copy_that_is_cancelled_ends_and_nobody_is_told() {
     scene.pass(2);
     assert!(client.net.heard.try_recv().is_err());
 
-    // Who does not ask again has it forgotten.
+    // The server forgets a cancelled copy even without another request.
     let (state, _) = scene.goes_on(&client);
     assert_eq!(cancel(&client, state), Status::Delay);
     scene.work(1);
@@ -285,7 +286,7 @@ fn a_copy_that_fails_on_its_way_tells_how_far_it_came() {
     assert_eq!(scene.work(9), 1);
     assert_eq!(told(&client, state, Status::Ok), done(32 * MIB, verifier));
 
-    // To open the files took a second already.
+    // Opening the files already took a second.
     let copied = scene.copy(&client, &copy(false), vfs::Op::FileAttr, 1000);
     let state = copied.written.callback[0];
     scene
@@ -314,7 +315,7 @@ fn rfc7862_16_1_a_client_is_told_until_it_has_heard() {
     scene.pass(1);
     assert!(client.net.heard.try_recv().is_err());
 
-    // Who does not know of it is not asked for ever.
+    // Notifications end for a client that does not know the copy.
     let (state, _) = scene.goes_on(&client);
     scene.work(9);
     told(&client, state, Status::BadStateid);
@@ -353,7 +354,7 @@ fn copies_that_go_on_are_bounded() {
     assert!(scene.slowly(&last, false).synchronous, "of all");
     assert_eq!(scene.work(10_000), 128 * 5);
     scene.goes_on(&last);
-    // Of which it has not heard yet.
+    // The client does not know the end of its copies yet.
     assert!(scene.slowly(&client, false).synchronous);
 }
 
@@ -370,10 +371,10 @@ fn a_copy_ends_with_its_client() {
     assert_eq!(scene.work(9), 1);
     assert_eq!(scene.copies(), 1);
 
-    // Who is silent may come back, and hear of it.
+    // A silent client may return, and is notified.
     again.send(&[Op::ReclaimComplete(false)]).done();
     let (state, verifier) = scene.goes_on(&again);
-    // What it has open it keeps.
+    // It keeps its opens.
     let open = again.open(READ, OpenHow::NoCreate, Claim::Null(b"file"));
     again.send(&[Op::Putrootfh, open]).done();
     scene.pass(100);

@@ -98,12 +98,13 @@ fn rfc7530_16_16_5_an_exclusive_create_is_told_by_its_verifier() {
         let open = client.opening(owner, 1, b"file", BOTH, how);
         client.net.send(&[Op::Putrootfh, open])
     };
-    // Others' numbers stand for its own sent again when the server has forgotten those.
+    // Another owner stands for a retransmission after the server has forgotten the first one's
+    // seqid.
     for owner in [b"one", b"two"] {
         let made = create(owner, [0xfe; 8]).done();
         let () = made.ok();
         let opened: Opened<'_> = made.ok();
-        // Which the client has to set, for there the verifier is kept.
+        // The client must set the times, in which the verifier is stored.
         assert!(opened.set.has(n::TIME_ACCESS_SET) && opened.set.has(n::TIME_MODIFY_SET));
     }
     assert_eq!(create(b"six", [1; 8]).status, Status::Exist);
@@ -160,9 +161,9 @@ fn rfc7530_16_18_5_a_failed_open_of_an_owner_that_is_not_confirmed_is_not_answer
         client.net.send(&[Op::Putrootfh, open])
     };
     assert_eq!(open(b"missing").status, Status::Noent);
-    // Numbered like the one that failed, as libnfs does after a symbolic link.
+    // The seqid is that of the failed OPEN, as from libnfs after a symbolic link.
     open(b"file").done();
-    // The same call once more is answered by what it was answered.
+    // A retransmission gets the cached reply.
     let how = OpenHow::Create(CreateHow::Guarded(Attributes::default()));
     let guarded = client.opening(b"new", 1, b"made", BOTH, how);
     let message = client.net.message(&[Op::Putrootfh, guarded]);
@@ -241,7 +242,7 @@ fn rfc7530_9_1_3_2_a_program_that_may_only_be_executed_can_be_read() {
             Err(user) => &user.net,
         };
         send(&[Op::Putfh(&handle), read(opened)]).done();
-        // Another user, by the stateid of the first.
+        // Another user, with the first user's stateid.
         net.uid.set(1001);
         send(&[Op::Putfh(&handle), read(opened)]).done();
         send(&[Op::Putfh(&handle), read(StateId::ANONYMOUS)]).done();

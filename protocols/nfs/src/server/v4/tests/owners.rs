@@ -1,4 +1,4 @@
-//! v4.0's owners, and what they number (RFC 7530 sections 9.1.7 to 9.1.11).
+//! v4.0's owners and their seqids (RFC 7530 sections 9.1.7 to 9.1.11).
 
 use super::*;
 use crate::v4::op::{Close, OpenDowngrade, Read};

@@ -1,4 +1,4 @@
-//! File systems that are elsewhere (RFC 8881 sections 11.4 and 11.16).
+//! Absent file systems (RFC 8881 sections 11.4 and 11.16).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::server::{Options, Referral};
 use crate::v4::attr::{Bitmap, FsLocation, FsLocations, number as n};
 use crate::v4::op::{Readdir, Rename};
 
-/// `here`, and `there`, which is on other hosts.
+/// Returns a server of `here`, and of `there`, which is on other hosts.
 fn world() -> World {
     let members = ["here", "there"].map(|name| Arc::new(Export::new(name, Memory::new(clock()))));
     let bundle = Bundle::new(&members, Time { sec: 1, nsec: 0 }).expect("a tree");

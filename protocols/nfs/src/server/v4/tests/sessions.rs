@@ -1,9 +1,9 @@
-//! Sessions: what was agreed on, and what is sent again (RFC 8881 sections 2.10, 18.36, 18.46).
+//! Sessions: negotiated limits and retries (RFC 8881 sections 2.10, 18.36, 18.46).
 
 use super::*;
 use crate::v4::attr::Bitmap;
 
-/// All attributes of the root: some 300 bytes.
+/// A GETATTR of all attributes of the root: about 300 bytes.
 const GETATTR: Op<'static> = Op::Getattr(Bitmap([0xfff, 0, 0]));
 
 #[test]
@@ -16,7 +16,7 @@ fn rfc8881_2_10_6_4_a_request_is_no_larger_than_agreed() {
     let name = [b'x'; 500];
     let refused = client.send(&[Op::Putrootfh, Op::Lookup(&name)]);
     assert_eq!((refused.status, refused.count), (Status::ReqTooBig, 1));
-    // The slot has not moved.
+    // The slot's sequence number has not advanced.
     client.sequence.set(client.sequence.get() - 1);
     client.send(&[Op::Putrootfh]).done();
 }

@@ -40,7 +40,7 @@ xdr_union! {
 const BLOCK: u64 = 4096;
 const SIZE: u64 = 64 * BLOCK;
 
-/// A client, and its file of [`SIZE`] with a block of data at each of `blocks` and holes else.
+/// Returns a client and its file of [`SIZE`] with blocks of data at `blocks` and holes elsewhere.
 fn sparse(blocks: &[u64]) -> (Client41, Vec<u8>) {
     let large = Channel {
         max_response: 1 << 20,
@@ -116,11 +116,11 @@ fn rfc7862_15_10_holes_are_told_and_clipped() {
         hole(33 * BLOCK, 31 * BLOCK),
     ];
     assert_eq!(pieces, want);
-    // Of a hole that is longer at both ends, as much as was asked for.
+    // The requested part of a hole that is longer at both ends.
     let reply = asked(&client, &handle, 2 * BLOCK + 1, 9 * BLOCK);
     let Pieces { eof, pieces } = reply.ok();
     assert_eq!((eof, pieces), (false, vec![hole(2 * BLOCK + 1, 9 * BLOCK)]));
-    // Of the last, as much as there is.
+    // The rest of the last hole.
     let reply = asked(&client, &handle, 40 * BLOCK, 1 << 20);
     let Pieces { eof, pieces } = reply.ok();
     assert_eq!((eof, pieces), (true, vec![hole(40 * BLOCK, 24 * BLOCK)]));

@@ -1,4 +1,4 @@
-//! Who is who.
+//! Client names and IDs.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn rfc7530_16_33_5_case_1_a_callback_is_changed() {
         Ok(())
     );
     assert_eq!(world.state.callback(&client), Some(callback(5)));
-    // Sent again.
+    // A retransmission.
     assert_eq!(
         world.state.set_client_id_confirm(id, confirm, b"root"),
         Ok(())
@@ -53,7 +53,7 @@ fn rfc7530_16_33_5_case_2_and_3_a_restarted_client_loses_what_it_had() {
         .set_client_id(set_client_id("a", 2, "root"))
         .expect("new");
     assert!(id != client.id() && id != first.0);
-    // It has what it had until it confirms.
+    // It keeps its state until the new client is confirmed.
     assert!(world.state.client(client.id()).is_ok());
     assert_eq!(
         world.state.set_client_id_confirm(first.0, first.1, b"root"),
@@ -75,7 +75,7 @@ fn rfc7530_16_33_5_case_2_and_3_a_restarted_client_loses_what_it_had() {
 fn rfc7530_16_33_5_another_principal_is_refused_if_there_is_state() {
     let world = World::new();
     let client = world.v40("a");
-    // Nothing to lose: case 3 of RFC 7530 with another principal.
+    // Without state, the name is free: case 3 of RFC 7530 with another principal.
     assert!(
         world
             .state
@@ -320,7 +320,7 @@ fn rfc8881_8_2_5_nothing_leaks_between_clients() {
     );
 }
 
-/// The super-user of the host with this number.
+/// Returns the superuser of the host with this number.
 fn of_host(number: u8) -> Requester<'static> {
     Requester {
         peer: host(number),

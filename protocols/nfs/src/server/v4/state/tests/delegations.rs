@@ -1,4 +1,4 @@
-//! How many delegations there may be.
+//! The limits of delegations.
 
 use super::*;
 use crate::v4::callback::CalledBack;

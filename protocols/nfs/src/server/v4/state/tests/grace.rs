@@ -17,7 +17,7 @@ fn a_first_start_has_no_grace() {
     assert!(!world.state.in_grace());
     let client = world.v41("a").client(&world);
     assert_eq!(reclaim(&world, &client, A), Err(Status::NoGrace));
-    // Nobody who had nothing open makes the next start wait.
+    // A client without opens causes no grace period at the next start.
     assert!(!world.restarted().state.in_grace());
 }
 
@@ -67,7 +67,7 @@ fn rfc8881_8_4_2_those_that_had_something_reclaim_it() {
     assert_eq!(reclaim(&world, &client, B), Err(Status::NoGrace));
     assert!(world.state.in_grace());
 
-    // The last of them ends it. It reclaimed nothing, so nothing is kept for it.
+    // The last client ends it. It reclaimed nothing, so it has no record any more.
     assert_eq!(world.state.reclaim_complete(&two.client(&world)), Ok(()));
     assert!(!world.state.in_grace());
     assert!(world.open(&new, "o", A, R, NONE).is_ok());
@@ -103,7 +103,7 @@ fn rfc7530_9_6_2_grace_ends_after_a_lease() {
     world.state.reap();
     assert!(!world.state.in_grace());
     assert_eq!(reclaim(&world, &client, B), Err(Status::NoGrace));
-    // Who did not come back has lost it.
+    // The client that did not return has no record any more.
     assert_eq!(world.stable.list().len(), 1);
 }
 
@@ -194,7 +194,7 @@ fn who_never_comes_back_keeps_others_waiting_for_a_lease_and_once() {
     assert_eq!(world.open(&client, "o", A, RW, NONE), Err(Status::Grace));
     world.pass(Duration::from_secs(1));
     world.state.reap();
-    // What it had is free, and only who came since may reclaim.
+    // Its state is free, and only clients that came since may reclaim.
     assert!(world.open(&client, "o", A, RW, NONE).is_ok());
     assert_eq!(
         *world.stable.list(),

@@ -40,7 +40,7 @@ fn rfc8881_8_4_3_an_expired_client_loses_all_to_whoever_wants_it() {
         );
     }
     assert_eq!(world.state.close(&client, &open, A), Err(Status::Expired));
-    // It may not reclaim what it lost.
+    // It may not reclaim its lost state.
     assert_eq!(world.stable.list().len(), 1);
     assert!(world.open(&client, "o", B, R, NONE).is_ok());
     assert_eq!(world.stable.list().len(), 1);

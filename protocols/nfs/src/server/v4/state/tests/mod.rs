@@ -1,4 +1,4 @@
-//! The state by itself, on a clock that the test turns.
+//! The state by itself, with a simulated clock.
 
 mod clients;
 mod delegations;
@@ -38,7 +38,7 @@ const NONE: Share = Share::empty();
 /// An open file: dropped when its last holder is.
 type File = Arc<&'static str>;
 
-/// A state with all that it was given and gave back.
+/// A state, with its clock and storage, and the files and locks that it released.
 struct World {
     state: State<File, u64>,
     stable: Arc<InMemory>,
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// The server is started again, with what it had kept.
+    /// Restarts the server with its stable storage.
     fn restarted(self) -> World {
         World::boot(self.state.boot + 1, self.state.limits, self.stable)
     }
@@ -84,7 +84,7 @@ impl World {
             .fetch_add(time.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// The locks that were to be released since last asked: whose, and of which node.
+    /// Returns the locks released since the last call: the node and the owner of each.
     fn unlocked(&self) -> Vec<(u64, Vec<u8>)> {
         let gone = std::mem::take(&mut *lock(&self.gone));
         let locks = gone.into_iter().flat_map(|gone| gone.locks);
@@ -93,7 +93,7 @@ impl World {
             .collect()
     }
 
-    /// A client of v4.0, confirmed.
+    /// Returns a confirmed v4.0 client.
     fn v40(&self, owner: &str) -> ClientRef<File, u64> {
         let (id, confirm) = self
             .state
@@ -105,7 +105,7 @@ impl World {
         self.state.client(id).expect("known")
     }
 
-    /// A client of v4.1 with a session, who has nothing to reclaim.
+    /// Returns a v4.1 client with a session that has finished reclaiming.
     fn v41(&self, owner: &str) -> Peer {
         let peer = self.v41_reclaiming(owner);
         let turn = peer.turn(self);
@@ -115,7 +115,7 @@ impl World {
         peer
     }
 
-    /// A client of v4.1 with a session.
+    /// Returns a v4.1 client with a session.
     fn v41_reclaiming(&self, owner: &str) -> Peer {
         let known = self.state.exchange_id(&exchange_id(owner, 1, "root"));
         let known = known.expect("a new client");
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Opens, as whoever it is.
+    /// Opens a file as `client`.
     fn open(
         &self,
         client: &ClientRef<File, u64>,
@@ -143,7 +143,7 @@ impl World {
         Ok(opening.commit(Arc::new("file"))?.stateid)
     }
 
-    /// Locks for a new lock owner of an open.
+    /// Locks a range for a new lock owner of an open.
     fn lock(
         &self,
         client: &ClientRef<File, u64>,
@@ -162,7 +162,7 @@ impl World {
     }
 }
 
-/// A client of v4.1, and the one slot that it uses.
+/// A v4.1 client that uses one slot.
 struct Peer {
     client: ClientId,
     session: SessionId,
@@ -195,7 +195,7 @@ impl Peer {
         self.seqid.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The client, by a SEQUENCE that is done.
+    /// Returns the client, after a SEQUENCE.
     fn client(&self, world: &World) -> ClientRef<File, u64> {
         let turn = self.turn(world);
         let client = turn.client();
@@ -204,21 +204,21 @@ impl Peer {
     }
 }
 
-/// The super-user, from nowhere.
+/// The superuser, without an address.
 const ROOT: Requester<'static> = Requester {
     peer: &Account::OURS,
     principal: b"root",
     proved: false,
 };
 
-/// The account of a host.
+/// Returns the account of a host.
 fn host(number: u8) -> &'static Account {
     Box::leak(Box::new(Account::of(PeerKey::Addr(
         [10, 0, 0, number].into(),
     ))))
 }
 
-/// Another user, from the same place.
+/// Returns another user from the same address.
 fn by(principal: &str) -> Requester<'_> {
     Requester {
         principal: principal.as_bytes(),

@@ -104,7 +104,7 @@ fn rfc8881_18_18_a_downgrade_is_to_what_was_opened() {
     assert_eq!(downgrade(RW, NONE).map(|stateid| stateid.seqid), Ok(3));
     assert!(world.open(&client, "p", A, W, NONE).is_ok());
     assert!(downgrade(R, NONE).is_ok());
-    // What it was then, it was not since.
+    // The open had that combination before, but not since the downgrade.
     assert_eq!(downgrade(RW, NONE), refused);
     let stateid = StateId { seqid: 0, ..now };
     assert_eq!(
@@ -290,9 +290,9 @@ fn an_open_examines_no_more_reservations_of_a_file_however_many_there_are() {
         .collect();
     open("reader", R);
     assert_eq!(world.state.shares.len(), 2001);
-    // One for each combination of access and denial.
+    // One for each combination of access and deny modes.
     assert_eq!(world.state.shares.examined(A), 2);
-    // The one in the way is found among them, and not among those that are closed.
+    // The conflicting open is found among them, and not after it is closed.
     let other = world.v41("b").client(&world);
     let deny_write = || world.open(&other, "o", A, R, W);
     assert_eq!(deny_write(), Err(Status::ShareDenied));

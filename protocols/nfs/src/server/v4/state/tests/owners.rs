@@ -1,8 +1,8 @@
-//! v4.0's numbered requests.
+//! The seqids of v4.0.
 
 use super::*;
 
-/// An OPEN's turn that must be new.
+/// Returns the turn of an OPEN, which must be new.
 pub(super) fn open_turn(
     world: &World,
     client: &ClientRef<File, u64>,
@@ -32,7 +32,7 @@ fn reply(text: &str) -> Arc<[u8]> {
     text.as_bytes().into()
 }
 
-/// Opens `key` and confirms the owner, whose next number is 3.
+/// Opens `key` and confirms the owner, whose next seqid is 3.
 pub(super) fn confirmed_open(
     world: &World,
     client: &ClientRef<File, u64>,
@@ -74,7 +74,7 @@ fn rfc7530_9_1_7_a_request_is_served_once() {
         world.state.open_turn(client.id(), b"o", 3).err(),
         Some(Status::Delay)
     );
-    // It would have blocked: the same request comes again.
+    // It would have blocked: the same request is sent again.
     drop(turn);
     let turn = new(world.state.stateid_turn(&stateid, 3));
     turn.finish(Status::Ok, reply("three"));
@@ -100,7 +100,7 @@ fn rfc7530_16_18_5_an_owner_that_did_not_confirm_is_taken_for_new() {
     let turn = open_turn(&world, &client, "o", 5);
     let first = world.open(&client, "o", A, R, NONE).expect("opened");
     turn.finish(Status::Ok, reply("first"));
-    // Nothing else is to be had of it.
+    // The first open is gone for all operations.
     assert_eq!(
         world.state.io(None, &first, A, R).err(),
         Some(Status::BadStateid)
@@ -109,7 +109,7 @@ fn rfc7530_16_18_5_an_owner_that_did_not_confirm_is_taken_for_new() {
         world.state.close(&client, &first, A),
         Err(Status::BadStateid)
     );
-    // Numbered like the first one, as clients do whose OPEN failed.
+    // The seqid is the same, as from clients whose OPEN failed.
     let turn = open_turn(&world, &client, "o", 5);
     let second = world.open(&client, "o", A, W, NONE).expect("opened");
     turn.finish(Status::Ok, reply("second"));
@@ -155,7 +155,7 @@ fn rfc7530_9_1_11_a_close_sent_again_is_answered_again() {
         world.state.io(None, &stateid, A, R).err(),
         Some(Status::BadStateid)
     );
-    // Once the owner goes on, nobody asks.
+    // After the owner's next request, there is no retransmission of the CLOSE.
     open_turn(&world, &client, "o", 4).finish(Status::Noent, reply("none"));
     assert_eq!(
         world.state.stateid_turn(&stateid, 3).err(),
@@ -191,7 +191,7 @@ fn rfc7530_9_1_8_lock_owners_count_by_themselves() {
         world.state.stateid_turn(&unlocked, 73).err(),
         Some(Status::BadSeqid)
     );
-    // A new lock stateid of a known lock owner goes on where that is.
+    // A new lock stateid of a known lock owner continues its seqids.
     let refused = world.state.lock(&client, locker(b"l", 71), A, kind, false);
     assert_eq!(refused.err(), Some(Status::BadSeqid));
     assert!(
@@ -218,7 +218,7 @@ fn rfc7530_9_1_10_idle_owners_are_forgotten() {
     world.state.renew(client.id()).expect("known");
     world.state.reap();
     assert_eq!(lock(&client.0.holdings).open_owners.len(), 0);
-    // New again, with any number.
+    // The owner is new again, and may use any seqid.
     drop(open_turn(&world, &client, "o", 900));
     assert_eq!(lock(&client.0.holdings).open_owners.len(), 0);
 }

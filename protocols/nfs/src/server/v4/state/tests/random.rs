@@ -1,4 +1,4 @@
-//! Random sequences against what must always hold.
+//! Random sequences of operations, and the invariants of the state.
 
 use proptest::prelude::*;
 use vfs::lock::LockKind;
@@ -84,7 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
                 owner,
                 node,
                 access,
-                // Mostly nothing, so that there is more to happen.
+                // Mostly none, so that more operations succeed.
                 deny: if deny == 3 { 2 } else { 0 },
             }),
         1 => (state.clone(), 0..4u8, 0..4u8)
@@ -102,12 +102,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two clients of v4.0 and two of v4.1, and the stateids they were given.
+/// Two v4.0 and two v4.1 clients, and their stateids.
 struct Run {
     world: World,
     clients: Vec<ClientRef<File, u64>>,
     boots: u8,
-    /// Whose, of which node.
+    /// The client, node and stateid of each state.
     states: Vec<(ClientId, NodeKey, StateId)>,
     file: File,
 }
@@ -255,7 +255,7 @@ impl Run {
         }
     }
 
-    /// Calls a client for all that there is, and has every other call answered.
+    /// Sends a client all pending callbacks, and answers every other one.
     fn call(&self, client: ClientId, status: Status) {
         let state = &self.world.state;
         loop {
@@ -303,7 +303,7 @@ impl Run {
             let serial = super::super::stateid::Parts::of(&stateid).serial;
             matches!(holdings.get(serial), Some(Held::Lock(_)))
         };
-        // v4.0's owners are numbered elsewhere.
+        // Another test covers the seqids of v4.0's lock owners.
         let known = lock(&client.0.holdings).lock_owners.find(&[owner]);
         let locker = if is_lock {
             Locker::Known { lock: &stateid }
@@ -323,7 +323,7 @@ impl Run {
         }
     }
 
-    /// What must always hold.
+    /// Checks the invariants.
     fn check(&self) {
         lock(&self.world.gone).clear();
         let state = &self.world.state;
@@ -353,12 +353,12 @@ impl Run {
         }
         assert_eq!(state.shares.len(), opens.len());
         assert_eq!(state.delegations.len(), delegations);
-        // What was handed out and is not held any more has been dropped.
+        // All other handles to the file have been dropped.
         assert_eq!(Arc::strong_count(&self.file), files + 1);
     }
 }
 
-/// Counts the files, having told each open.
+/// Calls `each` for every open, and returns the number of files.
 fn check_holdings(
     holdings: &Holdings<File, u64>,
     mut each: impl FnMut(u32, NodeKey, Share, Share),

@@ -1,4 +1,4 @@
-//! Sessions and what they are bound to.
+//! Sessions and their connections.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn rfc8881_18_36_create_session_is_numbered() {
         world.state.create_session(&ask(known.sequence)),
         Err(Status::SeqMisordered)
     );
-    // Whoever confirmed it, others of the same client may make sessions.
+    // Other users of a confirmed client may also create sessions.
     let eve = |sequence| CreateSession {
         by: by("eve"),
         ..ask(sequence)
@@ -82,7 +82,7 @@ fn rfc8881_18_36_3_a_session_is_never_more_than_was_asked() {
     let next = known.sequence + 1;
     let no_slots = fore(|fore| fore.max_requests = 0, next);
     assert_eq!(no_slots, Err(Status::Inval));
-    // What failed does not count.
+    // A failed request does not consume the sequence number.
     let small = fore(|fore| fore.max_response = 100, next);
     assert_eq!(small, Err(Status::Toosmall));
     let mut small = CreateSession {
@@ -233,7 +233,7 @@ fn rfc8881_2_10_5_trunking_several_connections_carry_a_session() {
     world.state.disconnected(20);
     assert!(world.state.sessions_of(20).is_empty());
     assert_eq!(world.state.sessions_of(21), [peer.session]);
-    // A second session of the same client's.
+    // A second session of the same client.
     let known = world
         .state
         .exchange_id(&exchange_id("a", 1, "root"))
@@ -287,7 +287,7 @@ fn rfc8881_18_34_and_18_46_3_a_backchannel_that_is_missed() {
     world.state.disconnected(7);
     let down = status_flags::CB_PATH_DOWN | status_flags::CB_PATH_DOWN_SESSION;
     assert_eq!(flags(8), down);
-    // Another session's will do for the client, but not for this session.
+    // Another session's backchannel suffices for the client, but not for this session.
     let other = world.state.create_session(&CreateSession {
         sequence: known.sequence + 1,
         connection: 9,
@@ -337,7 +337,7 @@ fn connections_of_a_session_are_bounded_and_backchannels_stay() {
     assert_eq!(backs(), 3);
 }
 
-/// From another address, as `principal`.
+/// Returns `principal` at another address.
 fn from_elsewhere(principal: &str) -> Requester<'_> {
     Requester {
         peer: host(9),
@@ -373,7 +373,7 @@ fn rfc8881_2_10_8_3_a_session_is_not_to_be_had_from_elsewhere() {
     );
     assert!(state.sessions_of(20).is_empty());
     peer.client(&world);
-    // Several connections from where it is, of whichever user (nconnect).
+    // Several connections from the client's address, of any user (nconnect).
     let user = by("user");
     for connection in 30..34 {
         let turn = state.sequence(by_another(connection), &user);
@@ -410,7 +410,7 @@ fn rfc8881_2_10_5_trunking_a_client_that_says_the_same_from_elsewhere_is_itself(
     let known = state.exchange_id(&again).expect("known");
     assert_eq!((known.client, known.confirmed), (peer.client, true));
     assert!(state.sequence(request, &elsewhere).is_ok());
-    // A proved principal needs no address.
+    // An authenticated principal may use any address.
     let proved = Requester {
         peer: host(10),
         proved: true,
@@ -438,7 +438,7 @@ fn a_host_of_the_same_name_is_another_client() {
         };
         assert!(world.state.create_session(&created).is_ok());
     }
-    // Which has lost nothing.
+    // The first client has lost nothing.
     assert!(world.open(&peer.client(&world), "o", B, R, NONE).is_ok());
     let set = |verifier, by| SetClientId {
         by,
@@ -463,7 +463,7 @@ fn session_ids_do_not_follow_from_one_another() {
     for pair in ids.windows(2) {
         let differ = |(a, b): (&u8, &u8)| (a ^ b).count_ones();
         let differ: u32 = pair[0].iter().zip(&pair[1]).map(differ).sum();
-        // Of 128 bits, some 64.
+        // About 64 of 128 bits.
         assert!((20..108).contains(&differ), "{pair:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Many threads at once.
+//! Concurrent requests.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -71,7 +71,7 @@ fn clients_that_come_go_and_expire_at_once_leave_nothing() {
     assert!(world.stable.list().is_empty());
 }
 
-/// Does as much as others let it.
+/// Runs the life of a client, as far as concurrent clients allow.
 fn come_and_go(world: &World, file: &File, name: &str, boot: u8) -> Option<()> {
     let state = &world.state;
     let known = state.exchange_id(&exchange_id(name, boot, "root")).ok()?;
@@ -104,7 +104,7 @@ fn come_and_go(world: &World, file: &File, name: &str, boot: u8) -> Option<()> {
     Some(())
 }
 
-/// Sends until it is answered.
+/// Sends a request until it gets a reply.
 fn round_trip(
     world: &World,
     peer: &Peer,
@@ -139,7 +139,7 @@ fn round_trip(
                 assert_eq!(reply, expected);
                 return;
             }
-            // The other thread is at it, or is further.
+            // The other thread's request is in progress, or it has already continued.
             Err(Status::Delay) => std::thread::yield_now(),
             Err(Status::SeqMisordered) => return,
             Err(status) => panic!("{status:?}"),
