@@ -1,4 +1,4 @@
-//! ACLs of nodes, as v4 and v3's NFS_ACL program read and set them: the source keeps POSIX ones, and goes by them.
+//! ACLs of nodes for v4 and v3's NFS_ACL: the source stores POSIX ACLs and enforces them.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use vfs::{Acl, Attr, Cx, Errno, Kind, Node, Result, Want, XattrFlags};
 
 use super::Server;
 
-/// Who may do what with `node`, whose attributes are `attr`. `EOPNOTSUPP` where there are no ACLs, as with links.
+/// Returns the access ACL of `node`, whose attributes are `attr`. Returns `EOPNOTSUPP` if it can
+/// have none, as symbolic links.
 pub(super) fn access(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Acl> {
     Ok(read(cx, node, ACCESS)?.unwrap_or_else(|| Acl::of_mode(attr.mode)))
 }
 
-/// Who may do what with what is made in `node`, if that is a directory and has a say in it.
+/// Returns the default ACL of `node`; `None` if it has none or is not a directory.
 pub(super) fn default(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Acl>> {
     match node.kind() {
         Kind::Directory => read(cx, node, DEFAULT),
@@ -31,16 +32,17 @@ fn read(cx: &Cx<'_>, node: &Arc<dyn Node>, name: &[u8]) -> Result<Option<Acl>> {
     }
 }
 
-/// What is to become of an ACL.
+/// A change of an ACL.
 pub(super) enum Becomes<'a> {
-    /// It stays.
+    /// It stays as it is.
     Kept,
-    /// It is this one, or goes.
+    /// It is replaced, or removed if `None`.
     Set(Option<&'a Acl>),
 }
 
 impl Server {
-    /// Sets the ACLs of `node`. Waits, for there is no way back between the two.
+    /// Sets the ACLs of `node`. Requires full patience, because the first change cannot be undone
+    /// if the second would block.
     pub(super) fn set_acls(
         &self,
         cx: &Cx<'_>,
@@ -61,7 +63,7 @@ impl Server {
             },
         };
         set(ACCESS, access)?;
-        // Others may be allowed less now, as with another mode.
+        // Others may have less access now, as after a change of the mode.
         let owner = node.attr(cx, Want::BASIC)?.uid;
         self.files.forget_strangers(node.id(), owner);
         match (node.kind(), default) {

@@ -1,12 +1,13 @@
-//! How many bytes the reply to a call takes at most, as far as the call tells: so much memory is
-//! set aside before it is served where connections are many.
+//! An upper bound on the length of the reply to a call, from the call alone. That much memory is
+//! reserved before the call is served if there are many connections.
 //!
-//! Only the procedures and operations that return contents, names or lists count by what they ask
-//! for. A reply to WRITE, OPEN or RENAME is small, whatever stands in the call.
+//! Only procedures and operations that return data, names or lists have a bound that depends on
+//! their arguments. Replies to WRITE, OPEN or RENAME are small for all arguments.
 //!
-//! A call that RPCSEC_GSS signs or encrypts is answered by a worker alone, which opens it once
-//! (`server/gss`). A worker begins a request only while the replies to its client are within their
-//! share; the lane, which claims memory for the replies that it makes, makes none for such a call.
+//! A call that RPCSEC_GSS signs or encrypts is served by a worker only, which unwraps it once
+//! (`server/gss`). A worker begins a request only while the replies to its client are within the
+//! client's share. The bound of such a call is 0 because the lane, which reserves memory for the
+//! replies that it makes, does not serve it.
 
 use wire::{Malformed, Xdr, XdrReader};
 
@@ -15,14 +16,14 @@ use crate::v3::{AclProcedure, Procedure, ReadArgs, ReadDirArgs, ReadDirPlusArgs}
 use crate::v4::attr::number as n;
 use crate::v4::op::Op;
 
-/// The longest list of ACL entries or of names, and the longest value of an extended attribute.
+/// The maximum length of a list of ACL entries or names, and of an extended attribute.
 const LIST: usize = 64 << 10;
 
-/// Heads, attributes and whatever else a procedure or an operation answers.
+/// The headers, attributes and other small results of a procedure or operation.
 const SMALL: usize = 512;
 
-/// The most bytes of the reply to the call in `message`; `most` if it does not tell, or cannot be
-/// read.
+/// Returns the maximum length of the reply to the call in `message`; `most` if the call does not
+/// bound it or is malformed.
 pub(super) fn of(message: &[u8], marked: bool, most: usize) -> usize {
     let record = match marked {
         true => Record::new(message),
@@ -40,7 +41,7 @@ fn of_call(record: &[u8]) -> Result<usize, Malformed> {
         return Ok(0);
     }
     let Ok(call) = rpc::Call::read(&mut from) else {
-        // It is refused.
+        // The call is rejected.
         return Ok(SMALL);
     };
     if call.credential.flavor == flavor::GSS {
@@ -73,7 +74,7 @@ fn of_compound(mut from: XdrReader<'_>) -> Result<usize, Malformed> {
     let mut bytes = SMALL + tag.len();
     for _ in 0..count.min(super::v4::MAX_OPERATIONS) {
         let Ok(op) = Op::get(&mut from) else {
-            // It fails there.
+            // The compound fails at this operation.
             break;
         };
         let more = match op {
@@ -83,7 +84,7 @@ fn of_compound(mut from: XdrReader<'_>) -> Result<usize, Malformed> {
             Op::Getattr(want) if !want.has(n::ACL) => 0,
             Op::Getattr(_) | Op::GetXattr(_) => LIST,
             Op::Readlink => 4 << 10,
-            // A retry, answered by what was kept.
+            // A retry is answered from the reply cache.
             Op::Sequence(_) => 8 << 10,
             _ => 0,
         };

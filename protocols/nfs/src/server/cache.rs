@@ -1,11 +1,11 @@
-//! A bounded map that forgets what has not been asked for in a while (second chance, or whenever it is told to), in shards so
-//! that requests seldom meet at a lock.
+//! A bounded map that evicts entries not used recently (second chance, or on request), in shards to
+//! reduce lock contention.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard};
 
-/// Values by key.
+/// A bounded map with second-chance eviction.
 pub(crate) struct Cache<K, V> {
     shards: Box<[Mutex<Shard<K, V>>]>,
     hasher: RandomState,
@@ -15,23 +15,23 @@ struct Shard<K, V> {
     index: HashMap<K, usize>,
     slots: Vec<Slot<K, V>>,
     most: usize,
-    /// The slot that is looked at next when one has to go.
+    /// The slot that the next eviction looks at first.
     hand: usize,
 }
 
 struct Slot<K, V> {
     key: K,
     value: V,
-    /// Asked for since the hand last came by, or since the others were forgotten.
+    /// Used since the hand last passed, or since the last `forget_unused`.
     used: bool,
-    /// Put in since the others were forgotten.
+    /// Inserted since the last `forget_unused`.
     fresh: bool,
 }
 
 const SHARDS: usize = 16;
 
 impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
-    /// A cache of about `most` values.
+    /// Creates a cache of about `most` values.
     pub(crate) fn new(most: usize) -> Cache<K, V> {
         let shard = || {
             Mutex::new(Shard {
@@ -47,7 +47,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub(crate) fn get(&self, key: &K) -> Option<V> {
         let mut shard = self.shard(key);
         let at = *shard.index.get(key)?;
@@ -56,23 +56,23 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         Some(slot.value.clone())
     }
 
-    /// Makes `value` that of `key`.
+    /// Inserts `value` at `key`.
     pub(crate) fn put(&self, key: K, value: V) {
-        // What goes is dropped without the lock: it may be the last of a file.
+        // The evicted value is dropped without the lock: it may be the last reference to a file.
         let _gone = self.shard(&key).put(key, value);
     }
 
-    /// Forgets `key`.
+    /// Removes `key`.
     pub(crate) fn remove(&self, key: &K) {
         let _gone = self.shard(key).remove(key);
     }
 
-    /// Forgets all that `keep` does not want to keep.
+    /// Removes all entries that `keep` returns `false` for.
     pub(crate) fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) {
         self.retain_slots(|slot| keep(&slot.key, &slot.value));
     }
 
-    /// Forgets all that nobody has put in or asked for since it was last called.
+    /// Removes all entries that have been neither inserted nor used since the previous call.
     pub(crate) fn forget_unused(&self) {
         self.retain_slots(|slot| {
             let used = std::mem::take(&mut slot.used);

@@ -1,4 +1,4 @@
-//! A client's connection: from a message to the call that it is, and to its answer.
+//! A client's connection: parses calls, checks their credentials and encodes the replies.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,17 +19,18 @@ use crate::rpc::{
     program,
 };
 
-/// A client's connection. Dropping it is its end.
+/// A client's connection. Dropping it ends it.
 pub struct Connection {
     pub(super) server: Arc<Server>,
-    /// Whether messages are records in a stream; else each is alone.
+    /// Whether messages are records in a stream; if not, each is a datagram.
     pub(super) marked: bool,
     pub(super) id: u64,
     pub(super) calls: AtomicU64,
-    /// The last one of NFS's that was spoken; 0 if none was.
+    /// The NFS version of the latest NFS call; 0 before the first.
     pub(super) version: AtomicU32,
     pub(super) secured: OnceLock<Secured>,
-    /// Calls in flight that are to be served again, by their contexts' and their own numbers.
+    /// Calls in flight that RPCSEC_GSS has admitted and that will be served again, by context and
+    /// sequence number.
     pub(super) admitted: Mutex<HashSet<(u32, u32)>>,
 }
 
@@ -41,17 +42,17 @@ impl wire::Session for Connection {
         rpc::frame(head, self.server.max_record())
     }
 
-    /// By procedure or operations: `server/bound.rs`.
+    /// Computes the bound from the procedure or operations: see `server/bound.rs`.
     fn reply_bound(&self, message: &[u8], large: usize) -> usize {
         match self.server.max_record() {
-            // Nothing is that large.
+            // No reply is that large.
             most if most < large => 0,
             most => bound::of(message, self.marked, most),
         }
     }
 
     fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
-        // Not the call's own id: a client that has waited long sends the same call again.
+        // Not the XID: a client retransmits a call with the same XID.
         let id = self.calls.fetch_add(1, Ordering::Relaxed);
         Ok(Role::Request { id })
     }
@@ -158,7 +159,7 @@ impl wire::Session for Connection {
 
     fn secured(&self, peer: Certified) {
         tracing::debug!(connection = self.id, ?peer, "secured");
-        // Once: no second request for it is granted.
+        // Set once: a second request for TLS is refused.
         let _ = self
             .secured
             .set(Secured::by(&peer, &self.server.options.users));
@@ -193,7 +194,7 @@ impl Drop for Connection {
     }
 }
 
-/// A call whose head has been read.
+/// A call whose header has been parsed.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) xid: u32,
@@ -202,13 +203,13 @@ pub(super) struct Asked<'a> {
     pub(super) message: &'a dyn Incoming,
     pub(super) record: &'a Record<'a>,
     pub(super) head: &'a rpc::Call<'a>,
-    /// What it has in common with itself when it comes again.
+    /// The bytes that are the same in a retransmission.
     pub(super) same: [&'a [u8]; 2],
     pub(super) arguments: XdrReader<'a>,
 }
 
 impl Connection {
-    /// Says in the record mark of the reply in `out`, if there is to be one, how long it is.
+    /// Writes the length of the reply in `out` into its record mark, if messages have record marks.
     fn mark(&self, out: &mut dyn Outgoing) {
         if self.marked {
             let mark = (out.len() - MARK) as u32 | LAST;
@@ -228,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Carries out what is `asked` on behalf of `caller`, and puts the results behind what is in `out`.
+    /// Executes the call `asked` as `caller`, and appends the results to `out`.
     pub(super) fn carry_out(
         &self,
         asked: &Asked<'_>,
@@ -273,7 +274,7 @@ impl Connection {
         turn.run(program, version, procedure)
     }
 
-    /// Whom a call is taken to come from that does not say.
+    /// Returns the caller of calls without credentials.
     pub(super) fn anonymous(&self) -> Caller {
         let (uid, gid) = self.server.options.anonymous;
         Caller {
@@ -283,8 +284,8 @@ impl Connection {
         }
     }
 
-    /// The caller of `head`: what its certificate proves, or else what it claims, as far as the
-    /// peer may act as that.
+    /// Returns the caller of `head`: the user that its certificate maps to, or else the user that
+    /// it claims, if the peer may act as that user.
     fn caller(&self, call: &Call, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
         let credential = Credential::of(&head.credential)
             .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;

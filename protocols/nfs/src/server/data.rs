@@ -1,5 +1,5 @@
-//! Bytes on their way into files, which v3 and v4 say alike (RFC 1813 sections 3.3.7, 3.3.21; RFC 8881 sections 18.3,
-//! 18.32).
+//! Writing and syncing files, common to v3 and v4 (RFC 1813 sections 3.3.7, 3.3.21; RFC 8881
+//! sections 18.3, 18.32).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use wire::Incoming;
 use super::Server;
 use crate::rpc::Record;
 
-/// How durable a write is to be when it is answered.
+/// How durable a write must be before the reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durable {
-    /// Not yet.
+    /// Unstable.
     No,
-    /// Its data, and what reading them back takes.
+    /// The data and the metadata needed to read it back, as after fdatasync(2).
     Data,
     All,
 }
 
 impl Server {
-    /// Writes the part of `record` at `data`, as it came in `message`, at `offset`: how many bytes were written, fewer
-    /// than there are only after an error. `EFBIG` where no file can go.
+    /// Writes the range `data` of `record`, which arrived in `message`, at `offset`. Returns the
+    /// number of bytes written, which is smaller than the range only after an error. Returns
+    /// `EFBIG` if the end exceeds the largest file offset.
     pub(super) fn write(
         &self,
         cx: &Cx<'_>,
@@ -37,7 +38,8 @@ impl Server {
         }
         let pieces: Vec<_> = record.pieces(data).collect();
         if pieces.len() > 1 || durable != Durable::No {
-            // More than one step: none may be too early when the first is done.
+            // More than one step: the later ones must not return `WOULD_BLOCK` after the first is
+            // done.
             cx.may_wait()?;
         }
         let mut written = 0;
@@ -51,7 +53,7 @@ impl Server {
                         break;
                     }
                 }
-                // What was written is told; the error comes again for the rest.
+                // Report the bytes already written; the error recurs for the rest.
                 Err(errno) if written == 0 || errno.is_signal() => return Err(errno),
                 Err(_) => break,
             }
@@ -62,7 +64,8 @@ impl Server {
         Ok(written)
     }
 
-    /// `node`, opened to be made durable: in the one way or the other, for what it is open for makes no difference.
+    /// Returns `node` opened for syncing, with the first flags or else the second: the access mode
+    /// makes no difference.
     pub(super) fn file_to_sync(
         &self,
         cx: &Cx<'_>,
@@ -75,8 +78,8 @@ impl Server {
         }
     }
 
-    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by
-    /// another verifier.
+    /// Makes a file's contents durable. If that fails, unstable writes may be lost, and the write
+    /// verifier changes to tell clients.
     pub(super) fn sync(&self, cx: &Cx<'_>, file: &dyn File, datasync: bool) -> Result<()> {
         let done = file.fsync(cx, datasync);
         if done.is_err_and(|errno| !errno.is_signal()) {
@@ -85,7 +88,7 @@ impl Server {
         done
     }
 
-    /// What tells unstable writes that were lost: another than before.
+    /// Returns the write verifier, which changes whenever unstable writes may have been lost.
     pub(super) fn write_verifier(&self) -> [u8; 8] {
         let losses = self.losses.load(Ordering::Relaxed);
         (u64::from(self.options.boot) << 32 | u64::from(losses)).to_be_bytes()

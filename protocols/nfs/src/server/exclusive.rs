@@ -1,9 +1,10 @@
-//! Exclusive creates: the verifier is kept in the new file's times of last use and change, until the client sets those, as
-//! Linux's server does. Each half is seconds, without the sign, for that is what every file system can keep.
+//! Exclusive create: the verifier is kept in the new file's atime and mtime until the client sets
+//! them, as in Linux's server. Each half is a count of seconds without the sign bit, which every
+//! file system can store.
 
 use vfs::{Attr, Time};
 
-/// The times that `verifier` is kept in: of last use, and of change.
+/// Returns the atime and mtime that encode `verifier`.
 pub(super) fn times(verifier: [u8; 8]) -> [Time; 2] {
     let half = |at: usize| {
         let bytes = std::array::from_fn(|i| verifier[at + i]);
@@ -15,7 +16,7 @@ pub(super) fn times(verifier: [u8; 8]) -> [Time; 2] {
     [half(0), half(4)]
 }
 
-/// Whether a file was made by an exclusive create with `verifier`.
+/// Returns whether a file was created by an exclusive create with `verifier`.
 pub(super) fn is_made_with(attr: &Attr, verifier: [u8; 8]) -> bool {
     [attr.atime, attr.mtime] == times(verifier)
 }

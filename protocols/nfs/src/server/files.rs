@@ -1,8 +1,8 @@
-//! Open files at hand, for those whose protocol opens none: READ and WRITE of v3 would otherwise open and
-//! close the file each.
+//! Cached open files for protocols without OPEN: READ and WRITE of v3 would otherwise open and
+//! close the file each time.
 //!
-//! A file is closed when nobody has used it for [`AGE`], and when it is removed. Who had it opened keeps what it
-//! was opened for until then.
+//! A file is closed when it is removed, or if it has been unused for [`AGE`]. Until then its opener
+//! keeps the access that was checked at the open.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,12 @@ use vfs::{Caller, Cx, File, Node, NodeId, OpenFlags, Result, or_executed};
 use super::Server;
 use super::cache::Cache;
 
-/// How long an unused file stays open, or a node at hand: long enough for what a client does in one go, short enough that a program on
-/// the host which was just written can be started there (`ETXTBSY`), and that what is removed there takes no space.
+/// The time after which an unused file is closed and an unused node evicted. Long enough for a
+/// burst of a client's calls; short enough that a program just written can soon be executed on the
+/// host (`ETXTBSY`), and that files removed there soon free their space.
 pub(super) const AGE: Duration = Duration::from_secs(2);
 
-/// How many callers have a file of one node open: a handful of users, reading and writing.
+/// The maximum number of cached open files of a node: a handful of users, reading and writing.
 const MOST_OF_A_NODE: usize = 16;
 
 /// Open files, by node.
@@ -25,12 +26,12 @@ pub(super) struct Files {
     nodes: Cache<NodeId, Arc<NodeFiles>>,
 }
 
-/// Those of one node.
+/// The open files of one node.
 type NodeFiles = Mutex<Vec<Open>>;
 
 struct Open {
     caller: Caller,
-    /// Where he called from: exports tell callers apart by that, too.
+    /// The caller's address: exports tell callers apart by address as well.
     addr: Option<IpAddr>,
     flags: OpenFlags,
     file: Arc<dyn File>,
@@ -38,7 +39,7 @@ struct Open {
 }
 
 impl Files {
-    /// Files of about `most` nodes.
+    /// Creates a cache for the files of about `most` nodes.
     pub(super) fn new(most: usize) -> Files {
         Files {
             nodes: Cache::new(most),
@@ -69,24 +70,25 @@ impl Files {
             files
         });
         let mut open = files.lock().expect("no panic holds it");
-        // What goes is closed without the lock.
+        // The evicted file is closed without the lock.
         let gone = (open.len() == MOST_OF_A_NODE).then(|| open.remove(0));
         open.push(new);
         drop(open);
         drop(gone);
     }
 
-    /// Closes those of a node.
+    /// Closes the files of a node.
     pub(super) fn forget(&self, node: NodeId) {
         self.nodes.remove(&node);
     }
 
-    /// Closes all.
+    /// Closes all files.
     pub(super) fn forget_all(&self) {
         self.nodes.retain(|_, _| false);
     }
 
-    /// Closes those of a node that others than `owner` have opened: they may not be allowed to any more.
+    /// Closes the files of a node that users other than `owner` have opened: they may have lost
+    /// access.
     pub(super) fn forget_strangers(&self, node: NodeId, owner: u32) {
         let Some(files) = self.nodes.get(&node) else {
             return;
@@ -99,7 +101,7 @@ impl Files {
         drop(gone);
     }
 
-    /// Closes those that nobody has used since `since`.
+    /// Closes the files that were last used before `since`.
     fn forget_unused(&self, since: Duration) {
         let mut gone = Vec::new();
         self.nodes.retain(|_, files| {
@@ -111,9 +113,10 @@ impl Files {
 }
 
 impl Server {
-    /// `node`, opened to be read or written as `flags` say, by the caller. A file's owner may do both whatever its mode
-    /// says, as whoever opened a file locally may when it is forbidden afterwards (RFC 1813 section 4.4); and who may
-    /// execute a file may read it, for that is how a client executes it.
+    /// Returns `node` opened by the caller with `flags`. The owner may read and write a file
+    /// regardless of its mode, as a local process may continue after the mode changes (RFC 1813
+    /// section 4.4). A caller that may execute a file may read it, because that is how a client
+    /// executes it.
     pub(super) fn file(
         &self,
         cx: &Cx<'_>,
@@ -129,7 +132,7 @@ impl Server {
         Ok(file)
     }
 
-    /// Keeps `file` at hand, which the caller has opened.
+    /// Caches `file`, which the caller has opened.
     pub(super) fn keep_file(
         &self,
         cx: &Cx<'_>,
@@ -147,7 +150,7 @@ impl Server {
         self.files.put(node, new);
     }
 
-    /// Closes files that have not been used for a while.
+    /// Closes the files that have been unused for [`AGE`].
     pub(super) fn tend_files(&self) {
         if let Some(since) = (self.options.clock)().checked_sub(AGE) {
             self.files.forget_unused(since);

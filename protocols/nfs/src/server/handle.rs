@@ -1,13 +1,13 @@
-//! File handles: a byte that says whose they are, and the source's own.
+//! File handles: a byte for the tree, then the source's handle.
 //!
 //! The root of a single export that has a name is at `/`, and at `/NAME` as well. Clients of v4
-//! walk there from `/`. Linux takes a directory with the same handle below itself for a loop
-//! (`ELOOP`), and moves one that it finds in two places to the place where it was found last, with
-//! the working directories of processes. So the tree at the name is another file system to clients
-//! of v4: each of its nodes has a handle and an fsid of its own there.
+//! walk there from `/`. Linux takes a directory below itself with the same handle for a loop
+//! (`ELOOP`). It moves a directory found in two places to the latest place, together with the
+//! working directories of processes. So for v4 clients the tree at the name is another file system:
+//! its nodes have handles of their own and another fsid.
 //!
-//! Sources make handles that cannot be forged and outlive the process where they can; nothing is added here.
-//! A node whose handle was seen lately is kept at hand, for resolving one takes system calls.
+//! The source makes handles that are unforgeable and persistent where it can; this module adds no
+//! protection. Recently used nodes are cached, because resolving a handle takes system calls.
 
 use std::sync::{Arc, PoisonError};
 
@@ -16,13 +16,13 @@ use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
 use super::Server;
 use super::files::AGE;
 
-/// The first byte of every handle of ours.
+/// The first byte of the handles of nodes in the tree at `/`.
 const FORM: u8 = 1;
 
-/// The first byte of the handles of nodes that were found through the export's name.
+/// The first byte of the handles of nodes in the tree at the export's name.
 const NAMED: u8 = 2;
 
-/// A file handle as it travels: opaque to clients, at most 64 bytes for v3's sake.
+/// A file handle as encoded in messages: opaque to clients, at most 64 bytes because of v3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FileHandle {
     form: u8,
@@ -30,7 +30,7 @@ pub(crate) struct FileHandle {
 }
 
 impl FileHandle {
-    /// The handle in a client's bytes; `None` if it never was one of ours.
+    /// Parses a client's file handle; `None` if the server cannot have made it.
     pub(crate) fn read(bytes: &[u8]) -> Option<FileHandle> {
         let (&form, handle) = bytes.split_first()?;
         if ![FORM, NAMED].contains(&form) {
@@ -44,33 +44,34 @@ impl FileHandle {
         FileHandle { form: FORM, handle }
     }
 
-    /// The handle of the same node in the tree `at_name`.
+    /// Returns the handle of the same node in the tree at the export's name if `at_name`, otherwise
+    /// in that at `/`.
     fn in_tree(self, at_name: bool) -> FileHandle {
         let form = if at_name { NAMED } else { FORM };
         FileHandle { form, ..self }
     }
 
-    /// Whether its node was found through the export's name.
+    /// Returns whether the node was found through the export's name.
     pub(crate) fn is_at_name(&self) -> bool {
         self.form == NAMED
     }
 
-    /// Its bytes.
+    /// Returns the encoded handle.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [&[self.form], self.handle.bytes()].concat()
     }
 }
 
-/// A node, and in which of the export's two trees a client of v4 found it.
+/// A node, and the one of the export's two trees in which a v4 client found it.
 #[derive(Clone)]
 pub(crate) struct Located {
     pub(crate) node: Arc<dyn Node>,
-    /// Whether that is the tree at the export's name.
+    /// Whether it is the tree at the export's name.
     pub(crate) at_name: bool,
 }
 
 impl Server {
-    /// The node that `handle` names.
+    /// Returns the node of `handle`.
     pub(crate) fn node(&self, cx: &Cx<'_>, handle: &FileHandle) -> Result<Arc<dyn Node>> {
         if let Some(node) = self.nodes.get(handle) {
             return Ok(node);
@@ -80,12 +81,13 @@ impl Server {
         Ok(node)
     }
 
-    /// The handle of `node` in the tree at `/`.
+    /// Returns the handle of `node` in the tree at `/`.
     pub(crate) fn handle(&self, cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<FileHandle> {
         self.handle_in(cx, node, false)
     }
 
-    /// The handle of `node` in the tree at the export's name if `at_name`, otherwise in that at `/`.
+    /// Returns the handle of `node` in the tree at the export's name if `at_name`, otherwise in
+    /// that at `/`.
     pub(crate) fn handle_in(
         &self,
         cx: &Cx<'_>,
@@ -103,7 +105,8 @@ impl Server {
         Ok(handle)
     }
 
-    /// What `name` in `dir` is, which is about to be another's or nobody's: for [`Server::let_go`] when it is.
+    /// Returns the entry `name` of `dir`, which is about to be removed or replaced. To be passed to
+    /// [`Server::let_go`] afterwards.
     pub(super) fn going(
         &self,
         cx: &Cx<'_>,
@@ -117,7 +120,8 @@ impl Server {
         }
     }
 
-    /// Takes out of the caches what has lost a name: a file without any takes space as long as somebody has it at hand.
+    /// Removes a file that has lost a name from the caches: a removed file takes space as long as
+    /// it is cached.
     pub(super) fn let_go(&self, cx: &Cx<'_>, gone: Option<Entry>) {
         let Some(Entry { node, attr }) = gone.filter(|gone| gone.attr.kind != Kind::Directory)
         else {
@@ -133,7 +137,8 @@ impl Server {
         }
     }
 
-    /// Takes out of the cache what nobody has used for a while: others than the server's clients may have removed it.
+    /// Evicts the nodes that have been unused for [`AGE`]: they may have been removed on the host,
+    /// outside the server.
     pub(super) fn tend_nodes(&self) {
         let now = (self.options.clock)();
         let mut tended = self.tended.lock().unwrap_or_else(PoisonError::into_inner);

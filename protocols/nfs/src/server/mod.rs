@@ -1,10 +1,11 @@
 //! The server half: a [`wire::Session`] per connection, which answers calls over an exported tree.
 //!
-//! What clients share stands in the [`Server`]: nodes and files at hand, and the state of v4. A call that
-//! answers [`wire::Answer::WouldBlock`] has left no trace but in the caches.
+//! The [`Server`] holds the state that connections share: cached nodes and open files, and the v4
+//! state. A call that returns [`wire::Answer::WouldBlock`] has changed only the caches.
 //!
-//! What it lacks on purpose: the order of replies and cancellation (the driver's: RPC cancels nothing),
-//! the portmapper's own sockets, encryption (a transport's business, or a mechanism's).
+//! Deliberately absent: the order of replies and cancellation (the driver's task; RPC has no
+//! cancellation), the portmapper's sockets, and encryption (the task of a transport or a security
+//! mechanism).
 
 mod acl;
 mod bound;
@@ -48,63 +49,67 @@ pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 
-/// How much a client may ask for, and as whom.
+/// The settings of a [`Server`].
 #[derive(Clone)]
 pub struct Options {
-    /// The most bytes that READ and WRITE carry.
+    /// The maximum number of bytes of a READ or WRITE.
     pub max_io: u32,
-    /// How many nodes are kept at hand.
+    /// The maximum number of cached nodes.
     pub max_nodes: usize,
-    /// Of how many nodes files are kept open for v3, which opens none.
+    /// The maximum number of nodes with cached open files, for v3, which has no OPEN.
     pub max_files: usize,
-    /// Whom to take a caller for that does not say who it is: user and group.
+    /// The user and group ids of callers without credentials.
     pub anonymous: (u32, u32),
-    /// What MOUNT lists.
+    /// The exports that MOUNT lists.
     pub listed: Vec<Listed>,
-    /// What is elsewhere, for v4.
+    /// The v4 referrals to other servers.
     pub referrals: Vec<Referral>,
-    /// By which connections NFS may be asked for. Whoever moves the bytes can secure them if that is offered.
+    /// The transport security that NFS calls require. If TLS is offered, the driver must be able to
+    /// secure connections.
     pub transports: Transports,
-    /// As whom the owners of certificates call.
+    /// The users that client certificates map to.
     pub users: Arc<[CertifiedUser]>,
-    /// Where a portmapper says that everything is; nothing is no portmapper.
+    /// The ports that the portmapper announces; `None` disables the portmapper.
     pub ports: Option<Ports>,
-    /// What makes contexts of RPCSEC_GSS, if it is offered.
+    /// Accepts RPCSEC_GSS contexts; `None` if RPCSEC_GSS is not offered.
     pub mechanism: Option<Arc<dyn Mechanism>>,
-    /// How callers of NFS may say who they are: the better ways first, for clients take the first that they know.
+    /// The accepted security flavors, strongest first: clients choose the first one that they
+    /// support.
     pub flavors: Arc<[Flavor]>,
-    /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
-    /// what v4's clients had then is theirs only if they reclaim it. Neither 0 nor [`u32::MAX`], of which
-    /// stateids are special, nor 1, of which whoever makes stateids up makes them.
+    /// Identifies this run of the server. Unstable writes of an earlier run may be lost, and v4
+    /// clients must reclaim the state that they had then. Not 0 or [`u32::MAX`], which special
+    /// stateids contain, and not 1, which invented stateids commonly contain.
     pub boot: u32,
-    /// What this server is called, wherever clients meet it: two of one name are one.
+    /// The server's name, the same at all addresses: clients take two servers with one name for the
+    /// same server.
     pub name: String,
-    /// Which of v4's clients may reclaim after a restart.
+    /// Stable storage: the v4 clients that may reclaim state after a restart.
     pub stable: Arc<dyn Stable>,
-    /// Whether READ_PLUS is there (v4.2), which tells of holes instead of sending them.
+    /// Whether v4.2 READ_PLUS is supported, which reports holes instead of sending their zeros.
     pub read_plus: bool,
-    /// Whether clients of v4.2 see and set the labels of SELinux, where the source keeps extended attributes.
+    /// Whether v4.2 clients can read and set SELinux labels, if the source keeps extended
+    /// attributes.
     pub security_labels: bool,
-    /// Which of NLM's clients are to be told of a restart.
+    /// Stable storage: the NLM clients to notify of a restart.
     pub monitored: Arc<dyn Stable>,
-    /// Makes calls to NLM's clients, or drops them: it must not wait.
+    /// Calls an NLM client, or drops the call. Must not block.
     pub call_back: Arc<dyn Fn(CallBack) + Send + Sync>,
-    /// Takes work off the thread that serves a call, to be run soon on another: steps of copies that go on behind their
-    /// answers. It must not wait, nor run it itself. Without it none go on.
+    /// Queues work to run soon on another thread: the steps of asynchronous copies. Must neither
+    /// block nor run the work itself. If `None`, all copies are synchronous.
     pub run: Option<Arc<dyn Fn(Work) + Send + Sync>>,
-    /// Whether clients of v4.1 may be given files to keep to themselves until others want them.
+    /// Whether v4.1 clients may be given delegations.
     pub delegations: bool,
-    /// How long a client of v4 may be silent before it may lose what it has.
+    /// The v4 lease time.
     pub lease: Duration,
-    /// How much time has passed since some moment.
+    /// A monotonic clock: the time since an arbitrary moment.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl Options {
-    /// The usual ones.
+    /// Returns the default options.
     pub fn new(boot: u32, clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> Options {
         Options {
-            // What Linux asks for at most.
+            // The maximum that Linux asks for.
             max_io: 1 << 20,
             max_nodes: 1 << 16,
             max_files: 1 << 10,
@@ -134,19 +139,19 @@ impl Options {
     }
 }
 
-/// Some work, of a second or so. Dropping it is ending it.
+/// Work of about a second. Dropping it cancels it.
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// What may be mounted, as clients are told; who is let in is the source's to say.
+/// An export as MOUNT lists it. The list does not control access; the source does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Where.
+    /// The path of the export.
     pub path: String,
-    /// Whom it is for, as exports(5) writes them; nobody named is everybody.
+    /// The clients that it is exported to, as in exports(5); empty for all clients.
     pub clients: Vec<String>,
 }
 
-/// Ports where all programs are served alike; 0 where none is.
+/// The ports that serve all programs; 0 if a protocol is not served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Ports {
@@ -160,39 +165,39 @@ pub struct Server {
     capabilities: Capabilities,
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
-    /// When those that nobody had used were forgotten.
+    /// The time of the last eviction of unused nodes.
     tended: Mutex<Duration>,
     files: Files,
     replays: Replays,
     gss: Option<Gss>,
     referrals: Referrals,
-    /// What MOUNT lists now.
+    /// The exports that MOUNT lists at present.
     listed: RwLock<Vec<Listed>>,
     clients: nlm::Clients,
     waiting: nlm::Waiting,
     recovery: nlm::Recovery,
-    /// How often unstable writes may have been lost.
+    /// The number of failed syncs, after each of which unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
     state: State<v4::Files, Tree>,
-    /// By which clients are called, by their connections.
+    /// The channels for callbacks to clients, by connection.
     voices: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
 
-/// The memory that clients make a server hold between their requests, in bytes.
+/// The memory in bytes that the server holds for clients between their requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldBytes {
-    /// Replies that are kept for retransmissions: of v3 and v4.0, and in the slots of sessions.
+    /// Replies kept for retransmissions: of v3 and v4.0, and in session slots.
     pub replies: usize,
-    /// v4's sessions, owners, opens, locks and delegations, by estimate.
+    /// v4 sessions, owners, opens, locks and delegations, estimated.
     pub state: usize,
 }
 
-/// What states of v4 know nodes by.
+/// The type by which the v4 state identifies nodes.
 type Tree = Located;
 
 impl Server {
-    /// Serves `export`.
+    /// Creates a server of `export`.
     pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
         let locked = export.clone();
         let state = State::new(Config {
@@ -231,17 +236,18 @@ impl Server {
         })
     }
 
-    /// A new connection.
+    /// Creates the session of a new stream connection.
     pub fn session(self: &Arc<Self>) -> Connection {
         Connection::of(self, true)
     }
 
-    /// Whatever comes as datagrams: MOUNT, NLM, NSM and the portmapper, for NFS itself is too large for them.
+    /// Creates the session that serves datagrams: MOUNT, NLM, NSM and the portmapper. NFS itself is
+    /// not served over UDP because its messages are too large.
     pub fn datagrams(self: &Arc<Self>) -> Connection {
         Connection::of(self, false)
     }
 
-    /// Does what time asks for. To be called about once a second.
+    /// Runs periodic maintenance. To be called about once a second.
     pub fn tend(&self) {
         self.tend_files();
         self.tend_nodes();
@@ -255,7 +261,7 @@ impl Server {
         self.state.reap();
     }
 
-    /// The memory that clients make the server hold between their requests.
+    /// Returns the memory that the server holds for clients between their requests.
     pub fn held_bytes(&self) -> HeldBytes {
         let (slots, state) = self.state.bytes();
         HeldBytes {
@@ -264,14 +270,14 @@ impl Server {
         }
     }
 
-    /// Lists something else from now on, for what is exported has changed: nothing that was kept of it is at hand any more.
+    /// Replaces the list of exports, and empties the caches of nodes and files.
     pub fn relist(&self, listed: Vec<Listed>) {
         *self.listed.write().unwrap_or_else(PoisonError::into_inner) = listed;
         self.nodes.retain(|_, _| false);
         self.files.forget_all();
     }
 
-    /// What `connection` is spoken to by.
+    /// Returns the channel for callbacks over `connection`.
     fn voice(&self, connection: u64) -> Option<Arc<dyn Voice>> {
         self.voices().get(&connection).cloned()
     }
@@ -280,13 +286,13 @@ impl Server {
         self.voices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The largest record: a WRITE and what stands around it.
+    /// Returns the maximum length of a record: a WRITE with its headers.
     fn max_record(&self) -> usize {
         self.options.max_io as usize + (64 << 10)
     }
 }
 
-/// Lets go of what clients of v4 no longer hold.
+/// Releases the byte-range locks of v4 clients that have lost them.
 fn release(export: &Export, gone: Gone<v4::Files, Tree>) {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);

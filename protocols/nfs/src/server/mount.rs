@@ -1,6 +1,7 @@
-//! MOUNT v3: from a path to a handle (RFC 1813 appendix I).
+//! MOUNT v3: returns the file handle of a path (RFC 1813 appendix I).
 //!
-//! Who mounted what is not kept: clients come and go without a word, and nothing depends on it. DUMP lists nobody.
+//! The server keeps no list of mounts: clients come and go without notice, and no decision depends
+//! on it. DUMP returns an empty list.
 
 use std::sync::{Arc, PoisonError};
 
@@ -12,7 +13,7 @@ use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
 use crate::rpc::{Refusal, flavor};
 use crate::v3::{Handle, List};
 
-/// Answers a call of MOUNT.
+/// Serves a MOUNT call.
 pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
@@ -66,12 +67,13 @@ impl<'a> Turn<'a> {
         numbers
     }
 
-    /// The directory at `path`, whoever of those who are let in asks: to know it lets nobody do what its mode does not, and
-    /// the way to it may be closed to him. The export's name may stand before it.
+    /// Returns the handle of the directory at `path`, for every caller that is let in: the handle
+    /// grants nothing beyond the directory's mode, and the caller may have no access to the
+    /// directories above it. The path may begin with the export's name.
     ///
-    /// Symbolic links are followed as mountd(8) does, within the export: `EACCES` for what leads
-    /// out of it by `..` or by an absolute target, which is a path of the host that is not known
-    /// here; `ELOOP` after 40 links, as in path_resolution(7).
+    /// Symbolic links are followed as by mountd(8), within the export. Returns `EACCES` if a link
+    /// leads out of the export by `..` or by an absolute target, which is a path of the host that
+    /// is unknown here, and `ELOOP` after 40 links, as in path_resolution(7).
     fn mounted(&self, path: &[u8]) -> vfs::Result<Handle> {
         if path.len() > MAX_PATH {
             return Err(Errno::ENAMETOOLONG);
@@ -83,7 +85,7 @@ impl<'a> Turn<'a> {
             ..self.cx()
         };
         let export = &self.server.export;
-        // The names that are left, the next one last.
+        // The remaining names, the next one last.
         let mut names = reversed(path);
         names.pop_if(|name| **name == *export.name.as_bytes());
         let root = export.fs.root(&cx)?;
@@ -116,10 +118,10 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// As many links as Linux follows in a path.
+/// The maximum number of links that Linux follows in a path.
 const MOST_LINKS: u32 = 40;
 
-/// The names of a path, the last one first.
+/// Returns the names of a path, the last one first.
 fn reversed(path: &[u8]) -> Vec<Box<[u8]>> {
     let names = path
         .split(|&byte| byte == b'/')

@@ -1,6 +1,8 @@
-//! The portmapper: where the programs are that are served here (RFC 1833). All are at one port.
+//! The portmapper: reports the ports of the programs served here (RFC 1833). All programs share one
+//! port.
 //!
-//! What it lacks on purpose: SET and UNSET, for it is nobody else's, and CALLIT, which calls others on behalf of strangers.
+//! Deliberately absent: SET and UNSET, because no other service registers here, and CALLIT, which
+//! makes calls on behalf of strangers.
 
 use vfs::Level;
 
@@ -9,7 +11,7 @@ use crate::portmap::{Binding, Mapping, PORT, Procedure, TCP, UDP};
 use crate::rpc::{Refusal, program};
 use crate::v3::List;
 
-/// What is served: programs, and their versions. NFS_ACL only where there are ACLs.
+/// The programs served and their versions. NFS_ACL is reported only if the source has ACLs.
 const SERVED: [(u32, u32); 9] = [
     (program::PORTMAP, 2),
     (program::PORTMAP, 3),
@@ -22,7 +24,7 @@ const SERVED: [(u32, u32); 9] = [
     (program::NSM, 1),
 ];
 
-/// Answers a call of the portmapper.
+/// Serves a portmapper call.
 pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result<(), Stop> {
     let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     let server = turn.server.clone();
@@ -40,7 +42,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
                 b"udp" | b"udp6" => UDP,
                 _ => 0,
             };
-            // Any version will do, as rpcbind has it: the caller is told which there are by the program itself.
+            // The version is ignored, as in rpcbind: the program itself reports its versions.
             let address = match port(asked.program, None, protocol) {
                 0 => Vec::new(),
                 port => address(asked.address, asked.netid, port),
@@ -89,7 +91,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
     }
 }
 
-/// Where a program is; 0 if it is not.
+/// Returns the port of a program; 0 if it is not served.
 fn port(server: &Server, program: u32, version: Option<u32>, protocol: u32) -> u16 {
     let ports = server.options.ports.unwrap_or_default();
     let is_served = SERVED
@@ -104,7 +106,8 @@ fn port(server: &Server, program: u32, version: Option<u32>, protocol: u32) -> u
     }
 }
 
-/// A port at the address that the caller knows this one by; if it says none, at any.
+/// Returns the universal address of `port` at the host of `known`, the address by which the caller
+/// knows this server; at the wildcard address if there is none.
 fn address(known: &[u8], netid: &[u8], port: u16) -> Vec<u8> {
     let parts = known.rsplitn(3, |&byte| byte == b'.');
     let any: &[u8] = if netid.ends_with(b"6") {

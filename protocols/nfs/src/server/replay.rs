@@ -1,14 +1,16 @@
-//! Duplicate request cache: replies of calls that must not be carried out twice, for v3 and v4.0
-//! have no sessions (RFC 1813 section 4.6, RFC 7530 section 3.1.1).
+//! Duplicate request cache: the replies to non-idempotent calls, for v3 and v4.0, which have no
+//! sessions (RFC 1813 section 4.6, RFC 7530 section 3.1.1).
 //!
-//! A client whose connection broke sends the same call again, byte for byte, by another. So a call is known by the address
-//! that it came from and all its bytes: its id, who calls, and what for. What RPCSEC_GSS makes of those differs each time:
-//! there it is what was opened.
+//! A client whose connection broke retransmits the call byte for byte over another. A call is
+//! therefore identified by the client's address and all its bytes, including XID, credential and
+//! arguments. The bytes of an RPCSEC_GSS call differ in each retransmission; there the unwrapped
+//! arguments identify it.
 //!
-//! The cache is bounded in bytes, in total and for each peer, and what it holds is part of the
-//! memory budget. Where there is no room the oldest replies go: those of the same peer if that has
-//! its share, or of all. Replies go after [`Replays::KEPT_FOR`] as well. A reply that is longer
-//! than [`Replays::LONGEST`], or for which no room can be made, is not kept, as in Linux's server.
+//! The cache is bounded in bytes, in total and for each peer, and its contents count towards the
+//! memory budget. If there is no room, the oldest replies are evicted: the peer's own if it has
+//! reached its share, otherwise the oldest of all. Replies expire after [`Replays::KEPT_FOR`]. A
+//! reply that is longer than [`Replays::LONGEST`], or for which no room can be made, is not kept,
+//! as in Linux's server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -20,7 +22,7 @@ use wire::Answer;
 
 use super::{Server, Stop, Turn};
 
-/// Replies of calls.
+/// The duplicate request cache.
 pub(super) struct Replays {
     hasher: RandomState,
     calls: Mutex<Calls>,
@@ -28,12 +30,12 @@ pub(super) struct Replays {
     quota: Arc<Quota>,
 }
 
-/// A call: its id and a keyed hash of the rest.
+/// The key of a call: its XID and a keyed hash of the rest.
 type Key = (u32, u64);
 
 #[derive(Default)]
 struct Calls {
-    /// `None` while the call is being carried out.
+    /// `None` while the call is running.
     replies: HashMap<Key, Option<Arc<[u8]>>>,
     /// The replies, the oldest first.
     order: BTreeMap<u64, Kept>,
@@ -42,7 +44,7 @@ struct Calls {
     peers: HashMap<Option<PeerKey>, VecDeque<u64>>,
 }
 
-/// A reply that is kept.
+/// A cached reply.
 struct Kept {
     key: Key,
     charge: Charge,
@@ -60,25 +62,25 @@ impl Default for Replays {
 }
 
 impl Replays {
-    /// The longest reply that is kept, in bytes: what CREATE, RENAME and their like answer, with
+    /// The maximum length in bytes of a cached reply: that of CREATE, RENAME and the like, with
     /// attributes and an ACL.
     pub(super) const LONGEST: usize = 4 << 10;
 
-    /// The most bytes of all replies: some 16,000 of the usual length.
+    /// The maximum number of bytes of all replies: some 16,000 of the usual length.
     const MOST: usize = 8 << 20;
 
-    /// The most bytes of the replies to one peer: all calls that a client with many connections has
-    /// in flight.
+    /// The maximum number of bytes of the replies to one peer: enough for all calls that a client
+    /// with many connections has in flight.
     const MOST_OF_A_PEER: usize = 1 << 20;
 
-    /// The bytes that a reply takes besides its own.
+    /// The overhead of a cached reply, in bytes.
     const OVERHEAD: usize = 256;
 
     /// How long a reply is kept: Linux's clients retransmit after a minute, and Linux's server
     /// keeps replies this long.
     const KEPT_FOR: Duration = Duration::from_secs(120);
 
-    /// The bytes that the replies take.
+    /// Returns the number of bytes that the replies take.
     pub(super) fn bytes(&self) -> usize {
         self.quota.in_use()
     }
@@ -93,7 +95,7 @@ impl Replays {
         }
     }
 
-    /// Ends the call `key`, and keeps its reply if there is room or can be made.
+    /// Ends the call `key`, and caches its reply if there is room or room can be made.
     fn end(&self, key: Key, peer: &Account, reply: Option<Arc<[u8]>>, since: Duration) {
         let mut calls = self.calls();
         let reply = reply.filter(|reply| reply.len() <= Replays::LONGEST);
@@ -121,7 +123,7 @@ impl Replays {
 }
 
 impl Calls {
-    /// The number of the oldest reply, to `peer` or to all.
+    /// Returns the number of the oldest reply to `peer`, or of all.
     fn oldest(&self, peer: Option<&Account>) -> Option<u64> {
         match peer {
             Some(peer) => self.peers.get(&peer.client())?.front().copied(),
@@ -138,7 +140,7 @@ impl Calls {
         self.order.insert(number, kept);
     }
 
-    /// Drops the reply with this number, which is its peer's oldest.
+    /// Drops the reply with this number, which must be its peer's oldest.
     fn drop_reply(&mut self, number: u64) {
         let Some(gone) = self.order.remove(&number) else {
             return;
@@ -154,7 +156,8 @@ impl Calls {
     }
 }
 
-/// A call that is being carried out. Dropped without a reply, it never came.
+/// A call that is running. Dropping it without a reply removes its entry, as if the call had not
+/// come.
 struct Running<'a> {
     server: &'a Server,
     key: Key,
@@ -171,13 +174,13 @@ impl Drop for Running<'_> {
 }
 
 impl Turn<'_> {
-    /// Answers by `answer`, which gives a copy of what it put into the reply if that can be kept; or by that copy when
-    /// this very call came before.
+    /// Serves the call with `answer`, which returns a copy of the results if it can be cached; or
+    /// replays that copy if the call is a retransmission.
     pub(super) fn once(
         &mut self,
         answer: impl FnOnce(&mut Self) -> Result<Option<Arc<[u8]>>, Stop>,
     ) -> Result<(), Stop> {
-        /// How often a call is looked at again whose first coming is not answered yet.
+        /// The interval of polling while the first transmission of the call is still running.
         const AGAIN: Duration = Duration::from_millis(20);
         let server = self.server.clone();
         let replays = &server.replays;
@@ -268,7 +271,8 @@ mod tests {
         }
         assert_eq!(budget.kept(), replays.bytes());
         assert!(replays.knows((999, 0)) && !replays.knows((0, 0)));
-        // Another has no reply that could make room: none of its own is kept.
+        // The oldest replies of this peer cannot make room, because it has none: its reply is not
+        // kept.
         let mut others = budget.reservation(peer(2), Use::State);
         others.set(SMALL);
         let stranger = Account::at(&budget, peer(3));

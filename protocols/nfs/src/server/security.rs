@@ -1,10 +1,10 @@
-//! By what connections NFS may be asked for, as whom a certificate's owner calls (RFC 9289), and how callers may say who
-//! they are.
+//! Access control by connection and credential: the transport security that NFS calls require, the
+//! mapping of certificates to users (RFC 9289), and the accepted security flavors.
 //!
-//! The rules hold for NFS, its ACLs and its locks (NLM). MOUNT and NSM are answered to all: what
-//! MOUNT gives is of no use without NFS, and NSM frees only locks of the host that speaks. Linux's
-//! NLM knows neither TLS nor RPCSEC_GSS: where plain connections or AUTH_SYS are refused, its v3
-//! mounts need `nolock`, and v4 is the better choice.
+//! The rules apply to NFS, NFS_ACL and NLM. MOUNT and NSM are open to all: a handle from MOUNT is
+//! useless without NFS, and NSM releases only locks of the calling host. Linux's NLM supports
+//! neither TLS nor RPCSEC_GSS. Where plain connections or AUTH_SYS are refused, its v3 mounts need
+//! `nolock`, and v4 is the better choice.
 
 use vfs::{Caller, Groups};
 use wire::Certified;
@@ -12,43 +12,43 @@ use wire::Certified;
 use super::gss::{Flavor, Shown};
 use crate::rpc::{self, AuthStat, Refusal, flavor, program};
 
-/// Which connections are good enough, as `xprtsec=` of exports(5) has them.
+/// The accepted kinds of transport security, as `xprtsec=` of exports(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
-    /// Plain ones.
+    /// Without TLS.
     pub none: bool,
-    /// Those under TLS.
+    /// With TLS.
     pub tls: bool,
-    /// Those under TLS whose clients have shown a certificate.
+    /// With TLS and a client certificate.
     pub mtls: bool,
 }
 
 impl Transports {
-    /// Plain ones only: no others are offered.
+    /// Only connections without TLS; TLS is not offered.
     pub const PLAIN: Transports = Transports {
         none: true,
         tls: false,
         mtls: false,
     };
 
-    /// Whether TLS is offered.
+    /// Returns whether TLS is offered.
     pub fn offers_tls(self) -> bool {
         self.tls || self.mtls
     }
 }
 
-/// As whom the owner of a certificate calls, whatever it says itself.
+/// The user that a certificate maps to, for all credentials in its owner's calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertifiedUser {
-    /// A name in the certificate, as [`Certified`] has it.
+    /// A name in the certificate, as in [`Certified`].
     pub name: String,
     /// The user's id.
     pub uid: u32,
-    /// Its group's.
+    /// The group's id.
     pub gid: u32,
 }
 
-/// What a connection has become by being secured.
+/// The identity of a connection under TLS.
 pub(super) struct Secured {
     certified: bool,
     pub(super) caller: Option<Caller>,
@@ -69,24 +69,26 @@ impl Secured {
     }
 }
 
-/// Whether one of `flavors` is how a caller says who it is.
+/// Returns whether the caller's security flavor is one of `flavors`.
 pub(super) fn allows(flavors: &[Flavor], shown: Option<&Shown<'_>>) -> bool {
     let by = shown.map(|shown| shown.service);
     flavors.iter().any(|flavor| flavor.service() == by)
 }
 
-/// Whether such a call is for them alone. MOUNT, NSM and NULL are for everybody, as above; v4 asks
-/// for each operation.
+/// Returns whether the call requires one of the accepted flavors. MOUNT, NSM and NULL do not, as
+/// above; v4 checks each operation itself.
 pub(super) fn minds_flavors(program: u32, version: u32, procedure: u32) -> bool {
     is_secured(program) && (program, version) != (program::NFS, 4) && procedure != 0
 }
 
-/// Whether files, or locks of theirs, are reached by `program`.
+/// Returns whether `program` gives access to files or their locks.
 fn is_secured(program: u32) -> bool {
     [program::NFS, program::NFS_ACL, program::NLM].contains(&program)
 }
 
-/// What `call` asks of a connection that is `secured` or not: whether to secure it, if it may be answered at all.
+/// Checks the connection of `call` against `good`; `secured` if it is under TLS. Returns whether
+/// the call is a valid request for TLS. The error is `TooWeak` if the connection is not good
+/// enough.
 pub(super) fn look_at(
     call: &rpc::Call<'_>,
     secured: Option<&Secured>,

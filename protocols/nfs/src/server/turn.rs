@@ -1,4 +1,4 @@
-//! A call being answered, and why it may have no results.
+//! A call being served, and the reasons for which it may have no results.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::words::Noting;
 use super::{Server, mount, nlm, portmap, v3, v4};
 use crate::rpc::{Record, Refusal, program};
 
-/// Why a call has no results.
+/// The reason for which a call has no results.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// RPC refuses it.
+    /// The call is rejected with an RPC error.
     Refused(Refusal),
-    /// Not now.
+    /// The call is to be served again later.
     Later(Answer),
-    /// Another is answered in its place.
+    /// The call gets no reply: it is dropped, or another transmission of it gets one.
     Unanswered,
 }
 
@@ -34,7 +34,8 @@ impl From<Malformed> for Stop {
 }
 
 impl Stop {
-    /// What an errno is, if it is no status of the protocol's but says that it is too early.
+    /// Returns the `Stop` of an errno that asks to serve the call again; `None` if the errno is an
+    /// error.
     pub(crate) fn later(errno: Errno) -> Option<Stop> {
         match errno {
             Errno::WOULD_BLOCK => Some(Stop::Later(Answer::WouldBlock)),
@@ -44,29 +45,29 @@ impl Stop {
     }
 }
 
-/// A call being answered.
+/// A call being served.
 pub(crate) struct Turn<'a> {
     pub(crate) server: &'a Arc<Server>,
-    /// Which connection it came by.
+    /// The number of the connection.
     pub(crate) connection: u64,
-    /// What its client calls it.
+    /// The XID.
     pub(crate) xid: u32,
     pub(crate) call: &'a Call,
-    /// Whether results begin with a status of v3's.
+    /// Whether the results begin with a v3 status.
     pub(super) begins_with_status: bool,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
-    /// How it says who it is.
+    /// The flavor of the credential.
     pub(crate) flavor: u32,
-    /// Who it has shown to be, if it has.
+    /// The identity that RPCSEC_GSS has verified, if any.
     pub(crate) shown: Option<&'a Shown<'a>>,
     pub(crate) message: &'a dyn Incoming,
     pub(crate) record: &'a Record<'a>,
-    /// What it has in common with itself when it comes again.
+    /// The bytes that are the same in a retransmission.
     pub(crate) same: [&'a [u8]; 2],
-    /// What has not been read yet.
+    /// The arguments that have not been parsed yet.
     pub(crate) arguments: XdrReader<'a>,
-    /// The reply, whose head has been written.
+    /// The reply, whose header has been written.
     pub(crate) out: &'a mut dyn Outgoing,
 }
 

@@ -1,4 +1,5 @@
-//! What calls are named by for those who look on: by their procedures, and a compound of v4 by the operation that it is for.
+//! The names of calls in statistics and logs: the procedure, or for a v4 COMPOUND its main
+//! operation.
 
 use std::sync::LazyLock;
 
@@ -10,7 +11,7 @@ use crate::v3::{AclProcedure, Procedure};
 use crate::v4::{OPERATIONS, Status};
 use crate::{mount, nlm, nsm, portmap};
 
-/// The words of a program, of which the first has the number `base`.
+/// The call names of a program, the first of which has the number `base`.
 struct Program {
     numbers: (u32, u32),
     prefix: &'static str,
@@ -19,10 +20,10 @@ struct Program {
     name: fn(u32) -> Option<String>,
 }
 
-/// Of v4: what its operations have is behind it, by their numbers.
+/// The number of v4 COMPOUND; the v4 operations follow it, by operation number.
 const COMPOUND: u16 = 32;
 
-/// Behind the last of v4's operations, and a number for each procedure of the other programs.
+/// The other programs' numbers follow those of the v4 operations, one for each procedure.
 const PROGRAMS: [Program; 7] = [
     Program {
         numbers: (program::NFS, 3),
@@ -75,10 +76,11 @@ const PROGRAMS: [Program; 7] = [
     },
 ];
 
-/// The word of a procedure; of v4, the one of a compound that has not come to say what it is for.
+/// Returns the number of the name of a procedure; for v4, that of a COMPOUND whose main operation
+/// is not known yet.
 pub(super) fn word(program: u32, version: u32, procedure: u32) -> u16 {
     let found = PROGRAMS.iter().find(|known| match known.numbers {
-        // Three versions, of the same procedures.
+        // Three versions with the same procedure numbers.
         (program::PORTMAP, _) => program == program::PORTMAP,
         numbers => numbers == (program, version),
     });
@@ -89,7 +91,7 @@ pub(super) fn word(program: u32, version: u32, procedure: u32) -> u16 {
     }
 }
 
-/// The word of an operation of v4.
+/// Returns the number of the name of a v4 operation.
 pub(super) fn operation(number: u32) -> u16 {
     COMPOUND + number as u16
 }
@@ -114,10 +116,11 @@ pub(super) static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     }
 });
 
-/// Hands results on, and notes the status that they begin with.
+/// Forwards results, and records the status at their beginning.
 pub(super) struct Noting<'a> {
     pub(super) to: Buffered<'a>,
-    /// The call, until that is noted; none where results begin with something else.
+    /// The call whose status is still to be recorded; `None` if it has been, or if the results
+    /// begin with something else.
     pub(super) call: Option<&'a Call>,
 }
 
@@ -132,7 +135,7 @@ impl Put for Noting<'_> {
     }
 }
 
-/// A status: by its errno where it is one, as for those of the other protocols.
+/// Returns the name of a status: that of the errno if there is one, as in the other protocols.
 fn fault(number: u16) -> String {
     let Some(status) = Status::from_number(number.into()) else {
         return Vocabulary::errno(number);

@@ -1,4 +1,4 @@
-//! Calls under RPCSEC_GSS: those that make contexts, and those that make use of them.
+//! Calls with RPCSEC_GSS credentials: those that create contexts, and those that use them.
 
 use std::sync::MutexGuard;
 
@@ -14,11 +14,11 @@ use crate::rpc::{
     flavor,
 };
 
-/// The procedure of a call that is to its context alone.
+/// The procedure of control calls, which create or destroy a context.
 const NULL: u32 = 0;
 
 impl Connection {
-    /// Answers a call under RPCSEC_GSS.
+    /// Serves a call with an RPCSEC_GSS credential.
     pub(in crate::server) fn serve_gss(
         &self,
         gss: &Gss,
@@ -86,7 +86,7 @@ impl Connection {
         self.admitted.lock().expect("no panic holds it")
     }
 
-    /// Section 5.2.
+    /// Serves a context creation request (section 5.2).
     fn make_context(
         &self,
         gss: &Gss,
@@ -147,7 +147,8 @@ impl Connection {
         Ok(Answer::Done)
     }
 
-    /// Carries out what is `asked` by a context: opens the arguments, and seals the results (section 5.3.3.4).
+    /// Executes `asked` with a context: unwraps the arguments, and wraps the results (section
+    /// 5.3.3.4).
     fn make_use(
         &self,
         used: &Used<'_>,
@@ -208,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Has `write` put the results together, and puts them into the reply `out`, signed or encrypted.
+    /// Composes the results with `write`, and puts them into the reply `out`, signed or encrypted.
     fn seal(
         &self,
         used: &Used<'_>,
@@ -261,13 +262,13 @@ fn seal(
     Ok(())
 }
 
-/// Whether the head of a call is signed by whoever the context is with (section 5.3.1).
+/// Checks that the context's client has signed the header of a call (section 5.3.1).
 fn verify(context: &Established, asked: &Asked<'_>) -> Result<(), Stop> {
     let verifier = &asked.head.verifier;
     if verifier.flavor != flavor::GSS {
         return Err(refused(AuthStat::BadVerf));
     }
-    // All that stands before the verifier.
+    // All that precedes the verifier.
     let len = verifier.body.len();
     let signed = asked.arguments.position() - 8 - len - padding(len);
     let signed = &asked.record.bytes()[..signed];
@@ -277,13 +278,13 @@ fn verify(context: &Established, asked: &Asked<'_>) -> Result<(), Stop> {
     }
 }
 
-/// A context as a call makes use of it.
+/// A context as used by a call.
 struct Used<'a> {
     gss: &'a Gss,
     context: &'a Established,
     service: Service,
     sequence: u32,
-    /// By which the reply shows that it is the context's.
+    /// The verifier of the reply.
     verifier: &'a [u8],
 }
 
@@ -295,7 +296,7 @@ impl Used<'_> {
         }
     }
 
-    /// The arguments of a call that signed them (`rpc_gss_integ_data`), where they stand in its record.
+    /// Verifies signed arguments (`rpc_gss_integ_data`), and returns them in place in the record.
     fn open_signed<'a>(&self, asked: &Asked<'a>) -> Result<XdrReader<'a>, Stop> {
         let mut body = asked.arguments;
         let signed = body.opaque(usize::MAX)?;
@@ -311,7 +312,7 @@ impl Used<'_> {
         Ok(arguments)
     }
 
-    /// The arguments of a call that encrypted them (`rpc_gss_priv_data`), behind the sequence number.
+    /// Decrypts encrypted arguments (`rpc_gss_priv_data`), which follow the sequence number.
     fn open_encrypted(&self, asked: &Asked<'_>) -> Result<Vec<u8>, Stop> {
         let mut body = asked.arguments;
         let sealed = body.opaque(usize::MAX)?;
@@ -322,7 +323,7 @@ impl Used<'_> {
         ))?)
     }
 
-    /// Arguments behind the number that stands before them, which must be the call's.
+    /// Checks that the arguments begin with the call's sequence number, and returns the rest.
     fn numbered<'a>(&self, bytes: &'a [u8]) -> Result<XdrReader<'a>, Malformed> {
         let mut arguments = XdrReader::new(bytes);
         match arguments.u32()? == self.sequence {

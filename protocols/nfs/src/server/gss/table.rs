@@ -1,4 +1,4 @@
-//! The contexts that there are, and the bounds of that.
+//! The bounded table of contexts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,16 @@ use vfs::{Caller, LogLimit};
 use super::Context;
 use super::window::Window;
 
-/// A context that a client may make use of.
+/// An established context.
 pub(super) struct Established {
     pub(super) number: u32,
     pub(super) principal: String,
     pub(super) caller: Option<Caller>,
-    /// Until when.
+    /// The time at which it expires.
     pub(super) until: Duration,
     pub(super) context: Mutex<Box<dyn Context>>,
     pub(super) window: Mutex<Window>,
-    /// When it was used last, counted in uses.
+    /// The number of the latest use, counted over all contexts.
     used: AtomicU64,
 }
 
@@ -41,12 +41,12 @@ impl Established {
         }
     }
 
-    /// The mechanism's, which nobody else uses meanwhile.
+    /// Locks the mechanism's context.
     pub(super) fn context(&self) -> MutexGuard<'_, Box<dyn Context>> {
         self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `sequence` comes for the first time.
+    /// Records `sequence`; returns whether it is new.
     pub(super) fn admit(&self, sequence: u32) -> bool {
         let mut window = self.window.lock().expect("no panic holds it");
         window.admit(sequence)
@@ -62,22 +62,24 @@ pub(super) struct Table {
 #[derive(Default)]
 struct Contexts {
     established: HashMap<u32, Arc<Established>>,
-    /// Those that wait for another token, and since when.
+    /// Contexts that wait for another token, with the time since when.
     begun: HashMap<u32, (Duration, Box<dyn Context>)>,
 }
 
 impl Table {
-    /// How many there are at most: of a few hundred clients, with some users each. One has about a KiB.
+    /// The maximum number of contexts: for a few hundred clients with some users each. A context
+    /// takes about a KiB.
     pub(super) const MOST: usize = 4096;
 
-    /// How many one principal has at most, so that none drives out the others': a client makes one for each service and
-    /// each time a ticket is renewed.
+    /// The maximum number of contexts of one principal, so that none evicts those of others. A
+    /// client creates one for each service, and whenever a ticket is renewed.
     pub(super) const MOST_OF_ONE: usize = 256;
 
-    /// How many may be begun, by anybody. Kerberos needs no second token.
+    /// The maximum number of contexts that wait for another token, in total. Kerberos needs no
+    /// second token.
     pub(super) const MOST_BEGUN: usize = 64;
 
-    /// How long a context that is begun waits for another token.
+    /// The time for which a context waits for another token.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn contexts(&self) -> MutexGuard<'_, Contexts> {
@@ -89,7 +91,7 @@ impl Table {
         context.used.store(use_, Ordering::Relaxed);
     }
 
-    /// The one of this number, if it is still good.
+    /// Returns the context with this number, if it has not expired.
     pub(super) fn find(&self, number: u32, now: Duration) -> Option<Arc<Established>> {
         let found = self.contexts().established.get(&number)?.clone();
         if found.until <= now {
@@ -99,7 +101,7 @@ impl Table {
         Some(found)
     }
 
-    /// Takes one in. Where there are too many, the one that has not been used for longest goes.
+    /// Adds a context. Evicts the least recently used one if there are too many.
     pub(super) fn add(&self, context: Established) -> Arc<Established> {
         let context = Arc::new(context);
         self.use_now(&context);
@@ -111,12 +113,12 @@ impl Table {
         context
     }
 
-    /// Lets go of one.
+    /// Removes a context.
     pub(super) fn remove(&self, number: u32) {
         self.contexts().established.remove(&number);
     }
 
-    /// Keeps one that waits for another token.
+    /// Keeps a context that waits for another token.
     pub(super) fn wait(&self, number: u32, context: Box<dyn Context>, now: Duration) {
         let mut contexts = self.contexts();
         if contexts.begun.len() >= Table::MOST_BEGUN {
@@ -129,7 +131,7 @@ impl Table {
         contexts.begun.insert(number, (now, context));
     }
 
-    /// The one of this number that waits for another token.
+    /// Takes the waiting context with this number.
     pub(super) fn begun(&self, number: u32) -> Option<Box<dyn Context>> {
         let (_, context) = self.contexts().begun.remove(&number)?;
         Some(context)
@@ -147,7 +149,7 @@ impl Table {
 }
 
 impl Contexts {
-    /// Sees to it that there are fewer than `most` of those that `counts` takes.
+    /// Evicts the least recently used context that `counts` accepts if there are `most` of them.
     fn make_room(&mut self, most: usize, whose: &str, counts: impl Fn(&Established) -> bool) {
         let counted = self.established.values().filter(|context| counts(context));
         if counted.clone().count() < most {

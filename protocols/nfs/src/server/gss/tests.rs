@@ -1,4 +1,5 @@
-//! RPCSEC_GSS with a mechanism of no strength at all, each test named by the section of RFC 2203 that it is about.
+//! RPCSEC_GSS with a mechanism that protects nothing; each test is named after its section of RFC
+//! 2203.
 
 mod net;
 mod v4;
@@ -34,7 +35,7 @@ fn world() -> World {
     World::new(Memory::new(clock()), &ALL)
 }
 
-/// A whole value.
+/// Decodes a value that takes up all of `bytes`.
 #[track_caller]
 fn whole<'a, T: Xdr<'a>>(bytes: &'a [u8]) -> T {
     let mut from = XdrReader::new(bytes);
@@ -43,7 +44,7 @@ fn whole<'a, T: Xdr<'a>>(bytes: &'a [u8]) -> T {
     value
 }
 
-/// What MOUNT says of the root, and in which ways it may be used.
+/// Returns the root's handle and flavors from MOUNT.
 fn root_of(world: &World) -> (Handle, Vec<u32>) {
     let session = world.server.session();
     let mounted = plain(&session, (program::MOUNT, 3, 1), &put(&&b"/"[..]));
@@ -54,7 +55,7 @@ fn root_of(world: &World) -> (Handle, Vec<u32>) {
     (root, Vec::get(&mut from).expect("flavors"))
 }
 
-/// The root, where everybody may make files.
+/// Returns the root, made writable for everybody.
 fn open_root(world: &World) -> Handle {
     let session = world.server.session();
     let root = root_of(world).0;
@@ -103,7 +104,7 @@ fn made(bytes: &[u8]) -> (Handle, u32) {
     }
 }
 
-/// Makes a file, writes to it and reads it back.
+/// Creates a file, writes to it and reads it back.
 fn use_files(client: &Client, root: Handle, name: &[u8], owner: u32) {
     let (file, uid) = made(&v3(client, Procedure::Create, &create(root, name)));
     assert_eq!(uid, owner);
@@ -186,7 +187,7 @@ fn a_call_that_is_served_again_with_more_patience_has_not_come_twice() {
     let world = World::new(source as std::sync::Arc<dyn FileSystem>, &ALL);
     let root = open_root(&world);
     for service in SERVICES {
-        // What is read from a file of the host's blocks at first, as this driver sees it.
+        // The driver treats the first read of a file as one that blocks.
         let client = Client::new(&world, "root", service);
         use_files(&client, root, format!("{service:?}").as_bytes(), 0);
     }
@@ -213,7 +214,7 @@ fn rfc2203_5_3_3_3_who_does_not_sign_has_no_context() {
     let world = world();
     let client = Client::new(&world, "alice", Service::None);
     let good = client.message((program::NFS, 3, 0), &[]);
-    // The verifier is the last thing there.
+    // The verifier is at the end.
     let changed = |at: usize, to: u8| {
         let mut call = good.clone();
         call[at] = to;
@@ -257,7 +258,7 @@ fn rfc2203_5_3_3_4_bodies_that_do_not_fit_are_garbage() {
         );
         let bare = client.message_with((program::NFS, 3, 0), |_| vec![1, 2]);
         assert_eq!(client.send(&bare), Some(Err(GARBAGE)), "no number");
-        // However much of it comes.
+        // Truncated at any length.
         for len in 0..200 {
             let call = client.message((program::NFS, 3, 1), &[0; 60]);
             if len + 4 < call.len() {
@@ -315,7 +316,7 @@ fn a_full_table_lets_go_of_what_idles_and_of_the_greedy_first() {
         assert!(alive(&victim), "one that is made use of stays");
     }
     assert!(!alive(&idle));
-    // Those that wait for another token have their own bound.
+    // The bound for contexts that wait for another token is separate.
     let session = world.server.session();
     let more = || net::init(&session, GssProcedure::Init, &[], b"more").expect("taken");
     let first = more();
@@ -382,7 +383,7 @@ fn memory_is_claimed_for_what_a_call_asks_for_and_not_where_a_worker_answers() {
     let [attributes, read] = bounds(Service::None);
     assert!(attributes < 4 << 10, "{attributes}");
     assert!((1 << 19..(1 << 19) + (4 << 10)).contains(&read), "{read}");
-    // Those are not answered by the thread that claims.
+    // Such calls are not served by the lane, which reserves memory.
     for service in [Service::Integrity, Service::Privacy] {
         assert_eq!(bounds(service), [0, 0], "{service:?}");
     }

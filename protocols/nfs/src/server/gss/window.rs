@@ -1,15 +1,15 @@
-//! Which sequence numbers have come (RFC 2203 section 5.3.3.1).
+//! The window of sequence numbers (RFC 2203 section 5.3.3.1).
 
-/// A context's: the highest so far, and which of those just below it have come.
+/// The window of a context: its highest sequence number, and the ones below that have been seen.
 pub(super) struct Window {
     top: u32,
-    /// A bit for each number, by its remainder.
+    /// A bit for each number, indexed by the remainder.
     come: [u64; Window::SIZE as usize / 64],
 }
 
 impl Window {
-    /// How many numbers are told apart: as many calls as several connections of a client may have in flight, for
-    /// workers take them up in any order.
+    /// The size of the window: the number of calls that several connections of a client may have in
+    /// flight, because workers take them in any order.
     pub(super) const SIZE: u32 = 2048;
 
     pub(super) fn new() -> Window {
@@ -19,7 +19,7 @@ impl Window {
         }
     }
 
-    /// Takes `number` in: whether it is neither too old nor there already.
+    /// Records `number`; returns `false` if it is a duplicate or below the window.
     pub(super) fn admit(&mut self, number: u32) -> bool {
         if number > self.top {
             if number - self.top >= Window::SIZE {

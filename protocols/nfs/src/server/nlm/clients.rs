@@ -1,10 +1,11 @@
-//! The clients of NLM, and the files that each has locked.
+//! NLM's clients, and the files that each has locked.
 //!
-//! A client is the name that it gives itself, at the address that it comes from: of what it says of
-//! itself nothing is proved, and a host frees no locks but its own. Names are bounded for each
-//! peer, and so are the files; a name that has nothing locked is forgotten after a while.
+//! A client is identified by the name that it claims and its address: the name is not proved, but a
+//! host can release only its own locks. The number of names and of files is bounded for each peer.
+//! A name without locks is forgotten after a while.
 //!
-//! Lock order: the one mutex here is held for a look-up, and across the question whether a file is locked at all.
+//! Lock order: the only mutex is held for look-ups, and while the lock table is asked whether a
+//! file has any locks.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,10 +15,10 @@ use std::time::Duration;
 use vfs::lock::Owner;
 use vfs::{Account, Charge, Node, NodeId, Quota};
 
-/// A client: its address, and the name that it gives itself.
+/// A client: its address and the name that it claims.
 pub(super) type Name = (Option<IpAddr>, Box<[u8]>);
 
-/// All that have locked something.
+/// All clients that have requested a lock.
 pub(in crate::server) struct Clients {
     table: Mutex<Table>,
     names: Arc<Quota>,
@@ -27,7 +28,7 @@ pub(in crate::server) struct Clients {
 #[derive(Default)]
 struct Table {
     by_name: HashMap<Name, u64>,
-    /// By their numbers in the lock table.
+    /// By client number in the lock table.
     clients: HashMap<u64, Client>,
 }
 
@@ -35,7 +36,7 @@ struct Client {
     name: Name,
     peer: Account,
     locked: HashMap<NodeId, (Arc<dyn Node>, Charge)>,
-    /// When it last asked for a lock.
+    /// The time of the latest lock request.
     used: Duration,
     _charge: Charge,
 }
@@ -44,19 +45,20 @@ impl Default for Clients {
     fn default() -> Clients {
         Clients {
             table: Mutex::default(),
-            // Each is a machine, or pretends to be; a peer may be many behind one address.
+            // Each is a machine, or claims to be; one peer may be many machines that share an
+            // address.
             names: Quota::new(4096, 1024, 512),
-            // Each keeps a node from being forgotten.
+            // Each pins a node in memory.
             files: Quota::new(1 << 16, 1 << 14, 128),
         }
     }
 }
 
 impl Clients {
-    /// How long a client without locks is known: it often locks again.
+    /// The time for which a client without locks is remembered: it often locks again.
     pub(super) const IDLE: Duration = Duration::from_secs(300);
 
-    /// The number of the client of this name; nothing if there are too many.
+    /// Returns the number of the client with this name; `None` if there are too many clients.
     pub(super) fn number(&self, name: Name, peer: &Account, now: Duration) -> Option<u64> {
         let table = &mut *self.lock();
         if let Some(number) = table.by_name.get(&name) {
@@ -86,7 +88,7 @@ impl Clients {
         Some(number)
     }
 
-    /// Whether the client of this name may have locked anything.
+    /// Returns whether the client with this name may hold locks.
     pub(super) fn holds(&self, name: &Name) -> bool {
         let table = self.lock();
         let client = table.by_name.get(name);
@@ -94,7 +96,8 @@ impl Clients {
         client.is_some_and(|client| !client.locked.is_empty())
     }
 
-    /// The client is about to lock `node`: whether there is room for that, and such a client.
+    /// Records that the client may lock `node`. Returns `false` if the client is unknown or the
+    /// table is full.
     pub(super) fn hold(&self, number: u64, node: &Arc<dyn Node>) -> bool {
         let mut table = self.lock();
         let Some(client) = table.clients.get_mut(&number) else {
@@ -110,7 +113,7 @@ impl Clients {
         true
     }
 
-    /// Forgets that the client may have locked a node, if that `is_free`.
+    /// Forgets that the client may have locked a node, if `is_free` returns `true`.
     pub(super) fn settle(&self, number: u64, node: NodeId, is_free: impl FnOnce() -> bool) {
         let mut table = self.lock();
         let Some(client) = table.clients.get_mut(&number) else {
@@ -121,8 +124,8 @@ impl Clients {
         drop(gone);
     }
 
-    /// Forgets a client: its number, and what it may have locked. Linux calls itself by its host name when it locks, and by its
-    /// full name when it has restarted.
+    /// Removes a client, and returns its number and the nodes that it may have locked. Linux sends
+    /// its host name in lock calls, and its full name in notifications of a restart.
     pub(super) fn remove(
         &self,
         addr: Option<IpAddr>,
@@ -137,14 +140,14 @@ impl Clients {
         Some((number, nodes.collect()))
     }
 
-    /// Forgets the clients that have had nothing locked for a while.
+    /// Removes the clients that have had no locks for [`Clients::IDLE`].
     pub(super) fn expire(&self, now: Duration) {
         self.lock().forget(|client| {
             client.locked.is_empty() && now.saturating_sub(client.used) >= Clients::IDLE
         });
     }
 
-    /// How many there are.
+    /// Returns the number of clients.
     #[cfg(test)]
     fn len(&self) -> usize {
         let table = self.lock();

@@ -1,19 +1,22 @@
-//! NLM v4 and NSM: v3's locks, in the table that all protocols share.
+//! NLM v4 and NSM: v3's locks, in the lock table that all protocols share.
 //!
-//! A client is who it says to be (`caller_name`), at the address that it comes from, by whatever
-//! connection: locks outlive connections, and go when the client says from there that it has
-//! restarted (SM_NOTIFY, FREE_ALL) or unlocks them.
+//! A client is identified by the name that it claims (`caller_name`) and its address, over any
+//! connection. Its locks outlive connections. They are released when the client unlocks them, or
+//! when it reports its restart from the same address (SM_NOTIFY, FREE_ALL).
 //!
-//! A LOCK that has to wait is not answered with `BLOCKED` at once, for then the server would have to call the client
-//! when it is granted, where nothing may lead: through a NAT, out of a container. Its reply is held back instead, for
-//! two minutes, and then is `BLOCKED`: Linux asks again half a minute later. So what waits a short time is granted when it
-//! can be, and signals reach the client's process when the reply does.
+//! A LOCK that must wait is not answered with `BLOCKED` at once, because then the server would have
+//! to call the client when it grants the lock, which NAT or a container may make impossible.
+//! Instead the reply is delayed for up to two minutes, and is `BLOCKED` after that; Linux retries
+//! half a minute later. So a short wait ends as soon as the lock is free, and the client's process
+//! can be interrupted when the reply arrives.
 //!
-//! After a restart of its own the server has its clients told, by whoever drives it (`recovery`).
+//! After the server's own restart, the driver notifies the clients (`recovery`).
 //!
-//! The procedures that are answered by a call in the other direction (`*_MSG`, macOS's) have that made by the same.
+//! The asynchronous procedures (`*_MSG`, used by macOS) are answered by a call to the client, which
+//! the driver makes as well.
 //!
-//! What it lacks on purpose: GRANTED, as said above; share reservations, which nobody but DOS asks v3 for.
+//! Deliberately absent: GRANTED, for the reason above, and share reservations, which only DOS
+//! clients of v3 use.
 
 mod clients;
 mod recovery;
@@ -39,24 +42,24 @@ use crate::nlm::{
 use crate::nsm;
 use crate::rpc::Refusal;
 
-/// A call of NLM v4 to a client: the answer to one that it made.
+/// An NLM v4 call to a client: the result of its asynchronous call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallBack {
-    /// Where the client is. Its portmapper knows the rest.
+    /// The client's address; its portmapper reports the port.
     pub addr: IpAddr,
-    /// Which procedure.
+    /// The procedure of the call.
     pub procedure: Procedure,
-    /// Its arguments, as they travel.
+    /// The encoded arguments.
     pub arguments: Vec<u8>,
 }
 
-/// Answers a call of NLM.
+/// Serves an NLM call.
 pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     use Procedure as P;
     let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     let addr = turn.call.addr();
     if addr.is_none() && (P::TestMsg as u32..=P::UnlockMsg as u32).contains(&(procedure as u32)) {
-        // Whoever has no address is not called.
+        // A client without an address cannot be called.
         return Err(Refusal::ProcedureUnavailable.into());
     }
     let (answer, call) = match procedure {
@@ -100,7 +103,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Results as they travel.
+/// Encoded results.
 type Answer = Result<Vec<u8>, Stop>;
 
 fn bytes<'a>(results: &impl Xdr<'a>) -> Vec<u8> {
@@ -109,7 +112,7 @@ fn bytes<'a>(results: &impl Xdr<'a>) -> Vec<u8> {
     bytes
 }
 
-/// Answers a call of NSM.
+/// Serves an NSM call.
 pub(super) fn serve_nsm(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     let procedure = nsm::Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
@@ -121,7 +124,7 @@ pub(super) fn serve_nsm(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop>
     }
 }
 
-/// A lock that is asked for or given back.
+/// A lock that a client requests, tests or unlocks.
 struct Asked {
     node: Arc<dyn Node>,
     lock: Lock,
@@ -157,7 +160,7 @@ impl Turn<'_> {
         }))
     }
 
-    /// The client of a LOCK that is `monitored` is told when this server restarts.
+    /// Serves LOCK and NM_LOCK. A `monitored` client is notified when this server restarts.
     fn lock(&mut self, monitored: bool) -> Answer {
         let args: LockArgs<'_> = self.take()?;
         let may = self.may_lock(args.lock.caller, args.reclaim);
@@ -185,14 +188,14 @@ impl Turn<'_> {
         }))
     }
 
-    /// Locks, or answers that it would have to wait; with [`Wait::Yes`], does.
+    /// Requests the lock. Without [`Wait::Yes`], returns `DENIED` if it would have to wait.
     fn try_lock(&self, asked: &Asked, wait: Wait) -> Result<Status, Fault> {
         let locks = &self.server.export.locks;
         locks.lock(&self.cx(), &*asked.node, asked.lock.clone(), wait)?;
         Ok(Status::Granted)
     }
 
-    /// Takes the owner's locks off the range.
+    /// Unlocks the range for the owner.
     fn give_back(&self, asked: &Asked) -> Result<Status, Fault> {
         let (locks, lock) = (&self.server.export.locks, &asked.lock);
         let (start, end) = (lock.start, lock.end);
@@ -211,7 +214,8 @@ impl Turn<'_> {
         let args: CancelArgs<'_> = self.take()?;
         let status = match self.asked(&args.lock, args.exclusive) {
             Ok(asked) => {
-                // One that was granted meanwhile is unlocked by the client, which knows of it or asks for that.
+                // If the lock was granted meanwhile, the client knows from the reply, or unlocks
+                // it.
                 self.server.waiting.cancel(&asked.lock.owner);
                 Status::Granted
             }
@@ -227,7 +231,7 @@ impl Turn<'_> {
         let args: UnlockArgs<'_> = self.take()?;
         let status = match self.asked(&args.lock, false) {
             Ok(asked) => {
-                // What a process that was killed has waited for, it wants no more.
+                // A killed process unlocks: cancel the LOCK that it was waiting for as well.
                 self.server.waiting.cancel(&asked.lock.owner);
                 let status = self.give_back(&asked).or_else(Fault::status)?;
                 self.settle(&asked, status);
@@ -241,7 +245,7 @@ impl Turn<'_> {
         }))
     }
 
-    /// The lock that a client means.
+    /// Returns the node and lock that the arguments describe.
     fn asked(&self, lock: &crate::nlm::Lock<'_>, exclusive: bool) -> Result<Asked, Fault> {
         if lock.caller.len() > MAX_NAME || lock.owner.len() > MAX_OBJECT {
             return Err(Fault::Status(Status::Failed));
@@ -281,7 +285,7 @@ impl Turn<'_> {
         })
     }
 
-    /// Who may neither read nor write a file, nor owns it, may not lock it.
+    /// Checks access: a caller must be able to read or write the file, or own it.
     fn check_access(&self, node: &Arc<dyn Node>) -> Result<(), Fault> {
         let cx = self.cx();
         let may = node.access(&cx, Access::READ | Access::WRITE)?;
@@ -294,7 +298,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Forgets the node, if nobody holds any lock of it that is known of.
+    /// Forgets that the client may have locked the node, if nobody holds a lock on it.
     fn settle(&self, asked: &Asked, status: Status) {
         let (client, node) = (asked.lock.owner.client, &asked.node);
         self.server.clients.settle(client, node.id(), || {
@@ -314,7 +318,7 @@ impl Turn<'_> {
         });
     }
 
-    /// A client has restarted: what it held is free.
+    /// Releases the locks of a client that has restarted.
     fn restarted(&self, name: &[u8]) {
         static RESTARTED: LogLimit<Option<PeerKey>> = LogLimit::new();
         let Some((client, nodes)) = self.server.clients.remove(self.call.addr(), name) else {
@@ -325,7 +329,8 @@ impl Turn<'_> {
             tracing::info!(%client, suppressed, "restarted: its locks are free");
         }
         self.server.waiting.cancel_all_of(client);
-        // Whoever says so: it may be another address of the client's, which may do less.
+        // As root: the notification may come from another user at the client's address, who may
+        // have less access.
         let call = Call::detached();
         for node in nodes {
             let locks = &self.server.export.locks;
@@ -335,13 +340,14 @@ impl Turn<'_> {
     }
 }
 
-/// An owner's bytes, without its process; nothing of one of another protocol's that is too short for it.
+/// Returns the owner's bytes without the process; empty for an owner of another protocol that is
+/// too short.
 fn owner_of(held: &Lock) -> &[u8] {
     let id = &held.owner.id;
     &id[..id.len().saturating_sub(4).min(MAX_OBJECT)]
 }
 
-/// Why a lock is not got.
+/// The reason for which a lock is not granted.
 enum Fault {
     Status(Status),
     Later(Stop),

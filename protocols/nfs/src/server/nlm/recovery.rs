@@ -1,12 +1,14 @@
-//! The server's own restart (X/Open XNFS chapter 11): who has locks is on record, and is told by whoever drives the server
-//! ([`Server::to_notify`]). A client that was told says again what it had locked, and until it has had time for that nobody
-//! gets anything else, be it by v4; nor does a client of v3 while those of v4 reclaim. Without anybody who can be told there
-//! is no such time of grace. Only who is on record reclaims: others may have got since what they had.
+//! Recovery of locks after a restart of the server (X/Open XNFS chapter 11). Stable storage lists
+//! the clients with locks, and the driver notifies them ([`Server::to_notify`]). A notified client
+//! reclaims its locks. Until it has had time to do so no new locks are granted, also not by v4; nor
+//! to clients of v3 while those of v4 reclaim. There is no such grace period if no client is
+//! listed. Only a listed client may reclaim, because others may have been granted locks that
+//! conflict with what an unlisted one claims.
 //!
-//! Who comes from this host, or from no address, is not on record: to call it would be to call ourselves, or the host's side
-//! of a virtual machine's network.
+//! A client at a loopback address or without an address is not listed: to call it would be to call
+//! this host, or the host's side of a virtual machine's network.
 //!
-//! Lock order: the one mutex here, then the clients'; held across writing a record.
+//! Lock order: the only mutex here, then that of `clients`. It is held while a record is written.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,17 +23,17 @@ use crate::nlm::Status;
 use crate::server::v4::state::Stable;
 use crate::server::{Server, Stop, Turn};
 
-/// A client that had locks when the server was there last.
+/// A client that had locks during an earlier run of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Monitored {
-    /// What it calls itself.
+    /// The name that it claims.
     pub name: Box<[u8]>,
-    /// Where it was.
+    /// Its address.
     pub addr: IpAddr,
 }
 
 impl Monitored {
-    /// Its record: an address of IPv6, and the name.
+    /// Returns its stable record: an IPv6 address, then the name.
     fn record(&self) -> Box<[u8]> {
         let addr = match self.addr {
             IpAddr::V4(addr) => addr.to_ipv6_mapped(),
@@ -53,34 +55,36 @@ impl Monitored {
     }
 }
 
-/// Who is on record.
+/// The clients on stable storage.
 pub(in crate::server) struct Recovery {
     stable: Arc<dyn Stable>,
-    /// Those of an earlier start.
+    /// The clients of an earlier run.
     listed: HashSet<Name>,
     kept: Mutex<Kept>,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// When each last locked something.
+    /// The time of the latest lock request of each client.
     now: HashMap<Name, Duration>,
-    /// Of an earlier start, and not forgotten yet.
+    /// The clients of an earlier run that are still on stable storage.
     earlier: Vec<Monitored>,
 }
 
 impl Recovery {
-    /// For how long those who may be told are waited for: several tries of a second each.
+    /// The duration of the grace period for clients to be notified: several attempts of a second
+    /// each.
     pub(in crate::server) const TELLING: Duration = Duration::from_secs(10);
 
-    /// How many clients are on record, and how many of one address. Each is a record on a disk.
+    /// The maximum number of clients on stable storage, and of those at one address. Each is a file
+    /// on disk.
     const MOST: usize = 4096;
     const MOST_OF_AN_ADDRESS: usize = 256;
 
-    /// How many records are forgotten at a time: each is a commit to a disk.
+    /// The maximum number of records removed at a time: each is a commit to disk.
     const AT_ONCE: usize = 16;
 
-    /// Goes on with what `stable` has.
+    /// Reads the records in `stable`.
     pub(in crate::server) fn new(stable: Arc<dyn Stable>) -> Recovery {
         let records = stable.list();
         let earlier: Vec<_> = records
@@ -97,13 +101,14 @@ impl Recovery {
         }
     }
 
-    /// Whether anybody has something to reclaim.
+    /// Returns whether any client may reclaim locks.
     pub(in crate::server) fn is_needed(&self) -> bool {
         !self.listed.is_empty()
     }
 
-    /// Puts a client on record, which may take a disk's time: `WOULD_BLOCK` unless there is
-    /// patience for that. A client for which there is no room cannot reclaim.
+    /// Records a client on stable storage, which may wait for the disk. Returns `WOULD_BLOCK` if
+    /// that is necessary and `may_wait` is false. A client for which there is no room cannot
+    /// reclaim.
     fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
         let mut kept = self.kept();
         let name = client.name();
@@ -118,7 +123,7 @@ impl Recovery {
         if !may_wait {
             return Err(Errno::WOULD_BLOCK);
         }
-        // What cannot be written is said by whoever writes, and cannot be reclaimed.
+        // The storage logs a failure to write; the client then cannot reclaim.
         if self.stable.put(&client.record()).is_ok() {
             kept.earlier.retain(|earlier| *earlier != client);
             kept.now.insert(name, now);
@@ -126,7 +131,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Forgets who has had nothing for a while and, when grace is over, who did not come back.
+    /// Removes the clients that have had no locks for a while and, after the grace period, those of
+    /// an earlier run that did not return.
     fn tend(&self, clients: &Clients, now: Duration, in_grace: bool) {
         let mut kept = self.kept();
         let idle = kept
@@ -156,22 +162,23 @@ impl Recovery {
 }
 
 impl Server {
-    /// NLM's clients that had locks at an earlier start: to be told of this one, by SM_NOTIFY of [`Server::nsm_state`].
+    /// Returns the NLM clients that had locks during an earlier run: to be notified of this one by
+    /// SM_NOTIFY with [`Server::nsm_state`].
     pub fn to_notify(&self) -> Vec<Monitored> {
         self.recovery.kept().earlier.clone()
     }
 
-    /// A client has been told: it is given a lease's time to say what it had.
+    /// Reports that a client has been notified: extends the grace period to a lease time from now.
     pub fn notified(&self) {
         self.state.hold_locks(self.options.lease);
     }
 
-    /// Which of its lives this is, as NSM counts them: odd while it lives.
+    /// Returns this run's NSM state number, which is odd while the server is up.
     pub fn nsm_state(&self) -> i32 {
         (self.options.boot << 1 | 1) as i32
     }
 
-    /// Does what time asks for of NLM's records.
+    /// Maintains the NLM clients and their records.
     pub(in crate::server) fn tend_monitored(&self) {
         let (now, in_grace) = ((self.options.clock)(), self.state.locks_in_grace());
         self.recovery.tend(&self.clients, now, in_grace);
@@ -180,7 +187,7 @@ impl Server {
 }
 
 impl Turn<'_> {
-    /// Whether the client `name` may have a lock, as one that it had at an earlier start or not.
+    /// Returns whether the client `name` may be granted a lock, reclaimed or new.
     pub(super) fn may_lock(&self, name: &[u8], reclaim: bool) -> Result<(), Status> {
         let listed = || {
             let name = (self.call.addr(), name.into());
@@ -193,7 +200,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Puts the client `name` on record, before it has any lock.
+    /// Records the client `name` before it is granted a lock.
     pub(super) fn monitor(&self, name: &[u8]) -> Result<(), Stop> {
         let addr = self.call.addr().filter(|addr| !addr.is_loopback());
         let Some(addr) = addr else {

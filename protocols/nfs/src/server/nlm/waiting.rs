@@ -1,4 +1,4 @@
-//! LOCKs that wait.
+//! Blocking LOCK calls.
 
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
@@ -11,15 +11,16 @@ use super::{Asked, Fault};
 use crate::nlm::Status;
 use crate::server::{Stop, Turn};
 
-/// How long a reply is held back: Linux complains that a server does not answer after three minutes and a half.
+/// The maximum delay of a reply: Linux reports a server that does not answer for three and a half
+/// minutes.
 const HOLD: Duration = Duration::from_secs(120);
 
-/// Those that wait, of all clients.
+/// The waiting LOCKs of all clients.
 #[derive(Default)]
 pub(in crate::server) struct Waiting(Mutex<Vec<Waiter>>);
 
 struct Waiter {
-    /// What it came by: a connection and its id.
+    /// The connection and the XID of the call.
     name: (u64, u32),
     owner: Owner,
     peer: Account,
@@ -29,18 +30,18 @@ struct Waiter {
 }
 
 impl Waiting {
-    /// How many there may be: a few for each of many clients.
+    /// The maximum number of waiting LOCKs: a few for each of many clients.
     const MOST: usize = 4096;
 
-    /// How many there may be of one peer.
+    /// The maximum number of waiting LOCKs of one peer.
     const MOST_OF_A_PEER: usize = 1024;
 
-    /// The owner wants no lock any more that it waits for: a process waits for one at a time.
+    /// Cancels the waiting LOCK of `owner`; a process waits for one lock at a time.
     pub(super) fn cancel(&self, owner: &Owner) {
         self.cancel_those(|waiter| waiter.owner == *owner);
     }
 
-    /// Nobody of this client wants any.
+    /// Cancels all waiting LOCKs of a client.
     pub(super) fn cancel_all_of(&self, client: u64) {
         self.cancel_those(|waiter| waiter.owner.client == client);
     }
@@ -64,21 +65,22 @@ impl Waiting {
     }
 }
 
-/// Where a LOCK stands that comes, or comes again.
+/// The state of a LOCK that cannot be granted at once.
 enum Stand {
-    /// It may wait for so long.
+    /// It may wait for this long.
     Left(Duration),
-    /// It has waited long enough.
+    /// It has waited for the maximum time, or too many are waiting.
     Over,
-    /// The client has sent it again, and the first one waits.
+    /// It is a retransmission, and the first transmission is waiting.
     Doubled,
 }
 
 impl Turn<'_> {
-    /// Locks, and waits for it.
+    /// Locks, waiting if necessary.
     pub(super) fn wait_for(&self, asked: &Asked) -> Result<Status, Stop> {
         let waker = self.call.waker();
-        // Whoever need not wait is done. One that has waited waits no more in the table either.
+        // Done if no wait is necessary. A LOCK that has waited leaves the lock table's queue in
+        // this case too.
         let tried = match self.try_lock(asked, Wait::InTurn).or_else(Fault::status)? {
             Status::Granted if self.is_cancelled(waker) => {
                 self.give_back(asked).or_else(Fault::status)?;

@@ -1,4 +1,4 @@
-//! The NFS_ACL program: ACLs for clients of v3. Where the source has none there is no such program.
+//! The NFS_ACL program: ACLs for v3 clients. Unavailable if the source has no ACLs.
 
 use vfs::{Level, Want};
 
@@ -10,7 +10,7 @@ use crate::v3::{
     AclItem, AclList, AclProcedure, Attributes, GetAclArgs, GetAclOk, SetAclArgs, Status, acl_mask,
 };
 
-/// Answers a call of NFS_ACL.
+/// Serves an NFS_ACL call.
 pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     if turn.server.capabilities.acl == Level::None {
         return Err(Refusal::ProgramUnavailable.into());

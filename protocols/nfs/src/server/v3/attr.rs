@@ -43,7 +43,7 @@ impl Turn<'_> {
             });
         }
         let done = match node.setattr(&self.cx(), set) {
-            // It may be open for writing, as with WRITE.
+            // The file may be open for writing, as for WRITE.
             Err(Errno::EACCES) if set.size.is_some() => {
                 let file = self.server.file(&self.cx(), node, OpenFlags::WRITE)?;
                 file.setattr(&self.cx(), set)
@@ -71,7 +71,7 @@ impl Turn<'_> {
     }
 }
 
-/// What ACCESS calls it that a caller may do `may`.
+/// Returns the ACCESS bits that correspond to `may`.
 fn granted(may: Access, kind: Kind) -> u32 {
     let mut granted = 0;
     let mut grant = |when: bool, bits: u32| {

@@ -23,7 +23,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn fsinfo(&self, object: Handle) -> Answered<FsInfoOk, Option<Attributes>> {
-        /// A page of every client is a multiple of it.
+        /// All clients' page sizes are multiples of it.
         const MULTIPLE: u32 = 4096;
         let most = self.server.options.max_io;
         self.with(self.object(&object), |node| {
@@ -35,7 +35,7 @@ impl Turn<'_> {
                 write_max: most,
                 write_preferred: most,
                 write_multiple: MULTIPLE,
-                // Some hundred entries, with all that LOOKUP tells of each.
+                // Some hundred entries with the attributes and handles of READDIRPLUS.
                 dir_preferred: most.min(64 << 10),
                 max_file_size: i64::MAX as u64,
                 time_delta: Time { sec: 0, nsec: 1 },

@@ -20,7 +20,7 @@ impl Turn<'_> {
         self.fill(node, |turn, node| turn.read_into_reply(node, &args))
     }
 
-    /// The data goes where it belongs at once; what stands before it is known when it has come.
+    /// Reads the data directly into the reply; the header before the data is filled in afterwards.
     fn read_into_reply(&mut self, node: &Arc<dyn Node>, args: &ReadArgs) -> Tried<()> {
         check_file(node)?;
         let cx = vfs::Cx {
@@ -34,7 +34,7 @@ impl Turn<'_> {
         let room = self.out.room().saturating_sub(3);
         let most = args.count.min(self.server.options.max_io) as usize;
         let len = most.min(room);
-        // Nothing is behind where files cannot go.
+        // No data is beyond the largest file offset.
         let count = match i64::try_from(args.offset) {
             Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.out)?,
             _ => 0,
@@ -49,7 +49,7 @@ impl Turn<'_> {
     pub(super) fn write(&mut self) -> Result<(), Stop> {
         let args: WriteArgs<'_> = self.take()?;
         let len = args.data.len().min(args.count as usize);
-        // The data is the last of the arguments.
+        // The data are the last argument.
         let end = self.arguments.position();
         let start = end - args.data.len() - padding(args.data.len());
         let mut wcc = Wcc::default();
@@ -135,14 +135,14 @@ fn check_file(node: &Arc<dyn Node>) -> Tried<()> {
     }
 }
 
-/// What stands before the data of a READ.
+/// The part of a READ's results that precedes the data.
 struct ReadHead {
     bytes: [u8; ReadHead::SIZE],
     len: usize,
 }
 
 impl ReadHead {
-    /// Status, attributes, count, end of file, and the count again.
+    /// Status, attributes, count, end of file, and the length of the data.
     const SIZE: usize = 4 + 4 + 84 + 4 + 4 + 4;
 
     fn new(attr: &Attr, count: usize, offset: u64) -> ReadHead {

@@ -1,4 +1,4 @@
-//! What makes nodes: CREATE, MKDIR, SYMLINK, MKNOD.
+//! CREATE, MKDIR, SYMLINK, MKNOD.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Turn<'_> {
     pub(super) fn symlink(&self, args: SymlinkArgs<'_>) -> Answered<CreateOk, Wcc> {
         self.made(&args.place, |dir, name| {
             check_target(args.target)?;
-            // It has no mode of its own, whatever a client says.
+            // A symbolic link has no mode of its own; the client's is ignored.
             let set = SetAttributes {
                 mode: Some(0o777),
                 ..args.attributes
@@ -65,7 +65,7 @@ impl Turn<'_> {
         self.made(place, |dir, name| Ok(self.make_new(dir, name, what, set)?))
     }
 
-    /// What `make` makes at `place`, as a client is told.
+    /// Creates a node at `place` with `make`, and returns the results for the client.
     fn made(
         &self,
         place: &NameArgs<'_>,
@@ -100,7 +100,7 @@ impl Turn<'_> {
         Ok(entry)
     }
 
-    /// Makes a file, and keeps it open: what made it will want to write, whatever its mode allows.
+    /// Creates a file, and caches it open: its creator may write to it regardless of its mode.
     fn create_new(
         &self,
         dir: &Arc<dyn Node>,
@@ -117,7 +117,7 @@ impl Turn<'_> {
         Ok(entry)
     }
 
-    /// What is there already is as good: of the attributes only a size is for it.
+    /// UNCHECKED create of an existing file: of the attributes only a size is applied.
     fn take_existing(
         &self,
         dir: &Arc<dyn Node>,
@@ -169,12 +169,12 @@ impl Turn<'_> {
     }
 }
 
-/// The client has taken its umask off already.
+/// The mode of a new node, from which the client has already removed its umask.
 fn mode(set: &SetAttributes) -> Mode {
     Mode::exactly(set.mode.unwrap_or(0) & 0o7777)
 }
 
-/// What is left to be set of what was just made with its mode; nothing if that is all.
+/// Returns the attributes that remain to be set after a node was created; `None` if there are none.
 fn rest(set: &SetAttributes, made: &Attr) -> Option<SetAttr> {
     let set = SetAttr::from(set);
     let differs = |new: Option<u32>, is: u32| new.filter(|&new| new != is);
@@ -185,7 +185,7 @@ fn rest(set: &SetAttributes, made: &Attr) -> Option<SetAttr> {
         size: set
             .size
             .filter(|&size| made.kind == Kind::File && size != made.size),
-        // Being made is being changed now.
+        // A new node's times are already the current time.
         atime: set.atime.filter(|&time| time != SetTime::Now),
         mtime: set.mtime.filter(|&time| time != SetTime::Now),
         ..SetAttr::default()
@@ -193,9 +193,9 @@ fn rest(set: &SetAttributes, made: &Attr) -> Option<SetAttr> {
     (rest != SetAttr::default()).then_some(rest)
 }
 
-/// A symbolic link's target, as symlink(2) takes it.
+/// Checks the target of a symbolic link as symlink(2) does.
 fn check_target(target: &[u8]) -> vfs::Result<()> {
-    /// Linux's `PATH_MAX`, its NUL included.
+    /// Linux's `PATH_MAX` without its NUL.
     const MOST: usize = 4095;
     match target {
         b"" => Err(Errno::ENOENT),

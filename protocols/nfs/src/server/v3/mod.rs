@@ -1,8 +1,9 @@
-//! v3: a procedure a call (RFC 1813).
+//! NFS v3 procedures (RFC 1813).
 //!
-//! A procedure that changes something tells its directories' or file's attributes from before and behind (`wcc_data`),
-//! each by a call of the source of its own: others may have come between, which a client takes for a change by others.
-//! The change itself is the last thing that may answer `WOULD_BLOCK`; what follows it waits as long as it has to.
+//! A procedure that changes something reports the attributes before and after the change
+//! (`wcc_data`), each from a separate call to the source. Others may change the object in between;
+//! the client then sees a change by others. The change itself is the last step that may return
+//! `WOULD_BLOCK`; the steps after it wait as long as necessary.
 
 pub(super) mod acl;
 mod attr;
@@ -22,7 +23,7 @@ use super::{Stop, Turn};
 use crate::rpc::Refusal;
 use crate::v3::{Attributes, Handle, Outcome, Procedure, Status, Wcc};
 
-/// Answers a call of v3.
+/// Serves a v3 call.
 pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     use Procedure as P;
     let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
@@ -52,17 +53,17 @@ pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     }
 }
 
-/// What a procedure comes to.
+/// The result of a procedure.
 type Answered<T, F> = Result<Outcome<T, F>, Stop>;
 
-/// What a step of a procedure comes to.
+/// The result of a step of a procedure.
 type Tried<T> = Result<T, Fault>;
 
-/// Why a step comes to nothing.
+/// The reason for which a step fails.
 enum Fault {
     /// The procedure's status.
     Status(Status),
-    /// Not now.
+    /// The call is to be served again later.
     Later(Answer),
 }
 
@@ -82,7 +83,7 @@ impl From<Errno> for Fault {
     }
 }
 
-/// The outcome of `tried`; if it failed, what is told anyway is `rest`'s.
+/// Returns the outcome of `tried`; if it failed, with the results `rest` that accompany a failure.
 fn outcome<T, F>(tried: Tried<T>, rest: impl FnOnce() -> F) -> Answered<T, F> {
     match tried {
         Ok(value) => Ok(Outcome::Done(value)),
@@ -92,7 +93,7 @@ fn outcome<T, F>(tried: Tried<T>, rest: impl FnOnce() -> F) -> Answered<T, F> {
 }
 
 impl<'a> Turn<'a> {
-    /// As [`Turn::answer`], for what must not be done twice.
+    /// Serves a non-idempotent call as [`Turn::answer`], through the duplicate request cache.
     fn answer_once<'b, A: Xdr<'a>, R: Xdr<'b>>(
         &mut self,
         procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
@@ -109,7 +110,8 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// The context for what follows a change: it has to be told, whatever it takes.
+    /// Returns the context for the steps after a change: its results must be reported, however long
+    /// that takes.
     fn patient(&self) -> Cx<'_> {
         Cx {
             patience: Patience::Full,
@@ -117,13 +119,13 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The node that a client's handle names.
+    /// Returns the node of a client's handle.
     fn object(&self, handle: &Handle) -> Tried<Arc<dyn Node>> {
         let handle = FileHandle::read(handle.bytes()).ok_or(Status::Badhandle)?;
         Ok(self.server.node(&self.cx(), &handle)?)
     }
 
-    /// The directory that a client's handle names.
+    /// Returns the directory of a client's handle.
     fn directory(&self, handle: &Handle) -> Tried<Arc<dyn Node>> {
         let node = self.object(handle)?;
         if node.kind() != Kind::Directory {
@@ -132,19 +134,20 @@ impl<'a> Turn<'a> {
         Ok(node)
     }
 
-    /// What to call `node` to a client.
+    /// Returns the handle of `node` for clients.
     fn handle_of(&self, cx: &Cx<'_>, node: &Arc<dyn Node>) -> Tried<Handle> {
         let handle = self.server.handle(cx, node)?;
         Ok(Handle::new(&handle.bytes()).ok_or(Status::Serverfault)?)
     }
 
-    /// A node's attributes as of now, where there are any to be had quickly.
+    /// Returns a node's current attributes, if they are available without blocking.
     fn attributes(&self, node: &Arc<dyn Node>) -> Option<Attributes> {
         let attr = node.attr(&self.cx(), Want::STAT).ok()?;
         Some((&attr).into())
     }
 
-    /// Does `what` with what `found` is, if it is anything; its attributes are told if that fails.
+    /// Applies `what` to the node `found`. If that fails, the results contain the node's
+    /// attributes.
     fn with<T>(
         &self,
         found: Tried<Arc<dyn Node>>,
@@ -156,8 +159,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Has `fill` write results of `found` into the reply, of which nothing is left if that fails: then its attributes are
-    /// told.
+    /// Writes the results for `found` into the reply with `fill`. If that fails, discards them and
+    /// reports the status and the node's attributes.
     fn fill(
         &mut self,
         found: Tried<Arc<dyn Node>>,
@@ -177,7 +180,7 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Does `what` with what `found` is, if it is anything, and says what it was before and is behind it.
+    /// Applies `what` to the node `found`, and returns its attributes before and after.
     fn change<T>(
         &self,
         found: Tried<Arc<dyn Node>>,
@@ -199,7 +202,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// What a change may have made of `node`, which was `before`.
+    /// Returns the `wcc_data` of `node` after a change, with the attributes `before` it.
     fn wcc(&self, before: &Attr, node: &Arc<dyn Node>) -> Wcc {
         let after = node.attr(&self.patient(), Want::STAT).ok();
         Wcc {

@@ -1,4 +1,4 @@
-//! LOOKUP, READLINK, and what takes names away or moves them: REMOVE, RMDIR, RENAME, LINK.
+//! LOOKUP, READLINK, REMOVE, RMDIR, RENAME, LINK.
 
 use vfs::{Entry, Errno, Kind, Name, RenameFlags, Want};
 
@@ -123,7 +123,8 @@ impl Turn<'_> {
     }
 }
 
-/// A name that is there already, or that something is moved to: the dots are, but not to be moved or removed.
+/// Checks a name that must exist, or a rename's target: `EINVAL` for `.` and `..`, which cannot be
+/// moved or removed.
 fn existing(name: &[u8]) -> vfs::Result<Name<'_>> {
     Name::new(name).map_err(|errno| match errno {
         Errno::EEXIST => Errno::EINVAL,

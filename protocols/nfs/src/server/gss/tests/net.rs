@@ -1,4 +1,4 @@
-//! A mechanism that anybody can see through, and a client that speaks it.
+//! A mechanism without secrets, and a client for it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::rpc::{
 use crate::server::gss::{Accepted, Context, Flavor, Mechanism, Principal};
 use crate::server::{Connection, Options, Server};
 
-/// For how many seconds a context is good.
+/// The lifetime of a context, in seconds.
 pub(super) const LIFETIME: u64 = 3600;
 
-/// What arguments are called that cannot be read.
+/// `GARBAGE_ARGS`, for arguments that cannot be decoded.
 pub(super) const GARBAGE: u32 = 4;
 
 struct Fake;
 
-/// A context with whoever says its name: `more` asks for another token, nothing fails.
+/// A context whose token is the client's name: `more` requires another token, and no token fails.
 #[derive(Default)]
 struct FakeContext;
 
-/// Who signs or encrypts.
+/// The signer or encrypter.
 #[derive(Clone, Copy)]
 enum Side {
     Client = 1,
@@ -114,7 +114,7 @@ impl Context for FakeContext {
     }
 }
 
-/// A server, on a clock that the test turns.
+/// A server with a manual clock.
 pub(super) struct World {
     pub(super) server: Arc<Server>,
     clock: Arc<AtomicU64>,
@@ -134,17 +134,17 @@ impl World {
         World { server, clock }
     }
 
-    /// So many seconds pass, and what they ask for is done.
+    /// Advances the clock by `seconds`, and runs periodic maintenance.
     pub(super) fn pass(&self, seconds: u64) {
         self.clock.fetch_add(seconds, Ordering::SeqCst);
         self.server.tend();
     }
 }
 
-/// Results, or why there are none: `accept_stat`, or `auth_stat`.
+/// The results, or the `accept_stat` or `auth_stat` of an error.
 pub(super) type Replied = Result<Vec<u8>, u32>;
 
-/// A value as it travels.
+/// Encodes a value.
 pub(super) fn put<'a>(value: &impl Xdr<'a>) -> Vec<u8> {
     let mut bytes = Vec::new();
     value.put(&mut bytes);
@@ -156,7 +156,7 @@ pub(super) fn with_mark(body: &[u8]) -> Vec<u8> {
     [&mark.to_be_bytes(), body].concat()
 }
 
-/// The bytes of a call up to its verifier.
+/// Returns the bytes of a call up to its verifier.
 fn head(xid: u32, what: (u32, u32, u32), flavor: u32, credential: &[u8]) -> Vec<u8> {
     let mut head = Vec::new();
     for number in [xid, CALL, 2, what.0, what.1, what.2] {
@@ -185,7 +185,7 @@ fn serve(session: &Connection, message: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a reply says whose verifier is for `sequence`, or that of nobody.
+/// Decodes a reply whose verifier is for `sequence`, or AUTH_NONE.
 fn open(reply: &[u8], sequence: Option<u32>) -> Replied {
     assert_eq!(
         reply[..MARK],
@@ -212,12 +212,12 @@ fn open(reply: &[u8], sequence: Option<u32>) -> Replied {
     }
 }
 
-/// Sends a message that came from nowhere else.
+/// Sends a message without a peer address.
 pub(super) fn reply_of(session: &Connection, message: &[u8], sequence: Option<u32>) -> Replied {
     open(&serve(session, message), sequence)
 }
 
-/// A call of the super-user's by AUTH_SYS.
+/// Calls as root with AUTH_SYS.
 pub(super) fn plain(session: &Connection, what: (u32, u32, u32), arguments: &[u8]) -> Replied {
     let mut call = head(1, what, flavor::SYS, &[0; 20]);
     OpaqueAuth::NONE.put(&mut call);
@@ -225,7 +225,7 @@ pub(super) fn plain(session: &Connection, what: (u32, u32, u32), arguments: &[u8
     reply_of(session, &with_mark(&call), None)
 }
 
-/// What comes of a call for a context.
+/// The result of a context creation request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) handle: Vec<u8>,
@@ -234,7 +234,7 @@ pub(super) struct Made {
     pub(super) token: Vec<u8>,
 }
 
-/// A call for a context, by this procedure of NFS v3.
+/// Returns a context creation request, sent to this procedure of NFS v3.
 pub(super) fn init_message(
     how: GssProcedure,
     handle: &[u8],
@@ -256,7 +256,7 @@ pub(super) fn init(
     token: &[u8],
 ) -> Result<Made, u32> {
     let reply = serve(session, &init_message(how, handle, token, 0));
-    // A context that is there shows itself by its window.
+    // An established context's verifier signs the window.
     let denied = reply[MARK + 11] != 0;
     let is_signed = !denied && reply[MARK + 15] == flavor::GSS as u8;
     let results = open(&reply, is_signed.then_some(super::Window::SIZE))?;
@@ -282,7 +282,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// One of this name.
+    /// Creates a client with this name.
     pub(super) fn new(world: &World, name: &str, service: Service) -> Client {
         let session = world.server.session();
         let made = init(&session, GssProcedure::Init, &[], name.as_bytes()).expect("answered");
@@ -296,7 +296,7 @@ impl Client {
         }
     }
 
-    /// The same by another's context.
+    /// Returns the client with another's context.
     pub(super) fn with_handle(&self, handle: &[u8]) -> Client {
         Client {
             session: self.session.server.session(),
@@ -307,22 +307,22 @@ impl Client {
         }
     }
 
-    /// Leaves out so many sequence numbers.
+    /// Skips this many sequence numbers.
     pub(super) fn skip(&self, numbers: u32) {
         self.sequence.set(self.sequence.get() + numbers);
     }
 
-    /// The next call has the id of the last.
+    /// Makes the next call reuse the latest XID.
     pub(super) fn same_id(&self) {
         self.xid.set(self.xid.get() - 1);
     }
 
-    /// The id of the last call.
+    /// Returns the latest XID.
     pub(super) fn last_id(&self) -> u32 {
         self.xid.get()
     }
 
-    /// The id of the next is the one behind this.
+    /// Makes the next XID equal to `last`.
     pub(super) fn set_id(&self, last: u32) {
         self.xid.set(last - 1);
     }
@@ -346,14 +346,15 @@ impl Client {
         call
     }
 
-    /// A call as it travels, its number the next.
+    /// Returns an encoded call with the next sequence number.
     pub(super) fn message(&self, what: (u32, u32, u32), arguments: &[u8]) -> Vec<u8> {
         self.message_with(what, |sequence| {
             [&sequence.to_be_bytes(), arguments].concat()
         })
     }
 
-    /// A call whose body, before it is signed or encrypted, is what `body` makes of its number.
+    /// Returns a call whose body, before it is signed or encrypted, is `body` of its sequence
+    /// number.
     pub(super) fn message_with(
         &self,
         what: (u32, u32, u32),
@@ -372,12 +373,12 @@ impl Client {
         with_mark(&call)
     }
 
-    /// Sends a call; nothing if it is dropped.
+    /// Sends a call; `None` if it is dropped.
     pub(super) fn send(&self, message: &[u8]) -> Option<Replied> {
         self.sent(&self.session, message)
     }
 
-    /// Sends it by another connection.
+    /// Sends a call over another connection.
     pub(super) fn send_elsewhere(&self, world: &World, message: &[u8]) -> Option<Replied> {
         self.sent(&world.server.session(), message)
     }
@@ -387,7 +388,7 @@ impl Client {
         if reply.is_empty() {
             return None;
         }
-        // Where the number stands in a call.
+        // The offset of the sequence number in a call.
         let at = MARK + 6 * 4 + 8 + 8;
         let sequence = u32::from_be_bytes(*message[at..].first_chunk().expect("a number"));
         let results = match open(&reply, Some(sequence)) {
@@ -413,11 +414,11 @@ impl Client {
         Some(Ok(results.to_vec()))
     }
 
-    /// Sends what may be no call at all.
+    /// Sends bytes that may not be a call.
     pub(super) fn send_raw(&self, message: &[u8]) {
         let call = Call::detached();
         let message = Message::new(message);
-        // Whatever comes of it.
+        // Any outcome is accepted.
         drop(session::serve_patiently(
             &self.session,
             &call,
@@ -426,7 +427,7 @@ impl Client {
         ));
     }
 
-    /// Whether a call needs more patience.
+    /// Returns whether a call needs more patience.
     pub(super) fn would_block(&self, message: &[u8], patience: Patience) -> bool {
         let call = Call::detached();
         let message = Message::new(message);
@@ -441,7 +442,7 @@ impl Client {
         self.send(&message).expect("an answer")
     }
 
-    /// Gives its context up, by this procedure.
+    /// Destroys its context by a call of this procedure.
     pub(super) fn destroy(&self, procedure: u32) -> Replied {
         let what = (rpc::program::NFS, 3, procedure);
         let call = self.signed_head(GssProcedure::Destroy, what);

@@ -1,4 +1,4 @@
-//! Sessions and the ways to say who one is, by compounds (RFC 8881).
+//! Sessions and security flavors in compounds (RFC 8881).
 
 use memory::Memory;
 use vfs_testkit::clock;
@@ -25,7 +25,7 @@ fn compound(minor: u32, ops: &[Op<'_>]) -> Vec<u8> {
 
 const COMPOUND: (u32, u32, u32) = (program::NFS, 4, 1);
 
-/// The status of a compound, how many operations were answered, and the rest.
+/// Returns the status of a compound, the number of results, and the results.
 fn answered(reply: &[u8]) -> (Status, u32, XdrReader<'_>) {
     let mut from = XdrReader::new(reply);
     let status = Status::get(&mut from).expect("a status");
@@ -34,7 +34,7 @@ fn answered(reply: &[u8]) -> (Status, u32, XdrReader<'_>) {
     (status, count, from)
 }
 
-/// The first operation's result, which must be done.
+/// Returns the result of the first operation, which must succeed.
 fn first<'a, T: Xdr<'a>>(reply: &'a [u8]) -> T {
     let (status, _, mut from) = answered(reply);
     assert_eq!(status, Status::Ok);
@@ -54,7 +54,7 @@ fn rfc8881_2_10_6_a_slot_answers_again_what_it_answered_before_it_was_sealed() {
         rdma: None,
     };
     let world = world();
-    // As Linux: the machine's principal has the client, and each user calls as himself.
+    // As in Linux: the machine's principal owns the client ID, and users call as themselves.
     let machine = Client::new(&world, "nfs/client.example.org", Service::Integrity);
     let exchange = |by: &Client| {
         let op = Op::ExchangeId(ExchangeId {
@@ -143,7 +143,7 @@ fn rfc8881_2_6_3_1_who_says_too_little_is_told_of_the_ways() {
     let good = Client::new(&world, "root", Service::Integrity);
     let reply = good.call(COMPOUND, &ops).expect("results");
     assert_eq!(answered(&reply).0, ok);
-    // What is told: by MOUNT, and by v4.
+    // The flavors that MOUNT and v4 report.
     let (root, flavors) = root_of(&world);
     assert_eq!(flavors, [390_004]);
     made(&v3(&good, Procedure::Create, &create(root, b"file")));
