@@ -1,32 +1,33 @@
-//! MOUNT v3 (RFC 1813 appendix I): where a tree's root is, and who asked for it.
+//! MOUNT v3 (RFC 1813 appendix I): file handles of exported directories, and lists of exports and
+//! mounts.
 
 use wire::{Malformed, Put, Xdr, XdrReader, xdr_enum, xdr_struct};
 
 use crate::v3::{Handle, List};
 
-/// The longest path (`MNTPATHLEN`).
+/// The maximum length of a path (`MNTPATHLEN`).
 pub const MAX_PATH: usize = 1024;
 
 xdr_enum! {
-    /// The procedures.
+    /// The procedures, with their arguments and results.
     pub enum Procedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// A [`Path`] to a [`Mounted`].
+        /// Takes a [`Path`], returns a [`Mounted`].
         Mnt = 1,
-        /// Nothing to a [`List`] of [`Mount`].
+        /// Returns a [`List`] of [`Mount`].
         Dump = 2,
-        /// A [`Path`] to nothing.
+        /// Takes a [`Path`], returns no results.
         Umnt = 3,
-        /// Nothing to nothing.
+        /// Takes no arguments, returns no results.
         UmntAll = 4,
-        /// Nothing to a [`List`] of [`Export`].
+        /// Returns a [`List`] of [`Export`].
         Export = 5,
     }
 }
 
 xdr_enum! {
-    /// How MNT ended (`mountstat3`).
+    /// The status of MNT (`mountstat3`).
     #[allow(missing_docs)]
     pub enum Status {
         Ok = 0,
@@ -50,40 +51,40 @@ xdr_struct! {
         pub bytes: &'a [u8],
     }
 
-    /// What MNT answers if all is well (`mountres3_ok`).
+    /// The results of a successful MNT (`mountres3_ok`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct MountOk {
-        /// The root.
+        /// The root's handle.
         pub root: Handle,
-        /// By which flavors of RPC a caller may say who it is, the best first.
+        /// The accepted RPC security flavors, the preferred one first.
         pub flavors: Vec<u32>,
     }
 
-    /// Who has mounted what.
+    /// A mount of a client.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Mount<'a> {
         /// The client's name.
         pub host: &'a [u8],
-        /// What.
+        /// The path.
         pub path: &'a [u8],
     }
 
-    /// What may be mounted.
+    /// An export.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Export<'a> {
-        /// Where.
+        /// The path.
         pub path: &'a [u8],
-        /// By whom; nobody named is everybody.
+        /// The clients that it is exported to; empty for all clients.
         pub groups: List<&'a [u8]>,
     }
 }
 
-/// What MNT answers (`mountres3`).
+/// The results of MNT (`mountres3`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mounted {
-    /// It may.
+    /// Success.
     Done(MountOk),
-    /// It may not. Never with [`Status::Ok`].
+    /// Failure. The status is never [`Status::Ok`].
     Failed(Status),
 }
 

@@ -1,52 +1,55 @@
-//! NLM v4 (X/Open XNFS chapter 14, with the 64-bit ranges of RFC 1813 appendix II): v3's advisory locks.
+//! NLM v4 (X/Open XNFS chapter 14, with the 64-bit ranges of RFC 1813 appendix II): advisory locks
+//! for v3.
 
 use wire::{Malformed, Put, Xdr, XdrReader, xdr_enum, xdr_struct};
 
-/// The longest name of a client (`LM_MAXSTRLEN`).
+/// The maximum length of a client's name (`LM_MAXSTRLEN`).
 pub const MAX_NAME: usize = 1024;
 
-/// The longest opaque value (`MAXNETOBJ_SZ`).
+/// The maximum length of an opaque value (`MAXNETOBJ_SZ`).
 pub const MAX_OBJECT: usize = 1024;
 
 xdr_enum! {
-    /// The procedures. Those that end in `Msg` are answered by a call of their own in the other direction.
+    /// The procedures. Those that end in `Msg` are answered by a separate call in the other
+    /// direction, whose procedure ends in `Res`.
     #[allow(missing_docs)]
     pub enum Procedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// [`TestArgs`] to [`TestResult`].
+        /// Takes [`TestArgs`], returns [`TestResult`].
         Test = 1,
-        /// [`LockArgs`] to [`LockResult`].
+        /// Takes [`LockArgs`], returns [`LockResult`].
         Lock = 2,
-        /// [`CancelArgs`] to [`LockResult`].
+        /// Takes [`CancelArgs`], returns [`LockResult`].
         Cancel = 3,
-        /// [`UnlockArgs`] to [`LockResult`].
+        /// Takes [`UnlockArgs`], returns [`LockResult`].
         Unlock = 4,
-        /// A server's call to its client: [`TestArgs`] to [`LockResult`].
+        /// A call to the client: takes [`TestArgs`], returns [`LockResult`].
         Granted = 5,
-        /// The arguments of [`Procedure::Test`] to nothing, and so on.
+        /// Takes the arguments of [`Procedure::Test`], returns no results; the others accordingly.
         TestMsg = 6,
         LockMsg = 7,
         CancelMsg = 8,
         UnlockMsg = 9,
-        /// The results of [`Procedure::Test`] to nothing, and so on.
+        /// Takes the results of [`Procedure::Test`], returns no results; the others accordingly.
         TestRes = 11,
         LockRes = 12,
         CancelRes = 13,
         UnlockRes = 14,
-        /// [`ShareArgs`] to [`ShareResult`].
+        /// Takes [`ShareArgs`], returns [`ShareResult`].
         Share = 20,
-        /// [`ShareArgs`] to [`ShareResult`].
+        /// Takes [`ShareArgs`], returns [`ShareResult`].
         Unshare = 21,
-        /// [`LockArgs`] to [`LockResult`], of a client that tells nobody when it restarts.
+        /// Takes [`LockArgs`], returns [`LockResult`]; for clients that do not report their
+        /// restarts.
         NmLock = 22,
-        /// [`FreeArgs`] to nothing.
+        /// Takes [`FreeArgs`], returns no results.
         FreeAll = 23,
     }
 }
 
 xdr_enum! {
-    /// How it ended (`nlm4_stats`).
+    /// The status of a call (`nlm4_stats`).
     #[allow(missing_docs)]
     pub enum Status {
         Granted = 0,
@@ -63,152 +66,153 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// A range of a file, and whose it is or shall be (`nlm4_lock`).
+    /// A range of a file, and the owner of the lock (`nlm4_lock`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Lock<'a> {
-        /// The client's name for itself.
+        /// The name that the client claims.
         pub caller: &'a [u8],
         /// The file's handle.
         pub file: &'a [u8],
-        /// Which of the client's owners.
+        /// The lock owner within the client.
         pub owner: &'a [u8],
-        /// And which of its processes.
+        /// The process within the client.
         pub process: i32,
-        /// From where.
+        /// The offset of the first byte.
         pub offset: u64,
-        /// How many bytes; 0 is to the end.
+        /// The length in bytes; 0 for up to the end of the file.
         pub len: u64,
     }
 
-    /// TEST, and what GRANTED tells (`nlm4_testargs`).
+    /// The arguments of TEST and GRANTED (`nlm4_testargs`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct TestArgs<'a> {
-        /// The client's name for the call.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// Nobody else.
+        /// Whether the lock is exclusive.
         pub exclusive: bool,
-        /// What.
+        /// The lock.
         pub lock: Lock<'a>,
     }
 
-    /// LOCK (`nlm4_lockargs`).
+    /// The arguments of LOCK (`nlm4_lockargs`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockArgs<'a> {
-        /// The client's name for the call.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// Wait for it.
+        /// Whether to wait for the lock.
         pub block: bool,
-        /// Nobody else.
+        /// Whether the lock is exclusive.
         pub exclusive: bool,
-        /// What.
+        /// The lock.
         pub lock: Lock<'a>,
-        /// It had it before the server restarted.
+        /// Whether the client held the lock before the server restarted.
         pub reclaim: bool,
-        /// Which of the client's lives this is.
+        /// The client's NSM state number.
         pub state: i32,
     }
 
-    /// CANCEL (`nlm4_cancargs`): a LOCK that may wait.
+    /// The arguments of CANCEL (`nlm4_cancargs`), which ends a waiting LOCK.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CancelArgs<'a> {
-        /// The client's name for the call.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// As of the LOCK.
+        /// As in the LOCK.
         pub block: bool,
-        /// As of the LOCK.
+        /// As in the LOCK.
         pub exclusive: bool,
-        /// As of the LOCK.
+        /// As in the LOCK.
         pub lock: Lock<'a>,
     }
 
-    /// UNLOCK (`nlm4_unlockargs`).
+    /// The arguments of UNLOCK (`nlm4_unlockargs`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct UnlockArgs<'a> {
-        /// The client's name for the call.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// What.
+        /// The lock.
         pub lock: Lock<'a>,
     }
 
-    /// What LOCK, CANCEL, UNLOCK and GRANTED answer (`nlm4_res`).
+    /// The results of LOCK, CANCEL, UNLOCK and GRANTED (`nlm4_res`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockResult<'a> {
-        /// The call's.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// How it ended.
+        /// The status.
         pub status: Status,
     }
 
-    /// What is in the way (`nlm4_holder`).
+    /// A conflicting lock (`nlm4_holder`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Holder<'a> {
-        /// Nobody else.
+        /// Whether the lock is exclusive.
         pub exclusive: bool,
-        /// Which process.
+        /// The process that holds it.
         pub process: i32,
-        /// Which owner.
+        /// The owner.
         pub owner: &'a [u8],
-        /// From where.
+        /// The offset of the first byte.
         pub offset: u64,
-        /// How many bytes; 0 is to the end.
+        /// The length in bytes; 0 for up to the end of the file.
         pub len: u64,
     }
 
-    /// What TEST answers (`nlm4_testres`).
+    /// The results of TEST (`nlm4_testres`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct TestResult<'a> {
-        /// The call's.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// What is in the way.
+        /// The conflicting lock, if any.
         pub tested: Tested<'a>,
     }
 
-    /// SHARE and UNSHARE (`nlm4_shareargs`): DOS's reservations of whole files.
+    /// The arguments of SHARE and UNSHARE (`nlm4_shareargs`): DOS share reservations of whole
+    /// files.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShareArgs<'a> {
-        /// The client's name for the call.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// The client's name for itself.
+        /// The name that the client claims.
         pub caller: &'a [u8],
         /// The file's handle.
         pub file: &'a [u8],
-        /// Which of the client's owners.
+        /// The owner within the client.
         pub owner: &'a [u8],
-        /// What is denied to others.
+        /// The access that is denied to others.
         pub deny: u32,
-        /// What is wanted.
+        /// The access that is requested.
         pub access: u32,
-        /// It had it before the server restarted.
+        /// Whether the client held the reservation before the server restarted.
         pub reclaim: bool,
     }
 
-    /// What SHARE and UNSHARE answer (`nlm4_shareres`).
+    /// The results of SHARE and UNSHARE (`nlm4_shareres`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShareResult<'a> {
-        /// The call's.
+        /// The client's identifier of the call.
         pub cookie: &'a [u8],
-        /// How it ended.
+        /// The status.
         pub status: Status,
-        /// Nobody knows.
+        /// A sequence number without a defined use.
         pub sequence: i32,
     }
 
-    /// FREE_ALL (`nlm4_notify`): a client has restarted.
+    /// The arguments of FREE_ALL (`nlm4_notify`): a client has restarted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FreeArgs<'a> {
-        /// The client's name for itself.
+        /// The name that the client claims.
         pub caller: &'a [u8],
-        /// Which of its lives this is.
+        /// The client's NSM state number.
         pub state: i32,
     }
 }
 
-/// What a lock would meet (`nlm4_testrply`).
+/// The result of testing a lock (`nlm4_testrply`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tested<'a> {
-    /// This.
+    /// There is a conflicting lock.
     Denied(Holder<'a>),
-    /// Nothing, or nobody knows. Never [`Status::Denied`].
+    /// There is none, or the test failed. Never [`Status::Denied`].
     Other(Status),
 }
 

@@ -1,24 +1,25 @@
-//! NSM v1 (X/Open XNFS chapter 11): who has restarted, so that its locks are nobody's any more.
+//! NSM v1 (X/Open XNFS chapter 11): notifications of restarts, after which a client's locks are
+//! void.
 
 use wire::{xdr_enum, xdr_struct};
 
 xdr_enum! {
-    /// The procedures that a peer on another machine calls; the others are between daemons of one machine.
+    /// The procedures called by other hosts; the others are for daemons on the same host.
     pub enum Procedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// [`Changed`] to nothing.
+        /// [`Changed`], without results.
         Notify = 6,
     }
 }
 
 xdr_struct! {
-    /// NOTIFY (`stat_chge`).
+    /// The arguments of NOTIFY (`stat_chge`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Changed<'a> {
-        /// Whose: its name for itself.
+        /// The name that the restarted host claims.
         pub name: &'a [u8],
-        /// Which of its lives this is.
+        /// Its NSM state number.
         pub state: i32,
     }
 }

@@ -2,29 +2,29 @@
 
 use wire::{xdr_enum, xdr_struct};
 
-/// Its own port.
+/// The portmapper's port.
 pub const PORT: u16 = 111;
 
-/// TCP's number.
+/// The IP protocol number of TCP.
 pub const TCP: u32 = 6;
-/// UDP's number.
+/// The IP protocol number of UDP.
 pub const UDP: u32 = 17;
 
 xdr_enum! {
-    /// The procedures that are answered; the others change or forward what no client should.
+    /// The supported procedures; the others modify the registry or forward calls.
     pub enum Procedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// v2: a [`Mapping`] to its port, 0 if there is none. v3 and v4: a [`Binding`] to its address, empty if there is
-        /// none.
+        /// v2: takes a [`Mapping`], returns its port, 0 if not registered. v3 and v4: takes a
+        /// [`Binding`], returns its address, empty if not registered.
         GetPort = 3,
-        /// v2: nothing to a list of [`Mapping`]. v3 and v4: to one of [`Binding`].
+        /// Returns a list: v2 of [`Mapping`], v3 and v4 of [`Binding`].
         Dump = 4,
     }
 }
 
 xdr_struct! {
-    /// Where a program is, by v2 (`mapping`).
+    /// A registration in v2 (`mapping`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[allow(missing_docs)]
     pub struct Mapping {
@@ -35,7 +35,7 @@ xdr_struct! {
         pub port: u32,
     }
 
-    /// Where a program is, by v3 and v4 (`rpcb`).
+    /// A registration in v3 and v4 (`rpcb`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[allow(missing_docs)]
     pub struct Binding<'a> {
@@ -43,7 +43,7 @@ xdr_struct! {
         pub version: u32,
         /// `tcp`, `udp`, `tcp6` or `udp6`.
         pub netid: &'a [u8],
-        /// An address and two bytes of a port: `127.0.0.1.8.1`.
+        /// A universal address, with the two bytes of the port at the end: `127.0.0.1.8.1`.
         pub address: &'a [u8],
         pub owner: &'a [u8],
     }

@@ -1,89 +1,90 @@
-//! What answers tell, whatever the version.
+//! Results that v3 and v4 have in common.
 
 use vfs::{Attr, Kind, NodeId};
 
-/// Where a tree begins: nodes of its root's file system go by their own numbers.
+/// A mounted tree. Nodes of its root's file system keep their file ids.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tree {
     /// The root's file system.
     pub fsid: u64,
-    /// The preferred size of an I/O, bytes.
+    /// The preferred size of an I/O in bytes.
     pub blksize: u32,
 }
 
 impl Tree {
-    /// A node's number here: a server's is one of its file system only. 0 is nobody's.
+    /// Returns a node id that is unique in the tree: a file id is unique only in its file system.
+    /// Never 0.
     pub(super) fn node_id(self, fsid: u64, fileid: u64) -> NodeId {
         let id = match fsid == self.fsid {
             true => fileid,
-            // Far apart, so that file systems do not meet (the golden ratio's bits, as Fibonacci hashing
-            // has them).
+            // Spreads file systems apart so that their ids rarely collide (the golden ratio's bits,
+            // as in Fibonacci hashing).
             false => fileid ^ (fsid ^ self.fsid).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         };
         id.max(1)
     }
 }
 
-/// A node, with what the server tells of it: it need not tell all.
+/// A node with its handle and attributes, which a server may omit.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// What the server calls it.
+    /// Its file handle.
     pub handle: Option<Box<[u8]>>,
     /// Its attributes.
     pub attr: Option<Attr>,
 }
 
-/// What was read.
+/// The results of a read.
 #[derive(Clone, Copy)]
 pub struct ReadData<'r> {
     /// The bytes.
     pub data: &'r [u8],
-    /// Whether the file ends behind them.
+    /// Whether the data reach the end of the file.
     pub eof: bool,
 }
 
-/// What was written.
+/// The results of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// How many bytes.
+    /// The number of bytes.
     pub count: u32,
-    /// Whether they are durable already.
+    /// Whether they are on stable storage.
     pub durable: bool,
-    /// Differs from that of COMMIT if they were lost in between.
+    /// The write verifier: COMMIT returns another one if the data may have been lost in between.
     pub verifier: [u8; 8],
 }
 
-/// Some entries of a directory.
+/// A part of a directory's entries.
 pub struct Page<'r> {
-    /// To go on with.
+    /// The cookie verifier for the next request.
     pub verifier: [u8; 8],
-    /// The entries; in v3, dots among them.
+    /// The entries; in v3 they include `.` and `..`.
     pub entries: Vec<Listed<'r>>,
-    /// Whether there are no more.
+    /// Whether the directory has no more entries.
     pub eof: bool,
 }
 
-/// An entry.
+/// A directory entry.
 pub struct Listed<'r> {
     /// Its name.
     pub name: &'r [u8],
-    /// Its number.
+    /// Its node id.
     pub id: NodeId,
-    /// Where to go on behind it.
+    /// The cookie for continuing after it.
     pub cookie: u64,
-    /// What it is, if the server tells that much.
+    /// Its type, if the server returns it.
     pub kind: Option<Kind>,
     /// Its attributes.
     pub attr: Option<Attr>,
-    /// What the server calls it.
+    /// Its file handle.
     pub handle: Option<Box<[u8]>>,
 }
 
-/// The most bytes of one message.
+/// The maximum number of data bytes in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of a READ.
+    /// The maximum of a READ.
     pub read: u32,
-    /// Of a WRITE.
+    /// The maximum of a WRITE.
     pub write: u32,
 }

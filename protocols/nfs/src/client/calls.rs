@@ -1,4 +1,4 @@
-//! Calls in flight, by their ids, and replies to them (RFC 5531).
+//! Calls in flight by XID, and replies to them (RFC 5531).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,8 +11,8 @@ use super::v4::Backchannels;
 use super::{Ask, Credentials, Lands, Procedure};
 use crate::rpc::{self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record};
 
-/// A connection's calls. Each has a number here, small and used again, besides its id, which a call that is
-/// sent again over another connection keeps.
+/// The calls in flight on a connection. Each has a small number that is reused, besides its XID,
+/// which stays the same when the call is retransmitted over another connection.
 pub struct Calls {
     credentials: Credentials,
     most: usize,
@@ -26,42 +26,42 @@ pub struct Calls {
 struct Flight {
     awaited: bool,
     held: bool,
-    /// How its reply has to begin for its payload to be received apart.
+    /// The form of replies whose payload may be received separately.
     lands: Option<Lands>,
 }
 
-/// A reply whose payload may be received apart.
+/// A reply whose payload may be received separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Apart {
     /// The call's number.
     pub number: usize,
-    /// How many bytes stand before the payload.
+    /// The number of bytes before the payload.
     pub head: usize,
-    /// How many it has. Nothing but padding follows.
+    /// The length of the payload in bytes. Only padding follows it.
     pub len: usize,
 }
 
-/// What a message from the server means.
+/// The meaning of a message from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A call is answered, or refused.
+    /// The reply to a call.
     Answer {
         /// The call's number.
         number: usize,
-        /// Whether there are results.
+        /// Whether it has results; the error if it was rejected.
         result: Result<(), Errno>,
     },
-    /// A call that nobody waits for is answered.
+    /// A reply to a call that is not in flight.
     Nothing,
-    /// The server calls: see [`Calls::answer`].
+    /// A callback: see [`Calls::answer`].
     Call,
 }
 
 impl Calls {
-    /// The most calls in flight.
+    /// The maximum number of calls in flight.
     pub const MOST_IN_FLIGHT: usize = 1 << 16;
 
-    /// A new connection, on which replies have up to `most` bytes.
+    /// Creates the state of a new connection, on which replies have up to `most` bytes.
     pub fn new(credentials: Credentials, most: usize) -> Calls {
         Calls {
             credentials,
@@ -73,13 +73,13 @@ impl Calls {
         }
     }
 
-    /// From now on the server may call as well.
+    /// Accepts callbacks from the server from now on.
     pub fn call_back(&mut self, backchannels: Arc<Backchannels>) {
         self.backchannels = Some(backchannels);
     }
 
-    /// Writes a call of id `xid` but for its payload, and says its number. `ENOBUFS` if there are
-    /// [`Calls::MOST_IN_FLIGHT`] already, or one of this id.
+    /// Writes a call with XID `xid` up to its payload, and returns its number. Returns `ENOBUFS` if
+    /// [`Calls::MOST_IN_FLIGHT`] calls are in flight, or one with this XID.
     pub fn call<A: Ask>(
         &mut self,
         xid: u32,
@@ -127,19 +127,19 @@ impl Calls {
         to[at..at + MARK].copy_from_slice(&(len as u32 | LAST).to_be_bytes());
     }
 
-    /// The length of the message that `head` begins with, or nothing as long as too little has come to
+    /// Returns the length of the message that `head` begins; `None` while `head` is too short to
     /// tell.
     pub fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
         rpc::frame(head, self.most)
     }
 
-    /// Which call is answered by the message that `head` begins with, if that ends in a payload that may be received apart; nothing
-    /// of any other message, of one that the call would not take for its answer, or if not all has come that stands before the
-    /// payload.
+    /// Returns the call whose reply `head` begins, if the reply ends in a payload that may be
+    /// received separately. Returns `None` if it is another message, if it is not a valid answer to
+    /// the call, or if `head` does not reach to the payload.
     pub fn apart(&self, head: &[u8]) -> Option<Apart> {
         let (mark, rest) = head.split_first_chunk::<MARK>()?;
         let whole = (u32::from_be_bytes(*mark) & !LAST) as usize;
-        // A payload in several fragments would have marks in between.
+        // A payload in several fragments would contain record marks.
         if mark[0] & 0x80 == 0 || whole > self.most {
             return None;
         }
@@ -161,7 +161,8 @@ impl Calls {
         })
     }
 
-    /// Takes a reply that begins with `head`, and whose payload has been received apart: [`Calls::apart`] has told of it.
+    /// Ends the call whose reply begins with `head`, and whose payload has been received separately
+    /// according to [`Calls::apart`].
     pub fn landed(&mut self, head: &[u8]) {
         let xid = head[MARK..]
             .first_chunk()
@@ -172,7 +173,7 @@ impl Calls {
         }
     }
 
-    /// Takes a whole message from the server.
+    /// Processes a complete message from the server.
     pub fn receive(&mut self, message: &[u8]) -> Result<Received, Malformed> {
         let record = Record::new(message)?;
         let mut from = XdrReader::new(record.bytes());
@@ -182,7 +183,7 @@ impl Calls {
             CALL => return Ok(Received::Call),
             other => return Err(Malformed::new(format!("expected a reply, got {other}"))),
         }
-        // What has been sent again may be answered twice.
+        // A retransmitted call may be answered twice.
         let Some(number) = self.numbers.remove(&xid) else {
             return Ok(Received::Nothing);
         };
@@ -192,8 +193,8 @@ impl Calls {
         Ok(Received::Answer { number, result })
     }
 
-    /// Writes the reply to a message that [`Calls::receive`] took for a call: none on a connection that none were
-    /// agreed on for.
+    /// Writes the reply to a message that [`Calls::receive`] returned as [`Received::Call`]; writes
+    /// no reply if the connection has no backchannel.
     pub fn answer(&self, message: &[u8], to: &mut Vec<u8>) -> Result<(), Malformed> {
         let record = Record::new(message)?;
         let mut from = XdrReader::new(record.bytes());
@@ -204,7 +205,7 @@ impl Calls {
         Ok(())
     }
 
-    /// The caller has no more use for a call's number.
+    /// Releases a call's number, which the caller no longer uses.
     pub fn release(&mut self, number: usize) {
         self.flights[number].held = false;
         self.free(number);
@@ -218,7 +219,7 @@ impl Calls {
     }
 }
 
-/// Reads the head of a reply, up to the results.
+/// Parses the header of a reply, up to the results.
 fn accepted(from: &mut XdrReader<'_>) -> Result<Result<(), Errno>, Malformed> {
     const EPROTONOSUPPORT: Errno = Errno::from_raw(93);
     match from.u32()? {
@@ -234,7 +235,7 @@ fn accepted(from: &mut XdrReader<'_>) -> Result<Result<(), Errno>, Malformed> {
     OpaqueAuth::get(from)?;
     Ok(match from.u32()? {
         0 => Ok(()),
-        // Program, version or procedure unavailable.
+        // PROG_UNAVAIL, PROG_MISMATCH, PROC_UNAVAIL
         1..=3 => Err(EPROTONOSUPPORT),
         // GARBAGE_ARGS, SYSTEM_ERR
         4 | 5 => Err(Errno::EIO),
@@ -242,19 +243,20 @@ fn accepted(from: &mut XdrReader<'_>) -> Result<Result<(), Errno>, Malformed> {
     })
 }
 
-/// A reply's results.
+/// The results of a reply.
 pub struct Body<'r> {
     record: Cow<'r, [u8]>,
     at: usize,
 }
 
 impl<'r> Body<'r> {
-    /// Those in a message that [`Calls::receive`] took for an answer.
+    /// Returns the results in a message that [`Calls::receive`] returned as an answer.
     pub fn of(message: &'r [u8]) -> Result<Body<'r>, Malformed> {
         Body::in_record(Record::new(message)?.into_bytes())
     }
 
-    /// Those before the payload, of a message that begins with `head`, and whose payload has been received apart.
+    /// Returns the results before the payload, in a message that begins with `head` and whose
+    /// payload has been received separately.
     pub fn before(head: &'r [u8]) -> Result<Body<'r>, Malformed> {
         let record = head.get(MARK..).unwrap_or_default();
         Body::in_record(Cow::Borrowed(record))
@@ -271,7 +273,7 @@ impl<'r> Body<'r> {
         Ok(Body { record, at })
     }
 
-    /// Their bytes.
+    /// Returns the encoded results.
     pub fn bytes(&self) -> &[u8] {
         &self.record[self.at..]
     }
@@ -322,7 +324,7 @@ mod tests {
             b"\x80\0\0\x4c\0\0\0\x05\0\0\0\0\0\0\0\x02\0\x01\x86\xa3\0\0\0\x03\0\0\0\0\
             \0\0\0\x01\0\0\0\x18\0\0\0\0\0\0\0\x01m\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\0\
             \0\0\0\0\0\0\0\0\0\0\0\x07";
-        // The mark counts five bytes of payload and their padding.
+        // The length in the record mark includes five bytes of payload and their padding.
         assert_eq!(bytes.len() + 8, 4 + 0x4c);
         assert_eq!(bytes, want);
     }

@@ -1,25 +1,26 @@
-//! As whom is called.
+//! The credentials of calls.
 
 use vfs::{Caller, Groups};
 use wire::Xdr;
 
 use crate::rpc::{OpaqueAuth, SysCredential, flavor};
 
-/// As whom calls are made, ready to be written.
+/// Encodes the credentials of calls.
 #[derive(Clone)]
 pub struct Credentials {
     machine: Vec<u8>,
 }
 
 impl Credentials {
-    /// Calls of the machine `name`.
+    /// Creates the credentials of calls from the machine `name`.
     pub fn new(name: &str) -> Credentials {
-        // What fits AUTH_SYS.
+        // The maximum length of a machine name in AUTH_SYS.
         let machine = name.as_bytes().iter().copied().take(255).collect();
         Credentials { machine }
     }
 
-    /// Writes AUTH_SYS for a caller, and no verifier. Groups beyond the sixteenth are not told.
+    /// Writes an AUTH_SYS credential of `caller` and an AUTH_NONE verifier. Groups beyond the
+    /// sixteenth are omitted.
     pub(super) fn put(&self, caller: &Caller, to: &mut Vec<u8>) {
         flavor::SYS.put(to);
         let at = to.len();

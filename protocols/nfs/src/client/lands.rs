@@ -1,4 +1,4 @@
-//! Payloads that may be received apart: how the answer to a read has to begin.
+//! Receiving the payload of a READ separately: checks the beginning of the reply.
 
 use wire::XdrReader;
 
@@ -6,8 +6,8 @@ use super::Failure;
 use super::v3;
 use super::v4::{Compound, Read, Sequence};
 
-/// What the answer to a read must be like for its payload to be received apart from what stands before it: that the read
-/// succeeded, by results that are those of what was asked, and ends in one piece of data.
+/// The form that the reply to a read must have for its payload to be received separately: the read
+/// succeeded, the results match the arguments, and they end in a single piece of data.
 #[derive(Clone, Copy)]
 pub struct Lands(Asked);
 
@@ -29,7 +29,7 @@ impl Lands {
         Lands(Asked::Four(sequence, read.without_handle()))
     }
 
-    /// Reads results up to their payload, and says how long that is.
+    /// Parses results up to their payload, and returns its length.
     pub(super) fn payload(&self, from: &mut XdrReader<'_>) -> Result<usize, Failure> {
         match &self.0 {
             Asked::Three(read) => read.payload_len(from),
@@ -100,7 +100,7 @@ mod tests {
         [&words(&[record.len() as u32 | 1 << 31])[..], &record].concat()
     }
 
-    /// Results of v3, up to the data.
+    /// Returns v3 results up to the data.
     fn results_of_three(attributes: bool, len: u32) -> Vec<u8> {
         let attributes = match attributes {
             true => [words(&[1, 1]), vec![0; 80]].concat(),
@@ -109,7 +109,7 @@ mod tests {
         [words(&[0]), attributes, words(&[len, 0, len])].concat()
     }
 
-    /// Results of v4, up to the data.
+    /// Returns v4 results up to the data.
     fn results_of_four(sequence: bool, plus: bool, len: u32) -> Vec<u8> {
         let mut results = words(&[0, 0, 2 + u32::from(sequence)]);
         if sequence {
@@ -132,7 +132,8 @@ mod tests {
         calls
     }
 
-    /// What lands is found as soon as its head has come, and read as the whole message would be.
+    /// Checks that the payload is found as soon as all before it has arrived, and that the results
+    /// equal those of the complete message.
     fn lands<A: Ask>(
         ask: &A,
         results: &[u8],
@@ -183,7 +184,8 @@ mod tests {
             });
         }
 
-        /// Nothing of a message that is not the answer to what was asked, whatever differs, can land.
+        /// A message whose payload may be received separately would also be accepted whole,
+        /// whichever byte is changed.
         #[test]
         fn what_is_taken_apart_would_be_taken_whole(
             at in 0usize..200,
@@ -220,7 +222,8 @@ mod tests {
         };
         let good = results_of_four(true, true, COUNT);
         assert!(calls(&compound).apart(&message(&good, data)).is_some());
-        // Of compound, SEQUENCE, PUTFH and READ_PLUS: a status; another slot; no data, but a hole; two pieces; another place.
+        // In COMPOUND, SEQUENCE, PUTFH and READ_PLUS: a status; another slot; a hole instead of
+        // data; two pieces; another offset.
         for (at, word) in [
             (0, 5),
             (4 * 4, 5),
@@ -235,14 +238,14 @@ mod tests {
             bad[at..at + 4].copy_from_slice(&words(&[word]));
             refused(&compound, &bad, data);
         }
-        // More than was asked for, and more or less than the message has.
+        // More than requested, and more or less than the message contains.
         let more = [1; COUNT as usize + 4];
         refused(&compound, &results_of_four(true, true, COUNT + 4), &more);
         refused(&compound, &good, &more);
         refused(&compound, &good, &data[..40]);
         let bad = [words(&[5]), results_of_three(true, COUNT)[4..].to_vec()].concat();
         assert_eq!(calls(&plain).apart(&message(&bad, data)), None);
-        // What else is asked ends in no payload.
+        // Other calls have no payload in their replies.
         let other = v3::Commit { handle: b"file" };
         let good = results_of_three(false, COUNT);
         assert_eq!(calls(&other).apart(&message(&good, data)), None);

@@ -1,12 +1,12 @@
-//! The client half: what to ask, and what a server's answer may be.
+//! The client half: encodes calls to a server, and decodes its replies.
 //!
-//! [`Calls`] is a connection's state: which calls are in flight, by their ids. [`v3`] and [`v4`] have what
-//! is asked of a server, each as a value that writes its arguments and reads its results, in the words of
-//! the file-system traits. A server is never trusted: whatever does not read as what was asked for is
+//! [`Calls`] is a connection's state: the calls in flight by XID. [`v3`] and [`v4`] have a type for
+//! each request, which encodes its arguments and decodes its results in terms of the file-system
+//! traits. The server is not trusted: a reply that is not a valid answer to its call is
 //! [`wire::Malformed`].
 //!
-//! What it lacks on purpose: bytes on their way, threads, clocks, and what to do while an answer is awaited,
-//! when a connection is lost or a server begins anew: that is whoever moves the bytes' business.
+//! Deliberately absent: I/O, threads, clocks, and the policy for delays, lost connections and
+//! restarts of the server. These are the driver's task.
 
 mod answer;
 mod calls;
@@ -25,42 +25,44 @@ use vfs::Errno;
 
 pub use crate::v3::Stable;
 
-/// What is asked of a server.
+/// A call that can be made to a server.
 pub trait Ask {
-    /// What it answers.
+    /// The decoded results.
     type Answer<'r>;
 
-    /// Which call of which program it is.
+    /// The procedure that it calls.
     const PROCEDURE: Procedure;
 
-    /// Writes the arguments but for the payload, which they end in.
+    /// Writes the arguments without the payload at their end.
     fn put(&self, to: &mut Vec<u8>);
 
-    /// What the arguments end in, to be padded to units of 4 bytes.
+    /// Returns the payload at the end of the arguments, without its padding to 4 bytes.
     fn payload(&self) -> &[u8] {
         &[]
     }
 
-    /// About how many bytes the answer has at most, if that is many.
+    /// Returns the approximate maximum length of the reply in bytes; 0 if it is short.
     fn room(&self) -> usize {
         0
     }
 
-    /// How the answer has to begin for its payload to be received apart, if it may be.
+    /// Returns the form of replies whose payload may be received separately; `None` if there is
+    /// none.
     fn lands(&self) -> Option<Lands> {
         None
     }
 
-    /// Reads the results.
+    /// Decodes the results.
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Self::Answer<'r>, Failure>;
 
-    /// Reads the results of which `head` stands before `payload`, which has been received apart as [`Ask::lands`] allowed.
+    /// Decodes results that consist of `head` and `payload`, which has been received separately as
+    /// [`Ask::lands`] allows.
     fn landed<'r>(&self, _head: &'r [u8], _payload: &'r [u8]) -> Result<Self::Answer<'r>, Failure> {
         Err(wire::Malformed::new("expected no payload").into())
     }
 }
 
-/// Which call of which program.
+/// A procedure of an RPC program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Procedure {
@@ -69,21 +71,21 @@ pub struct Procedure {
     pub number: u32,
 }
 
-/// Why there is no answer.
+/// The reason for which a call has no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The server says so.
+    /// The server returned an error.
     Refused(Errno),
-    /// It takes long: ask again, in a while, as a new call.
+    /// The server is busy: retry later with a new call.
     Later,
-    /// The server's state of this client, or of what it has open, is not what the client takes it for.
+    /// The server has lost or rejects the client's lease, session, open or lock state.
     State(v4::Status),
-    /// It is none.
+    /// The reply is malformed.
     Malformed(wire::Malformed),
 }
 
 impl Failure {
-    /// What to tell whoever knows of errnos only.
+    /// Returns the errno to report to callers.
     pub fn errno(&self) -> Errno {
         match self {
             Failure::Refused(errno) => *errno,

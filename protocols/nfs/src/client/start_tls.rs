@@ -1,4 +1,4 @@
-//! How a client asks for TLS (RFC 9289 section 4.1): one call and its reply, before all others of a connection.
+//! Requesting TLS (RFC 9289 section 4.1): the first call of a connection, and its reply.
 
 use wire::{Malformed, Xdr, XdrReader};
 
@@ -6,16 +6,16 @@ use crate::rpc::{
     self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record, STARTTLS, VERSION, flavor, program,
 };
 
-/// The most bytes of a reply.
+/// The maximum length of a reply in bytes.
 const MOST: usize = 1 << 10;
 
-/// The call that asks, of `version` of NFS, with id `xid`.
+/// Returns the request for TLS, a NULL call with XID `xid` to `version` of NFS.
 pub fn ask(xid: u32, version: u32) -> Vec<u8> {
     null(xid, version, flavor::TLS)
 }
 
-/// A call that asks for nothing, to be made over TLS: a client's handshake ends before the server has looked at what it
-/// shows, so the reply is the first word of that.
+/// Returns a NULL call, to be made over TLS: the client's handshake completes before the server has
+/// verified its certificate, so the first reply shows whether the server accepts it.
 pub fn look(xid: u32, version: u32) -> Vec<u8> {
     null(xid, version, flavor::NONE)
 }
@@ -34,12 +34,12 @@ fn null(xid: u32, version: u32, credential: u32) -> Vec<u8> {
     call
 }
 
-/// How long the reply is that `head` begins with; nothing as long as too little has come to tell.
+/// Returns the length of the reply that `head` begins; `None` while `head` is too short to tell.
 pub fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
     rpc::frame(head, MOST)
 }
 
-/// Whether `reply`, which is whole, says that the connection may be secured.
+/// Returns whether `reply`, a complete message, grants TLS.
 pub fn is_granted(xid: u32, reply: &[u8]) -> Result<bool, Malformed> {
     let record = Record::new(reply)?;
     let mut from = XdrReader::new(record.bytes());

@@ -1,11 +1,11 @@
-//! Who calls: AUTH_NONE and AUTH_SYS (RFC 5531 section 8, appendix A).
+//! Credentials: AUTH_NONE and AUTH_SYS (RFC 5531 section 8, appendix A).
 
 use std::sync::Arc;
 
 use vfs::{Caller, Groups};
 use wire::{Malformed, Put, Xdr, XdrReader, xdr_enum, xdr_struct};
 
-/// How callers say who they are.
+/// The flavors of credentials and verifiers.
 pub(crate) mod flavor {
     /// AUTH_NONE.
     pub(crate) const NONE: u32 = 0;
@@ -13,29 +13,30 @@ pub(crate) mod flavor {
     pub(crate) const SYS: u32 = 1;
     /// RPCSEC_GSS (RFC 2203).
     pub(crate) const GSS: u32 = 6;
-    /// AUTH_TLS (RFC 9289 section 4.1): nobody calls, the connection is to be secured.
+    /// AUTH_TLS (RFC 9289 section 4.1): a request to secure the connection, without a caller.
     pub(crate) const TLS: u32 = 7;
 }
 
 xdr_enum! {
-    /// Why a caller is refused.
+    /// The reason for which a credential is rejected.
     #[allow(dead_code)]
     pub(crate) enum AuthStat {
-        /// What it shows cannot be read.
+        /// The credential is malformed.
         BadCred = 1,
-        /// The verifier cannot be read.
+        /// The verifier is malformed.
         BadVerf = 3,
-        /// It shows too little.
+        /// The flavor is too weak.
         TooWeak = 5,
-        /// RPCSEC_GSS: no context of that name, or not its caller (RFC 2203 section 5.3.3.3).
+        /// RPCSEC_GSS: unknown context, or a signature that is not its client's (RFC 2203 section
+        /// 5.3.3.3).
         CredProblem = 13,
-        /// RPCSEC_GSS: the context is used up (RFC 2203 section 5.3.3.3).
+        /// RPCSEC_GSS: the context cannot be used any longer (RFC 2203 section 5.3.3.3).
         CtxProblem = 14,
     }
 }
 
 xdr_struct! {
-    /// A credential or a verifier as it stands in a message (`opaque_auth`).
+    /// A credential or verifier in a message (`opaque_auth`).
     pub(crate) struct OpaqueAuth<'a> {
         pub(crate) flavor: u32,
         pub(crate) body: &'a [u8],
@@ -43,7 +44,7 @@ xdr_struct! {
 }
 
 impl OpaqueAuth<'_> {
-    /// The longest body.
+    /// The maximum length of a body.
     pub(crate) const MOST: usize = 400;
 
     /// AUTH_NONE.
@@ -53,26 +54,26 @@ impl OpaqueAuth<'_> {
     };
 }
 
-/// What a caller says of itself.
+/// A parsed credential.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Credential {
-    /// Nothing.
+    /// AUTH_NONE.
     None,
-    /// Ids, taken at its word.
+    /// AUTH_SYS, whose ids are not verified.
     Sys(SysCredential),
 }
 
-/// AUTH_SYS's body.
+/// The body of an AUTH_SYS credential.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SysCredential {
-    /// The client's own name for itself.
+    /// The machine name that the client claims.
     pub(crate) machine: Vec<u8>,
-    /// As whom it calls.
+    /// The user that it claims.
     pub(crate) caller: Caller,
 }
 
 impl Credential {
-    /// The credential in `auth`.
+    /// Parses the credential in `auth`.
     pub(crate) fn of(auth: &OpaqueAuth<'_>) -> Result<Credential, AuthStat> {
         if auth.body.len() > OpaqueAuth::MOST {
             return Err(AuthStat::BadCred);

@@ -1,4 +1,4 @@
-//! The heads of calls and replies (RFC 5531 section 9).
+//! The headers of calls and replies (RFC 5531 section 9).
 
 use wire::{Buffered, Malformed, Outgoing, Put, Xdr, XdrReader, xdr_struct};
 
@@ -10,14 +10,14 @@ pub(crate) const CALL: u32 = 0;
 /// The message type of a reply.
 pub(crate) const REPLY: u32 = 1;
 
-/// The version of RPC itself.
+/// The supported version of RPC.
 pub(crate) const VERSION: u32 = 2;
 
 /// The status of a reply to a call that was not denied.
 const ACCEPTED: u32 = 0;
 
 xdr_struct! {
-    /// What a call begins with, behind its id and type.
+    /// The header of a call, after XID and message type.
     pub(crate) struct Call<'a> {
         pub(crate) rpc_version: u32,
         pub(crate) program: u32,
@@ -28,22 +28,22 @@ xdr_struct! {
     }
 }
 
-/// A call that is not carried out.
+/// The reason for which a call is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is of another version of RPC.
+    /// Unsupported RPC version.
     RpcMismatch,
-    /// The caller is none to talk to.
+    /// The credential is rejected.
     Auth(AuthStat),
     /// No such program.
     ProgramUnavailable,
-    /// The program has only the versions from one to the other.
+    /// Unsupported program version; the lowest and highest supported versions.
     VersionMismatch(u32, u32),
     /// No such procedure.
     ProcedureUnavailable,
-    /// Its arguments cannot be read.
+    /// The arguments are malformed.
     GarbageArguments,
-    /// The server failed for a reason of its own (`SYSTEM_ERR`, RFC 5531 section 9).
+    /// The server failed for an internal reason (`SYSTEM_ERR`, RFC 5531 section 9).
     SystemError,
 }
 
@@ -55,7 +55,7 @@ impl From<Malformed> for Refusal {
 }
 
 impl<'a> Call<'a> {
-    /// What a call by `credential` begins with.
+    /// Creates the header of a call with `credential`.
     pub(crate) fn of(
         program: u32,
         version: u32,
@@ -72,7 +72,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The call that stands in `from`, behind its id and type.
+    /// Parses the header of a call, after XID and message type.
     pub(crate) fn read(from: &mut XdrReader<'a>) -> Result<Call<'a>, Refusal> {
         let mut version = *from;
         if version.u32()? != VERSION {
@@ -82,8 +82,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Begins the reply to call `xid`, which is carried out: its mark, to be patched when its length is known, if it is
-/// `marked`, and its head. The results follow.
+/// Begins the successful reply to call `xid`: the record mark if `marked`, to be patched when the
+/// length is known, and the header. The results follow.
 pub(crate) fn begin_reply(xid: u32, marked: bool, out: &mut dyn Outgoing) {
     let mut head = [0; MARK + 24];
     head[4..8].copy_from_slice(&xid.to_be_bytes());
@@ -92,7 +92,7 @@ pub(crate) fn begin_reply(xid: u32, marked: bool, out: &mut dyn Outgoing) {
     out.bytes(if marked { &head } else { &head[MARK..] });
 }
 
-/// [`begin_reply`] with a server that shows by `verifier` who it is.
+/// Begins the reply as [`begin_reply`], with the server's `verifier`.
 pub(crate) fn begin_verified(
     xid: u32,
     marked: bool,
@@ -111,19 +111,19 @@ pub(crate) fn begin_verified(
     SUCCESS.put(to);
 }
 
-/// The verifier by which a server says that the connection may be secured (RFC 9289 section 4.1).
+/// The verifier that grants a request for TLS (RFC 9289 section 4.1).
 pub(crate) const STARTTLS: OpaqueAuth<'static> = OpaqueAuth {
     flavor: flavor::NONE,
     body: b"STARTTLS",
 };
 
-/// Writes the reply to call `xid`, which asks for a secured connection, but for its mark.
+/// Writes the reply that grants the request for TLS `xid`; its record mark is to be patched.
 pub(crate) fn start_tls(xid: u32, out: &mut dyn Outgoing) {
     begin_verified(xid, true, STARTTLS, out);
 }
 
-/// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`. Of a caller that is
-/// known the server shows by `verifier` who it is itself.
+/// Writes the reply that rejects call `xid`. Its record mark, if `marked`, is to be patched.
+/// `verifier` is the server's, if the caller's credential was accepted.
 pub(crate) fn refuse<P: Put>(
     xid: u32,
     marked: bool,

@@ -1,51 +1,51 @@
-//! RPCSEC_GSS's messages (RFC 2203 section 5).
+//! RPCSEC_GSS messages (RFC 2203 section 5).
 
 use wire::{Malformed, Xdr, XdrReader, xdr_enum, xdr_struct};
 
 use super::auth::{AuthStat, OpaqueAuth};
 
-/// The version spoken here.
+/// The supported version.
 const VERSION: u32 = 1;
 
 /// The highest sequence number (`MAXSEQ`).
 const MAX_SEQUENCE: u32 = 0x8000_0000;
 
 xdr_enum! {
-    /// What a call is to its context (`rpc_gss_proc_t`).
+    /// The purpose of a call (`rpc_gss_proc_t`).
     pub(crate) enum GssProcedure {
-        /// A call that makes use of it.
+        /// A call that uses an established context.
         Data = 0,
-        /// It is asked for.
+        /// A request for a context, with the first token.
         Init = 1,
-        /// It is asked for further.
+        /// A request for a context, with a further token.
         ContinueInit = 2,
-        /// It is no longer needed.
+        /// A request to destroy the context.
         Destroy = 3,
     }
 
-    /// What becomes of arguments and results (`rpc_gss_service_t`).
+    /// The protection of arguments and results (`rpc_gss_service_t`).
     pub(crate) enum Service {
-        /// They go as they are.
+        /// No protection.
         None = 1,
-        /// They are signed.
+        /// Signed.
         Integrity = 2,
-        /// They are encrypted.
+        /// Encrypted.
         Privacy = 3,
     }
 }
 
-/// Who calls: the credential's body.
+/// The body of an RPCSEC_GSS credential.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GssCredential<'a> {
     pub(crate) procedure: GssProcedure,
-    /// Undefined in calls that ask for a context, and so is the service.
+    /// Undefined in context creation requests, as is the service.
     pub(crate) sequence: u32,
     pub(crate) service: Service,
     pub(crate) handle: &'a [u8],
 }
 
 impl<'a> GssCredential<'a> {
-    /// The one in `auth`.
+    /// Parses the credential in `auth`.
     pub(crate) fn of(auth: &OpaqueAuth<'a>) -> Result<GssCredential<'a>, AuthStat> {
         let read = || -> Result<_, Malformed> {
             let mut body = XdrReader::new(auth.body);
@@ -78,7 +78,7 @@ impl<'a> GssCredential<'a> {
         }
     }
 
-    /// Whether the call asks for a context.
+    /// Returns whether the call is a context creation request.
     pub(crate) fn makes_context(&self) -> bool {
         matches!(
             self.procedure,
@@ -86,22 +86,22 @@ impl<'a> GssCredential<'a> {
         )
     }
 
-    /// Whether the call is answered with full patience alone: no lane waits for a directory of
-    /// principals or for a cipher.
+    /// Returns whether the call is served with full patience only: lanes neither look up principals
+    /// nor run ciphers.
     pub(crate) fn is_left_to_workers(&self) -> bool {
         self.makes_context() || self.service != Service::None
     }
 }
 
 xdr_struct! {
-    /// What a call for a context comes to (`rpc_gss_init_res`).
+    /// The results of a context creation request (`rpc_gss_init_res`).
     #[derive(Debug, PartialEq, Eq)]
     pub(crate) struct InitResult<'a> {
         pub(crate) handle: &'a [u8],
-        /// GSS-API's status codes.
+        /// The GSS-API status codes.
         pub(crate) major: u32,
         pub(crate) minor: u32,
-        /// How many sequence numbers are told apart.
+        /// The size of the sequence window.
         pub(crate) window: u32,
         pub(crate) token: &'a [u8],
     }

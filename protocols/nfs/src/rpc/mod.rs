@@ -1,4 +1,4 @@
-//! ONC RPC version 2 (RFC 5531): records, calls, replies, and who calls.
+//! ONC RPC version 2 (RFC 5531): record marking, call and reply headers, credentials.
 
 mod auth;
 mod call;
@@ -12,7 +12,7 @@ pub(crate) use call::{
 pub(crate) use gss::{GssCredential, GssProcedure, InitResult, Service};
 pub(crate) use record::{LAST, MARK, Record, frame};
 
-/// The programs spoken here, by their numbers.
+/// The numbers of the RPC programs.
 pub(crate) mod program {
     /// The portmapper.
     pub(crate) const PORTMAP: u32 = 100_000;

@@ -1,22 +1,23 @@
 //! Record marking (RFC 5531 section 11): on a stream each message is a record of fragments, each
-//! behind 4 bytes that say how long it is and whether it is the last.
+//! preceded by 4 bytes with its length and whether it is the last.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use wire::Malformed;
 
-/// Bytes before a fragment.
+/// The length of a record mark.
 pub(crate) const MARK: usize = 4;
 
-/// The bit of a mark that the last fragment has.
+/// The bit that marks the last fragment.
 pub(crate) const LAST: u32 = 1 << 31;
 
-/// How many fragments a record may have: the largest in pieces of 2 KiB, which is as small as clients make them, and
-/// few enough that looking through them costs little.
+/// The maximum number of fragments of a record: enough for the largest record in fragments of 2
+/// KiB, the smallest that clients send, and few enough to scan cheaply.
 const MOST_FRAGMENTS: usize = 1024;
 
-/// The fragments of the record that `head` begins with, as far as it shows them, and whether that is all.
+/// Returns the fragments of the record that `head` begins, as far as their marks are present, and
+/// whether the last one is among them.
 fn fragments(head: &[u8], most: usize) -> Result<(Vec<Range<usize>>, bool), Malformed> {
     let mut fragments = Vec::with_capacity(1);
     let mut at = 0;
@@ -39,10 +40,10 @@ fn fragments(head: &[u8], most: usize) -> Result<(Vec<Range<usize>>, bool), Malf
     Ok((fragments, false))
 }
 
-/// How long the record is that `head` begins with, marks included; nothing if its last fragment's mark
-/// has not come yet. Refuses one of more than `most` bytes.
+/// Returns the length of the record that `head` begins, including marks; `None` if its last
+/// fragment's mark is not present yet. Rejects a record of more than `most` bytes.
 pub(crate) fn frame(head: &[u8], most: usize) -> Result<Option<usize>, Malformed> {
-    // Nearly always a fragment alone.
+    // A record is nearly always a single fragment.
     let Some(mark) = head.first_chunk() else {
         return Ok(None);
     };
@@ -55,15 +56,15 @@ pub(crate) fn frame(head: &[u8], most: usize) -> Result<Option<usize>, Malformed
     Ok(fragments.last().filter(|_| whole).map(|last| last.end))
 }
 
-/// A whole record, its fragments joined.
+/// A complete record with its fragments joined.
 pub(crate) struct Record<'a> {
     bytes: Cow<'a, [u8]>,
-    /// Where the fragments stand in what came.
+    /// The ranges of the fragments in the message.
     fragments: Vec<Range<usize>>,
 }
 
 impl<'a> Record<'a> {
-    /// The record that `message` is.
+    /// Parses `message`, a complete record.
     pub(crate) fn new(message: &'a [u8]) -> Result<Record<'a>, Malformed> {
         let (fragments, whole) = fragments(message, usize::MAX)?;
         if !whole
@@ -85,7 +86,7 @@ impl<'a> Record<'a> {
         Ok(Record { bytes, fragments })
     }
 
-    /// The record that a datagram is: it has no marks.
+    /// Wraps a datagram, which has no record marks.
     pub(crate) fn unmarked(datagram: &'a [u8]) -> Record<'a> {
         Record {
             bytes: Cow::Borrowed(datagram),
@@ -93,17 +94,17 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// What is in it.
+    /// Returns the contents.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What is in it, of its own.
+    /// Converts the record into its contents.
     pub(crate) fn into_bytes(self) -> Cow<'a, [u8]> {
         self.bytes
     }
 
-    /// Where `range` of it stands in what came, piece by piece.
+    /// Returns the ranges of the message that contain `range` of the contents.
     pub(crate) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
         self.fragments.iter().filter_map(move |fragment| {
@@ -130,7 +131,7 @@ mod tests {
     fn a_record_ends_with_its_last_fragment() {
         let message = [fragment(false, b"ab"), fragment(true, b"cde"), vec![0; 3]].concat();
         for len in 0..message.len() {
-            // The last mark has come with the tenth byte.
+            // The last mark is complete with the tenth byte.
             let want = (len >= 10).then_some(13);
             assert_eq!(frame(&message[..len], 100), Ok(want), "{len}");
         }

@@ -1,5 +1,6 @@
-//! The NFS_ACL program (100227, version 3), by which clients of v3 read and set POSIX ACLs. No RFC has it: it is Solaris's, and as
-//! here it stands in Linux (`fs/nfs_common/nfsacl.c`, `fs/nfsd/nfs3acl.c`).
+//! The NFS_ACL program (100227, version 3), with which v3 clients read and set POSIX ACLs. It comes
+//! from Solaris and is in no RFC; this implementation follows Linux (`fs/nfs_common/nfsacl.c`,
+//! `fs/nfsd/nfs3acl.c`).
 
 use vfs::{Access, Acl, AclEntry, Attr, Whose};
 use wire::{xdr_enum, xdr_struct};
@@ -7,99 +8,99 @@ use wire::{xdr_enum, xdr_struct};
 use super::{Attributes, Handle};
 
 xdr_enum! {
-    /// The procedures, with what each takes and answers.
+    /// The procedures, with their arguments and results.
     pub enum AclProcedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// [`GetAclArgs`] to [`GetAclOk`], or attributes.
+        /// Takes [`GetAclArgs`], returns [`GetAclOk`]; attributes on failure.
         GetAcl = 1,
-        /// [`SetAclArgs`] to attributes, be it done or not.
+        /// Takes [`SetAclArgs`], returns attributes on success and failure.
         SetAcl = 2,
     }
 }
 
 xdr_struct! {
-    /// GETACL.
+    /// The arguments of GETACL.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GetAclArgs {
-        /// Of what.
+        /// The node's handle.
         pub object: Handle,
-        /// Which of [`acl_mask`].
+        /// The bits of [`acl_mask`] that are requested.
         pub mask: u32,
     }
 
-    /// What GETACL answers.
+    /// The results of GETACL.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct GetAclOk {
-        /// The object's.
+        /// The node's attributes.
         pub attributes: Option<Attributes>,
-        /// Which of [`acl_mask`] follow.
+        /// The bits of [`acl_mask`] that are present.
         pub mask: u32,
-        /// Who may do what with it.
+        /// The access ACL.
         pub access: AclList,
-        /// Who may do what with what is made in it.
+        /// The default ACL.
         pub default: AclList,
     }
 
-    /// SETACL.
+    /// The arguments of SETACL.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct SetAclArgs {
-        /// Of what.
+        /// The node's handle.
         pub object: Handle,
-        /// Which of [`acl_mask`] follow.
+        /// The bits of [`acl_mask`] that are present.
         pub mask: u32,
-        /// Who may do what with it.
+        /// The access ACL.
         pub access: AclList,
-        /// Who may do what with what is made in it.
+        /// The default ACL.
         pub default: AclList,
     }
 
-    /// An ACL, or how long one is.
+    /// An ACL, or the number of its entries.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct AclList {
-        /// How many entries there are; 0 if there is no ACL.
+        /// The number of entries; 0 if there is no ACL.
         pub count: u32,
-        /// The entries: all of them, or none if only their count is told.
+        /// The entries; empty if only their number is reported.
         pub entries: Vec<AclItem>,
     }
 
     /// An entry of an ACL (`aclent`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct AclItem {
-        /// Its tag, with [`AclItem::DEFAULT`] in a default ACL.
+        /// The tag, with [`AclItem::DEFAULT`] added in a default ACL.
         pub tag: u32,
-        /// Whom it is about: the owner and the owning group are named here as well.
+        /// The user or group id; also set for the owner and the owning group.
         pub id: u32,
-        /// What those may do: the lowest three bits of a mode.
+        /// The permissions: the lowest three bits of a mode.
         pub may: u32,
     }
 }
 
-/// Which ACLs are asked for, or follow.
+/// The parts of the ACLs that are requested or present.
 pub mod acl_mask {
-    /// The ACL itself.
+    /// The access ACL.
     pub const ACCESS: u32 = 1;
-    /// How long it is.
+    /// The number of its entries.
     pub const ACCESS_COUNT: u32 = 2;
-    /// A directory's default ACL.
+    /// The default ACL of a directory.
     pub const DEFAULT: u32 = 4;
-    /// How long that is.
+    /// The number of its entries.
     pub const DEFAULT_COUNT: u32 = 8;
     /// All of these.
     pub const ALL: u32 = ACCESS | ACCESS_COUNT | DEFAULT | DEFAULT_COUNT;
 }
 
 impl AclItem {
-    /// Stands beside the tags of a default ACL.
+    /// The flag of tags in a default ACL.
     pub const DEFAULT: u32 = 0x1000;
 }
 
 impl AclList {
-    /// The most entries of an ACL (`NFS_ACL_MAX_ENTRIES`).
+    /// The maximum number of entries of an ACL (`NFS_ACL_MAX_ENTRIES`).
     pub const MOST: usize = 1024;
 
-    /// The ACL of a node with these attributes, and of its entries only how many there are unless they are `told`. An ACL of
-    /// three gets a mask: here every ACL has one.
+    /// Encodes the ACL of a node with attributes `attr`; only the number of its entries unless
+    /// `told`. An ACL of three entries gets a mask, because every ACL in this protocol has one.
     pub fn new(acl: &Acl, attr: &Attr, told: bool, flag: u32) -> AclList {
         let mut entries: Vec<_> = acl
             .0
@@ -131,8 +132,9 @@ impl AclList {
         }
     }
 
-    /// The ACL, its entries in order; nothing inside if there is none. No answer if that is none: an unknown tag, an unknown
-    /// permission, another count than there are entries, or more than [`AclList::MOST`].
+    /// Decodes the ACL and sorts its entries; `Some(None)` if there is none. Returns `None` if it
+    /// is invalid: an unknown tag, an unknown permission, a count that differs from the number of
+    /// entries, or more than [`AclList::MOST`] entries.
     pub fn acl(&self) -> Option<Option<Acl>> {
         if self.count as usize != self.entries.len() || self.entries.len() > AclList::MOST {
             return None;
@@ -141,14 +143,14 @@ impl AclList {
         for item in &self.entries {
             let whose = Whose::of_tag(item.tag & !AclItem::DEFAULT, item.id)?;
             let may = match whose {
-                // Solaris is said to have further bits there.
+                // Solaris may set further bits here.
                 Whose::Mask => Access::from_bits_truncate(item.may),
                 _ => Access::from_bits(item.may)?,
             };
             entries.push(AclEntry { whose, may });
         }
         entries.sort_by_key(|entry| entry.whose);
-        // The mask that an ACL of three gets on its way.
+        // The mask that was added to an ACL of three entries.
         if let [_, group, mask, _] = entries[..]
             && (group.whose, mask.whose) == (Whose::OwningGroup, Whose::Mask)
             && group.may == mask.may

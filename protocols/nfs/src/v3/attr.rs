@@ -1,4 +1,4 @@
-//! Attributes: GETATTR, SETATTR, ACCESS, and what other procedures tell of them.
+//! Attributes: GETATTR, SETATTR, ACCESS, and the attributes in other procedures' results.
 
 use vfs::Attr;
 use wire::{xdr_enum, xdr_struct, xdr_union};
@@ -6,7 +6,7 @@ use wire::{xdr_enum, xdr_struct, xdr_union};
 use super::Handle;
 
 xdr_enum! {
-    /// What a node is (`ftype3`).
+    /// The type of a node (`ftype3`).
     #[allow(missing_docs)]
     pub enum Kind {
         File = 1,
@@ -20,7 +20,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// Which device a device node stands for (`specdata3`).
+    /// A device number (`specdata3`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[allow(missing_docs)]
     pub struct SpecData {
@@ -28,7 +28,7 @@ xdr_struct! {
         pub minor: u32,
     }
 
-    /// A moment: seconds and nanoseconds after the Unix epoch (`nfstime3`).
+    /// A time: seconds and nanoseconds since the Unix epoch (`nfstime3`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[allow(missing_docs)]
     pub struct Time {
@@ -39,114 +39,115 @@ xdr_struct! {
     /// A node's attributes (`fattr3`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes {
-        /// What it is.
+        /// The type.
         pub kind: Kind,
         /// Permission bits, set-id bits and sticky bit: `0o7777`.
         pub mode: u32,
-        /// Hard links.
+        /// The number of hard links.
         pub nlink: u32,
-        /// Owner.
+        /// The owner.
         pub uid: u32,
-        /// Group.
+        /// The group.
         pub gid: u32,
-        /// Bytes.
+        /// The size in bytes.
         pub size: u64,
-        /// Space used, bytes.
+        /// The space used, in bytes.
         pub used: u64,
-        /// Which device it stands for.
+        /// The device number of a device node.
         pub rdev: SpecData,
-        /// Which file system it is on.
+        /// The file system id.
         pub fsid: u64,
-        /// Its number there.
+        /// The file id, unique in the file system.
         pub fileid: u64,
-        /// Last read.
+        /// The time of the last read.
         pub atime: Time,
-        /// Last change of contents.
+        /// The time of the last change of the contents.
         pub mtime: Time,
-        /// Last change of anything.
+        /// The time of the last change of contents or attributes.
         pub ctime: Time,
     }
 
-    /// What a client tells from, whether what it knew was still true before a change (`wcc_attr`).
+    /// The attributes before a change, from which a client tells whether its cache was valid
+    /// (`wcc_attr`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PreAttributes {
-        /// Bytes.
+        /// The size in bytes.
         pub size: u64,
-        /// Last change of contents.
+        /// The time of the last change of the contents.
         pub mtime: Time,
-        /// Last change of anything.
+        /// The time of the last change of contents or attributes.
         pub ctime: Time,
     }
 
-    /// Attributes before and behind a change (`wcc_data`: weak cache consistency).
+    /// The attributes before and after a change (`wcc_data`: weak cache consistency).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Wcc {
-        /// Before it.
+        /// Before the change.
         pub before: Option<PreAttributes>,
-        /// Behind it.
+        /// After the change.
         pub after: Option<Attributes>,
     }
 
-    /// A change of attributes: nothing means leave (`sattr3`).
+    /// New attributes; `None` leaves one unchanged (`sattr3`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SetAttributes {
-        /// New permission bits.
+        /// The permission bits.
         pub mode: Option<u32>,
-        /// New owner.
+        /// The owner.
         pub uid: Option<u32>,
-        /// New group.
+        /// The group.
         pub gid: Option<u32>,
-        /// New size.
+        /// The size in bytes.
         pub size: Option<u64>,
-        /// New time of last read.
+        /// The time of the last read.
         pub atime: SetTime,
-        /// New time of last change of contents.
+        /// The time of the last change of the contents.
         pub mtime: SetTime,
     }
 
-    /// SETATTR (section 3.3.2).
+    /// The arguments of SETATTR (section 3.3.2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SetAttrArgs {
-        /// Of what.
+        /// The node's handle.
         pub object: Handle,
-        /// What to change.
+        /// The attributes to set.
         pub attributes: SetAttributes,
-        /// Only if this is its ctime.
+        /// The ctime that the node must have, if any.
         pub guard: Guard,
     }
 
-    /// ACCESS (section 3.3.4).
+    /// The arguments of ACCESS (section 3.3.4).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct AccessArgs {
-        /// To what.
+        /// The node's handle.
         pub object: Handle,
-        /// Which of [`access`].
+        /// The bits of [`access`] to check.
         pub access: u32,
     }
 
-    /// What ACCESS answers.
+    /// The results of ACCESS.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct AccessOk {
-        /// The object's.
+        /// The node's attributes.
         pub attributes: Option<Attributes>,
-        /// What of it is allowed.
+        /// The bits that are granted.
         pub access: u32,
     }
 }
 
-/// The ctime that an object must have (`sattrguard3`).
+/// The ctime that the node must have (`sattrguard3`).
 pub type Guard = Option<Time>;
 
 xdr_union! {
-    /// A new time stamp (`set_atime`, `set_mtime`).
+    /// A new value of a time (`set_atime`, `set_mtime`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum SetTime {
-        /// Leave it.
+        /// Unchanged.
         #[default]
         Keep = 0,
-        /// The server's own clock.
+        /// The server's current time.
         Now = 1,
-        /// This moment.
+        /// This time.
         At(Time) = 2,
     }
 }
@@ -157,9 +158,9 @@ pub mod access {
     pub const READ: u32 = 0x01;
     /// Look up in a directory.
     pub const LOOKUP: u32 = 0x02;
-    /// Write what is in a file, replace entries of a directory.
+    /// Write existing data of a file, replace entries of a directory.
     pub const MODIFY: u32 = 0x04;
-    /// Write behind the end of a file, add entries to a directory.
+    /// Extend a file, add entries to a directory.
     pub const EXTEND: u32 = 0x08;
     /// Remove entries of a directory.
     pub const DELETE: u32 = 0x10;
@@ -182,7 +183,7 @@ impl From<vfs::Kind> for Kind {
 }
 
 impl From<vfs::Time> for Time {
-    /// The nearest moment that there is: nothing is before 1970.
+    /// Clamps times out of range; the earliest time is 1970.
     fn from(time: vfs::Time) -> Time {
         match u32::try_from(time.sec) {
             Ok(sec) => Time {
@@ -255,7 +256,7 @@ impl From<&SetAttributes> for vfs::SetAttr {
             atime: time(set.atime),
             mtime: time(set.mtime),
             ctime: false,
-            // As a change of owner or size does wherever the file is local.
+            // As a local change of owner or size does.
             kill_priv: set.uid.is_some() || set.gid.is_some() || set.size.is_some(),
         }
     }

@@ -5,87 +5,88 @@ use wire::{xdr_enum, xdr_struct};
 use super::{Attributes, Handle, Verifier, Wcc};
 
 xdr_struct! {
-    /// READ (section 3.3.6).
+    /// The arguments of READ (section 3.3.6).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReadArgs {
-        /// Of what.
+        /// The file's handle.
         pub file: Handle,
-        /// From where.
+        /// The offset of the first byte.
         pub offset: u64,
-        /// How many bytes at most.
+        /// The maximum number of bytes.
         pub count: u32,
     }
 
-    /// What READ answers.
+    /// The results of READ.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReadOk<'a> {
-        /// The file's.
+        /// The file's attributes.
         pub attributes: Option<Attributes>,
-        /// How many bytes.
+        /// The number of bytes.
         pub count: u32,
-        /// Whether the file ends behind them.
+        /// Whether the data reach the end of the file.
         pub eof: bool,
-        /// The bytes.
+        /// The data.
         pub data: &'a [u8],
     }
 
-    /// WRITE (section 3.3.7).
+    /// The arguments of WRITE (section 3.3.7).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteArgs<'a> {
-        /// Of what.
+        /// The file's handle.
         pub file: Handle,
-        /// To where.
+        /// The offset of the first byte.
         pub offset: u64,
-        /// How many bytes.
+        /// The number of bytes.
         pub count: u32,
-        /// How durable they shall be when it is answered.
+        /// The requested stability.
         pub stable: Stable,
-        /// The bytes.
+        /// The data.
         pub data: &'a [u8],
     }
 
-    /// What WRITE answers.
+    /// The results of WRITE.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteOk {
-        /// The file's.
+        /// The file's attributes before and after.
         pub file: Wcc,
-        /// How many bytes were written.
+        /// The number of bytes written.
         pub count: u32,
-        /// How durable they are.
+        /// The stability of the data.
         pub committed: Stable,
-        /// Differs from that of COMMIT if unstable writes were lost in between.
+        /// The write verifier: COMMIT returns another one if unstable data may have been lost in
+        /// between.
         pub verifier: Verifier,
     }
 
-    /// COMMIT (section 3.3.21).
+    /// The arguments of COMMIT (section 3.3.21).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CommitArgs {
-        /// Of what.
+        /// The file's handle.
         pub file: Handle,
-        /// From where.
+        /// The offset of the first byte.
         pub offset: u64,
-        /// How many bytes; 0 is to the end.
+        /// The number of bytes; 0 for up to the end of the file.
         pub count: u32,
     }
 
-    /// What COMMIT answers.
+    /// The results of COMMIT.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CommitOk {
-        /// The file's.
+        /// The file's attributes before and after.
         pub file: Wcc,
-        /// As WRITE's.
+        /// The write verifier, as in WRITE.
         pub verifier: Verifier,
     }
 }
 
 xdr_enum! {
-    /// How durable a write is (`stable_how`).
+    /// The stability of a write (`stable_how`).
     pub enum Stable {
-        /// Until the server ends, or a COMMIT makes it durable.
+        /// Lost if the server restarts before a COMMIT.
         Unstable = 0,
-        /// The data is durable, and what reading it back needs.
+        /// The data and the metadata needed to read them back are on stable storage.
         DataSync = 1,
-        /// Everything is.
+        /// The data and all metadata are on stable storage.
         FileSync = 2,
     }
 }

@@ -1,85 +1,85 @@
-//! Whole file systems: FSSTAT, FSINFO, PATHCONF.
+//! File systems: FSSTAT, FSINFO, PATHCONF.
 
 use wire::xdr_struct;
 
 use super::{Attributes, Time};
 
 xdr_struct! {
-    /// What FSSTAT answers (section 3.3.18).
+    /// The results of FSSTAT (section 3.3.18).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FsStatOk {
-        /// The object's.
+        /// The node's attributes.
         pub attributes: Option<Attributes>,
-        /// Bytes in all.
+        /// The total size in bytes.
         pub total_bytes: u64,
-        /// Bytes free.
+        /// The free space in bytes.
         pub free_bytes: u64,
-        /// Bytes free to the caller.
+        /// The free space available to the caller in bytes.
         pub available_bytes: u64,
-        /// Nodes in all.
+        /// The total number of nodes.
         pub total_files: u64,
-        /// Nodes free.
+        /// The number of free nodes.
         pub free_files: u64,
-        /// Nodes free to the caller.
+        /// The number of free nodes available to the caller.
         pub available_files: u64,
-        /// For how many seconds this will not change.
+        /// The time in seconds for which these figures are expected not to change.
         pub invariant_sec: u32,
     }
 
-    /// What FSINFO answers (section 3.3.19). Sizes are bytes.
+    /// The results of FSINFO (section 3.3.19). Sizes are in bytes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FsInfoOk {
-        /// The object's.
+        /// The node's attributes.
         pub attributes: Option<Attributes>,
-        /// The largest READ.
+        /// The maximum READ size.
         pub read_max: u32,
-        /// The best READ.
+        /// The preferred READ size.
         pub read_preferred: u32,
-        /// What a READ's size should be a multiple of.
+        /// The suggested multiple of READ sizes.
         pub read_multiple: u32,
-        /// The largest WRITE.
+        /// The maximum WRITE size.
         pub write_max: u32,
-        /// The best WRITE.
+        /// The preferred WRITE size.
         pub write_preferred: u32,
-        /// What a WRITE's size should be a multiple of.
+        /// The suggested multiple of WRITE sizes.
         pub write_multiple: u32,
-        /// The best READDIR.
+        /// The preferred READDIR size.
         pub dir_preferred: u32,
-        /// The largest file.
+        /// The maximum file size.
         pub max_file_size: u64,
-        /// How fine times are.
+        /// The resolution of times.
         pub time_delta: Time,
-        /// Of [`properties`].
+        /// The bits of [`properties`].
         pub properties: u32,
     }
 
-    /// What PATHCONF answers (section 3.3.20).
+    /// The results of PATHCONF (section 3.3.20).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PathConfOk {
-        /// The object's.
+        /// The node's attributes.
         pub attributes: Option<Attributes>,
-        /// The most links of a file.
+        /// The maximum number of hard links.
         pub link_max: u32,
-        /// The longest name, bytes.
+        /// The maximum length of a name in bytes.
         pub name_max: u32,
-        /// Whether longer names are refused, not cut.
+        /// Whether longer names are rejected rather than truncated.
         pub no_trunc: bool,
-        /// Whether only the super-user may change owners.
+        /// Whether only root may change owners.
         pub chown_restricted: bool,
-        /// Whether names that differ in case only are one.
+        /// Whether names are case-insensitive.
         pub case_insensitive: bool,
-        /// Whether names keep their case.
+        /// Whether names preserve their case.
         pub case_preserving: bool,
     }
 }
 
-/// The bits of FSINFO.
+/// The property bits in FSINFO.
 pub mod properties {
-    /// There are hard links.
+    /// Hard links are supported.
     pub const LINK: u32 = 0x01;
-    /// There are symbolic links.
+    /// Symbolic links are supported.
     pub const SYMLINK: u32 = 0x02;
-    /// PATHCONF is the same for all.
+    /// PATHCONF is the same for all nodes.
     pub const HOMOGENEOUS: u32 = 0x08;
     /// SETATTR can set times.
     pub const CAN_SET_TIME: u32 = 0x10;

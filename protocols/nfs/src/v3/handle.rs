@@ -1,10 +1,10 @@
-//! File handles as they travel.
+//! Encoded file handles.
 
 use std::fmt;
 
 use wire::{Malformed, Put, Xdr, XdrReader};
 
-/// A file handle (`nfs_fh3`): up to 64 bytes that mean something to its server alone. MOUNT's are the same.
+/// A file handle (`nfs_fh3`): up to 64 bytes that are opaque to clients. MOUNT uses the same type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     len: u8,
@@ -12,10 +12,10 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The most bytes of a handle (`NFS3_FHSIZE`).
+    /// The maximum length of a handle in bytes (`NFS3_FHSIZE`).
     pub const MAX: usize = 64;
 
-    /// A handle of these bytes; nothing beyond [`Handle::MAX`].
+    /// Creates a handle from its bytes; `None` if there are more than [`Handle::MAX`].
     pub fn new(from: &[u8]) -> Option<Handle> {
         let mut bytes = [0; Handle::MAX];
         bytes.get_mut(..from.len())?.copy_from_slice(from);
@@ -23,7 +23,7 @@ impl Handle {
         Some(Handle { len, bytes })
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
     }

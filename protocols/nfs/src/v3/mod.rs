@@ -1,5 +1,5 @@
-//! NFS v3's messages (RFC 1813), as both halves have them: what a procedure takes and what it answers,
-//! which is an [`Outcome`] for each but NULL.
+//! NFS v3 messages (RFC 1813), common to client and server: the arguments and results of the
+//! procedures. The results of all but NULL are an [`Outcome`].
 
 mod acl;
 mod attr;
@@ -29,55 +29,55 @@ pub use name::{
 pub use outcome::Outcome;
 pub use status::Status;
 
-/// The bytes of a verifier: of an exclusive CREATE, of a listing's cookies, of unstable writes.
+/// A verifier: of an exclusive CREATE, of READDIR cookies, or of unstable writes.
 pub type Verifier = [u8; 8];
 
 xdr_enum! {
-    /// The procedures (section 3), with what each takes and answers.
+    /// The procedures (section 3), with their arguments and results.
     pub enum Procedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// [`Handle`] to [`Attributes`].
+        /// Takes [`Handle`], returns [`Attributes`].
         GetAttr = 1,
-        /// [`SetAttrArgs`] to [`Wcc`], be it done or not.
+        /// Takes [`SetAttrArgs`], returns [`Wcc`] on success and failure.
         SetAttr = 2,
-        /// [`NameArgs`] to [`LookupOk`], or the directory's attributes.
+        /// Takes [`NameArgs`], returns [`LookupOk`]; the directory's attributes on failure.
         Lookup = 3,
-        /// [`AccessArgs`] to [`AccessOk`], or attributes.
+        /// Takes [`AccessArgs`], returns [`AccessOk`]; attributes on failure.
         Access = 4,
-        /// [`Handle`] to [`ReadLinkOk`], or attributes.
+        /// Takes [`Handle`], returns [`ReadLinkOk`]; attributes on failure.
         ReadLink = 5,
-        /// [`ReadArgs`] to [`ReadOk`], or attributes.
+        /// Takes [`ReadArgs`], returns [`ReadOk`]; attributes on failure.
         Read = 6,
-        /// [`WriteArgs`] to [`WriteOk`], or [`Wcc`].
+        /// Takes [`WriteArgs`], returns [`WriteOk`]; [`Wcc`] on failure.
         Write = 7,
-        /// [`CreateArgs`] to [`CreateOk`], or the directory's [`Wcc`].
+        /// Takes [`CreateArgs`], returns [`CreateOk`]; the directory's [`Wcc`] on failure.
         Create = 8,
-        /// [`MkDirArgs`] to [`CreateOk`], or the directory's [`Wcc`].
+        /// Takes [`MkDirArgs`], returns [`CreateOk`]; the directory's [`Wcc`] on failure.
         MkDir = 9,
-        /// [`SymlinkArgs`] to [`CreateOk`], or the directory's [`Wcc`].
+        /// Takes [`SymlinkArgs`], returns [`CreateOk`]; the directory's [`Wcc`] on failure.
         Symlink = 10,
-        /// [`MkNodArgs`] to [`CreateOk`], or the directory's [`Wcc`].
+        /// Takes [`MkNodArgs`], returns [`CreateOk`]; the directory's [`Wcc`] on failure.
         MkNod = 11,
-        /// [`NameArgs`] to the directory's [`Wcc`], be it done or not.
+        /// Takes [`NameArgs`], returns the directory's [`Wcc`] on success and failure.
         Remove = 12,
-        /// [`NameArgs`] to the directory's [`Wcc`], be it done or not.
+        /// Takes [`NameArgs`], returns the directory's [`Wcc`] on success and failure.
         RmDir = 13,
-        /// [`RenameArgs`] to [`RenameWcc`], be it done or not.
+        /// Takes [`RenameArgs`], returns [`RenameWcc`] on success and failure.
         Rename = 14,
-        /// [`LinkArgs`] to [`LinkWcc`], be it done or not.
+        /// Takes [`LinkArgs`], returns [`LinkWcc`] on success and failure.
         Link = 15,
-        /// [`ReadDirArgs`] to [`ReadDirOk`], or attributes.
+        /// Takes [`ReadDirArgs`], returns [`ReadDirOk`]; attributes on failure.
         ReadDir = 16,
-        /// [`ReadDirPlusArgs`] to [`ReadDirPlusOk`], or attributes.
+        /// Takes [`ReadDirPlusArgs`], returns [`ReadDirPlusOk`]; attributes on failure.
         ReadDirPlus = 17,
-        /// [`Handle`] to [`FsStatOk`], or attributes.
+        /// Takes [`Handle`], returns [`FsStatOk`]; attributes on failure.
         FsStat = 18,
-        /// [`Handle`] to [`FsInfoOk`], or attributes.
+        /// Takes [`Handle`], returns [`FsInfoOk`]; attributes on failure.
         FsInfo = 19,
-        /// [`Handle`] to [`PathConfOk`], or attributes.
+        /// Takes [`Handle`], returns [`PathConfOk`]; attributes on failure.
         PathConf = 20,
-        /// [`CommitArgs`] to [`CommitOk`], or [`Wcc`].
+        /// Takes [`CommitArgs`], returns [`CommitOk`]; [`Wcc`] on failure.
         Commit = 21,
     }
 }

@@ -1,11 +1,12 @@
-//! Names: LOOKUP, READLINK, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK.
+//! Directory operations: LOOKUP, READLINK, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME,
+//! LINK.
 
 use wire::{xdr_struct, xdr_union};
 
 use super::{Attributes, Handle, SetAttributes, SpecData, Verifier, Wcc};
 
 xdr_struct! {
-    /// A name in a directory (`diropargs3`): LOOKUP, REMOVE, RMDIR.
+    /// A name in a directory (`diropargs3`): the arguments of LOOKUP, REMOVE and RMDIR.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct NameArgs<'a> {
         /// The directory.
@@ -14,94 +15,94 @@ xdr_struct! {
         pub name: &'a [u8],
     }
 
-    /// What LOOKUP answers.
+    /// The results of LOOKUP.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LookupOk {
-        /// What has the name.
+        /// The handle of the node found.
         pub object: Handle,
         /// Its attributes.
         pub attributes: Option<Attributes>,
-        /// The directory's.
+        /// The directory's attributes.
         pub dir: Option<Attributes>,
     }
 
-    /// What READLINK answers.
+    /// The results of READLINK.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReadLinkOk<'a> {
         /// The link's attributes.
         pub attributes: Option<Attributes>,
-        /// Where it leads.
+        /// The link's target.
         pub target: &'a [u8],
     }
 
-    /// CREATE (section 3.3.8).
+    /// The arguments of CREATE (section 3.3.8).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CreateArgs<'a> {
-        /// Where.
+        /// The directory and name.
         pub place: NameArgs<'a>,
-        /// How.
+        /// The mode of creation.
         pub how: CreateHow,
     }
 
-    /// MKDIR (section 3.3.9).
+    /// The arguments of MKDIR (section 3.3.9).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MkDirArgs<'a> {
-        /// Where.
+        /// The directory and name.
         pub place: NameArgs<'a>,
-        /// With what attributes.
+        /// The initial attributes.
         pub attributes: SetAttributes,
     }
 
-    /// SYMLINK (section 3.3.10).
+    /// The arguments of SYMLINK (section 3.3.10).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SymlinkArgs<'a> {
-        /// Where.
+        /// The directory and name.
         pub place: NameArgs<'a>,
-        /// With what attributes.
+        /// The initial attributes.
         pub attributes: SetAttributes,
-        /// Where it leads.
+        /// The link's target.
         pub target: &'a [u8],
     }
 
-    /// MKNOD (section 3.3.11).
+    /// The arguments of MKNOD (section 3.3.11).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MkNodArgs<'a> {
-        /// Where.
+        /// The directory and name.
         pub place: NameArgs<'a>,
-        /// What.
+        /// The type of node.
         pub what: MkNodData,
     }
 
-    /// A device node (`devicedata3`).
+    /// A new device node (`devicedata3`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DeviceData {
-        /// With what attributes.
+        /// The initial attributes.
         pub attributes: SetAttributes,
-        /// What it stands for.
+        /// The device number.
         pub device: SpecData,
     }
 
-    /// What CREATE, MKDIR, SYMLINK and MKNOD answer.
+    /// The results of CREATE, MKDIR, SYMLINK and MKNOD.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CreateOk {
-        /// What was made.
+        /// The new node's handle.
         pub object: Option<Handle>,
         /// Its attributes.
         pub attributes: Option<Attributes>,
-        /// The directory's.
+        /// The directory's attributes before and after.
         pub dir: Wcc,
     }
 
-    /// RENAME (section 3.3.14).
+    /// The arguments of RENAME (section 3.3.14).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RenameArgs<'a> {
-        /// What.
+        /// The source directory and name.
         pub from: NameArgs<'a>,
-        /// As what.
+        /// The destination directory and name.
         pub to: NameArgs<'a>,
     }
 
-    /// What RENAME tells of the two directories.
+    /// The attributes of both directories after RENAME.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[allow(missing_docs)]
     pub struct RenameWcc {
@@ -109,16 +110,16 @@ xdr_struct! {
         pub to: Wcc,
     }
 
-    /// LINK (section 3.3.15).
+    /// The arguments of LINK (section 3.3.15).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LinkArgs<'a> {
-        /// What.
+        /// The node's handle.
         pub object: Handle,
-        /// As what.
+        /// The directory and the new name.
         pub place: NameArgs<'a>,
     }
 
-    /// What LINK tells of the file and the directory.
+    /// The attributes of node and directory after LINK.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[allow(missing_docs)]
     pub struct LinkWcc {
@@ -128,33 +129,33 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// How CREATE deals with what is there (`createhow3`).
+    /// The treatment of an existing file by CREATE (`createhow3`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum CreateHow {
-        /// It is taken.
+        /// An existing file is used.
         Unchecked(SetAttributes) = 0,
-        /// There must be nothing.
+        /// An existing file is an error.
         Guarded(SetAttributes) = 1,
-        /// There must be nothing, or what an earlier call with this verifier made.
+        /// An existing file is an error unless an earlier call with this verifier created it.
         Exclusive(Verifier) = 2,
     }
 
-    /// What MKNOD makes (`mknoddata3`).
+    /// The type of node that MKNOD creates (`mknoddata3`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum MkNodData {
-        /// CREATE's business.
+        /// Invalid: use CREATE.
         File = 1,
-        /// MKDIR's business.
+        /// Invalid: use MKDIR.
         Directory = 2,
         /// A block device.
         BlockDevice(DeviceData) = 3,
         /// A character device.
         CharDevice(DeviceData) = 4,
-        /// SYMLINK's business.
+        /// Invalid: use SYMLINK.
         Symlink = 5,
         /// A socket.
         Socket(SetAttributes) = 6,
-        /// A pipe.
+        /// A named pipe.
         Fifo(SetAttributes) = 7,
     }
 }

@@ -1,15 +1,15 @@
-//! What a procedure answers.
+//! The results of a procedure.
 
 use wire::{Malformed, Put, Xdr, XdrReader};
 
 use super::Status;
 
-/// What a procedure answers: `T`, or why not and `F`.
+/// The results of a procedure: `T` on success, a status and `F` on failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<T, F = ()> {
-    /// It is done.
+    /// Success.
     Done(T),
-    /// It is not. Never with [`Status::Ok`].
+    /// Failure. The status is never [`Status::Ok`].
     Failed(Status, F),
 }
 

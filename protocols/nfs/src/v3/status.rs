@@ -1,4 +1,4 @@
-//! How a procedure ended.
+//! The status of a procedure.
 
 use vfs::Errno;
 use wire::xdr_enum;
@@ -35,14 +35,14 @@ xdr_enum! {
         Toosmall = 10005,
         Serverfault = 10006,
         Badtype = 10007,
-        /// It takes long: ask again, as a new call.
+        /// The request takes long: retry later with a new call.
         Jukebox = 10008,
     }
 }
 
 impl From<Errno> for Status {
-    /// What an error of the source is to a client. `WOULD_BLOCK` and `PARKED` are none, and are not to be
-    /// asked for.
+    /// Returns the status that reports an error of the source. Must not be called with
+    /// `WOULD_BLOCK` or `PARKED`, which are not errors.
     fn from(errno: Errno) -> Status {
         debug_assert!(!errno.is_signal());
         match errno {
@@ -55,7 +55,7 @@ impl From<Errno> for Status {
             Errno::ENODEV => Status::Nodev,
             Errno::ENOTDIR => Status::Notdir,
             Errno::EISDIR => Status::Isdir,
-            // ELOOP: what was to be opened is a symbolic link, and the client's to follow.
+            // ELOOP: the node to open is a symbolic link, which the client must follow.
             Errno::EINVAL | Errno::ELOOP => Status::Inval,
             Errno::EFBIG => Status::Fbig,
             Errno::ENOSPC => Status::Nospc,

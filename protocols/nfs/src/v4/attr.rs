@@ -1,17 +1,17 @@
-//! Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276, RFC 9754): one table, from which
-//! come the struct of them all, reading and writing.
+//! Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276, RFC 9754). One table
+//! generates the struct of all attributes, its encoder and its decoder.
 
 use vfs::{Kind, Time};
 use wire::{Malformed, Put, Xdr, XdrReader, xdr_enum, xdr_struct, xdr_union};
 
-/// A set of attributes, or of anything else that has numbers. Numbers that nobody here knows are not kept.
+/// A set of attribute numbers, or of other small numbers (`bitmap4`). Unknown numbers are dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bitmap(pub(crate) [u32; Bitmap::WORDS]);
 
 impl Bitmap {
     const WORDS: usize = 3;
 
-    /// The set of these numbers.
+    /// Returns the set of these numbers.
     pub(crate) const fn of(numbers: &[u32]) -> Bitmap {
         let mut words = [0; Bitmap::WORDS];
         let mut at = 0;
@@ -22,7 +22,7 @@ impl Bitmap {
         Bitmap(words)
     }
 
-    /// Whether `number` is in it.
+    /// Returns whether the set contains `number`.
     pub(crate) const fn has(&self, number: u32) -> bool {
         let word = number as usize / 32;
         word < Bitmap::WORDS && self.0[word] & (1 << (number % 32)) != 0
@@ -33,29 +33,29 @@ impl Bitmap {
         self.0[number as usize / 32] |= 1 << (number % 32);
     }
 
-    /// What is in either.
+    /// Returns the union.
     pub(crate) fn or(&self, other: &Bitmap) -> Bitmap {
         Bitmap(std::array::from_fn(|at| self.0[at] | other.0[at]))
     }
 
-    /// What is in both.
+    /// Returns the intersection.
     pub(crate) fn and(&self, other: &Bitmap) -> Bitmap {
         Bitmap(std::array::from_fn(|at| self.0[at] & other.0[at]))
     }
 
-    /// What is in it and not in `other`.
+    /// Returns the difference.
     pub(crate) fn without(&self, other: &Bitmap) -> Bitmap {
         Bitmap(std::array::from_fn(|at| self.0[at] & !other.0[at]))
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0 == [0; Bitmap::WORDS]
     }
 }
 
 impl Bitmap {
-    /// A set, and whether there is more in it than fits one.
+    /// Decodes a set; returns also whether it contains numbers beyond the words kept here.
     fn get_and_beyond(from: &mut XdrReader<'_>) -> Result<(Bitmap, bool), Malformed> {
         let (mut set, mut beyond) = (Bitmap::default(), false);
         for at in 0..from.u32()? as usize {
@@ -86,7 +86,7 @@ impl Xdr<'_> for Bitmap {
 }
 
 xdr_enum! {
-    /// What a node is (`nfs_ftype4`).
+    /// The type of a node (`nfs_ftype4`).
     pub(crate) enum FileType {
         Regular = 1,
         Directory = 2,
@@ -115,7 +115,7 @@ impl From<Kind> for FileType {
 }
 
 impl FileType {
-    /// The kind of node that it is; named attributes are none.
+    /// Returns the kind of node; `None` for named attributes.
     pub(crate) fn kind(self) -> Option<Kind> {
         Some(match self {
             FileType::Regular => Kind::File,
@@ -131,7 +131,7 @@ impl FileType {
 }
 
 xdr_struct! {
-    /// Which file system (`fsid4`).
+    /// A file system id (`fsid4`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct FsId {
         pub(crate) major: u64,
@@ -145,14 +145,14 @@ xdr_struct! {
         pub(crate) minor: u32,
     }
 
-    /// A moment (`nfstime4`).
+    /// A time (`nfstime4`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct NfsTime {
         pub(crate) seconds: i64,
         pub(crate) nseconds: u32,
     }
 
-    /// Permissions, and what the client's umask takes away (`mode_umask4`, RFC 8275).
+    /// Permissions, and the client's umask (`mode_umask4`, RFC 8275).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct ModeUmask {
         pub(crate) mode: u32,
@@ -162,37 +162,39 @@ xdr_struct! {
     /// A security label (`sec_label4`, RFC 7862 section 12.2.4).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct SecLabel<'a> {
-        /// By which security model it means something (RFC 7569); 0 is whichever both sides have.
+        /// The security model that defines the label (RFC 7569); 0 for one that both sides agree
+        /// on.
         pub(crate) format: u32,
-        /// By which of its policies.
+        /// The policy within that model.
         pub(crate) policy: u32,
         pub(crate) label: &'a [u8],
     }
 
-    /// What OPEN understands, as sets of the numbers that stand in its arguments (`open_arguments4`, RFC 9754 section 4).
+    /// The OPEN arguments that a server supports, as sets of their values (`open_arguments4`, RFC
+    /// 9754 section 4).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct OpenArguments {
         pub(crate) share_access: Bitmap,
         pub(crate) share_deny: Bitmap,
-        /// Bits of what is wanted of delegations.
+        /// The supported bits that request or refuse delegations.
         pub(crate) share_access_want: Bitmap,
         pub(crate) open_claim: Bitmap,
         pub(crate) create_mode: Bitmap,
     }
 
-    /// Where a file system is (`fs_locations4`, RFC 8881 section 11.16).
+    /// The locations of a file system (`fs_locations4`, RFC 8881 section 11.16).
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub(crate) struct FsLocations<'a> {
-        /// Its path here: names.
+        /// Its path on this server, as components.
         pub(crate) root: Vec<&'a [u8]>,
         pub(crate) locations: Vec<FsLocation<'a>>,
     }
 
-    /// Servers that have it at the same path (`fs_location4`).
+    /// Servers that have the file system at the same path (`fs_location4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub(crate) struct FsLocation<'a> {
         pub(crate) servers: Vec<&'a [u8]>,
-        /// Its path there: names.
+        /// Its path on those servers, as components.
         pub(crate) path: Vec<&'a [u8]>,
     }
 
@@ -225,16 +227,16 @@ impl From<NfsTime> for Time {
 }
 
 xdr_union! {
-    /// A new time stamp (`settime4`).
+    /// A new value of a time (`settime4`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum SetTime {
-        /// The server's own clock.
+        /// The server's current time.
         Server = 0,
         Client(NfsTime) = 1,
     }
 }
 
-/// An owner or group: `1000`, or a name.
+/// An owner or group: a numeric id such as `1000`, or a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who<'a> {
     Number(u32),
@@ -244,7 +246,7 @@ pub(crate) enum Who<'a> {
 impl<'a> Xdr<'a> for Who<'a> {
     fn get(from: &mut XdrReader<'a>) -> Result<Who<'a>, Malformed> {
         let name = <&[u8]>::get(from)?;
-        // A number has no zeros in front and no sign.
+        // A number has neither leading zeros nor a sign.
         let digits =
             name.iter().all(u8::is_ascii_digit) && (name.len() == 1 || !name.starts_with(b"0"));
         let number = std::str::from_utf8(name).ok().filter(|_| digits);
@@ -276,31 +278,32 @@ impl<'a> Xdr<'a> for Who<'a> {
 
 macro_rules! attributes {
     ($($(#[$meta:meta])* $number:literal $field:ident $constant:ident: $type:ty,)*) => {
-        /// The attributes' numbers.
+        /// The attribute numbers.
         pub(crate) mod number {
             $($(#[$meta])* pub(crate) const $constant: u32 = $number;)*
         }
 
-        /// Attributes with their values, those that there are (`fattr4`).
+        /// A set of attributes with their values (`fattr4`).
         #[derive(Clone, Debug, Default, PartialEq)]
         pub(crate) struct Attributes<'a> {
             $($(#[$meta])* pub(crate) $field: Option<$type>,)*
-            /// There are others, which nobody here knows. Then what the values are cannot be told, and all are missing.
+            /// Whether the set contains unknown attributes. Their values cannot be skipped, so all
+            /// values are missing then.
             pub(crate) unknown: bool,
         }
 
         impl Attributes<'_> {
-            /// All attributes known here.
+            /// All known attributes.
             pub(crate) const KNOWN: Bitmap = Bitmap::of(&[$($number,)*]);
 
-            /// Which of them there are.
+            /// Returns the set of the attributes that have values.
             pub(crate) fn set(&self) -> Bitmap {
                 let mut set = Bitmap::default();
                 $(if self.$field.is_some() { set.add($number); })*
                 set
             }
 
-            /// Writes their values without their numbers and without the length of it all.
+            /// Writes the values without the bitmap and the length.
             pub(crate) fn put_values(&self, to: &mut impl Put) {
                 $(if let Some(value) = &self.$field { value.put(to); })*
             }
@@ -328,7 +331,7 @@ attributes! {
     8 fsid FSID: FsId,
     9 unique_handles UNIQUE_HANDLES: bool,
     10 lease_time LEASE_TIME: u32,
-    /// Why an entry of a listing has no attributes.
+    /// The reason for which a READDIR entry has no attributes.
     11 read_error RDATTR_ERROR: u32,
     12 acl ACL: Vec<Ace<'a>>,
     13 acl_support ACLSUPPORT: u32,

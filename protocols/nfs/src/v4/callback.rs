@@ -1,4 +1,4 @@
-//! What a server asks of its clients (RFC 8881 sections 16.2 and 20, RFC 7530 section 16.25, RFC 7862 section 16).
+//! Callbacks (RFC 8881 sections 16.2 and 20, RFC 7530 section 16.25, RFC 7862 section 16).
 
 use wire::{Malformed, Put, Xdr, XdrReader, xdr_struct, xdr_union};
 
@@ -6,21 +6,21 @@ use super::attr::Bitmap;
 use super::types::{Owner, WriteResponse};
 use super::{SessionId, StateId, Status};
 
-/// The version of the callback program that sessions speak (RFC 8881 appendix: `NFS_CB`).
+/// The version of the callback program that sessions use (RFC 8881 appendix: `NFS_CB`).
 pub(crate) const VERSION: u32 = 1;
 
-/// Its one procedure besides the empty one.
+/// Its only procedure besides NULL.
 pub(crate) const COMPOUND: u32 = 1;
 
 xdr_struct! {
-    /// What CB_COMPOUND says before its operations.
+    /// The header of a CB_COMPOUND.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct CallbackHead<'a> {
         pub(crate) tag: &'a [u8],
         pub(crate) minor: u32,
-        /// Of v4.0 alone.
+        /// Used by v4.0 only.
         pub(crate) ident: u32,
-        /// How many operations follow.
+        /// The number of operations that follow.
         pub(crate) count: u32,
     }
 
@@ -31,19 +31,20 @@ xdr_struct! {
         pub(crate) slot: u32,
         pub(crate) highest_slot: u32,
         pub(crate) cache_this: bool,
-        /// How many lists of calls that this one has to do with follow: our server tells none.
+        /// The number of referring call lists that follow; this server sends none.
         pub(crate) referring: u32,
     }
 
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Recall<'a> {
         pub(crate) state: StateId,
-        /// Whether the file is to be cut to nothing, so that there is no sense in writing it back.
+        /// Whether the file will be truncated to length 0, so that dirty data need not be written
+        /// back.
         pub(crate) truncate: bool,
         pub(crate) handle: &'a [u8],
     }
 
-    /// To give back so many things of these kinds that no more than `keep` are left.
+    /// Asks for the return of state of these kinds until at most `keep` are left.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct RecallAny {
         pub(crate) keep: u32,
@@ -56,22 +57,22 @@ xdr_struct! {
         pub(crate) owner: Owner<'a>,
     }
 
-    /// A copy has ended (RFC 7862 section 16.1).
+    /// Reports the end of an asynchronous copy (RFC 7862 section 16.1).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Offload<'a> {
-        /// The file that it wrote.
+        /// The destination file's handle.
         pub(crate) handle: &'a [u8],
         pub(crate) state: StateId,
         pub(crate) how: Offloaded,
     }
 }
 
-/// How a copy ended (`offload_info4`).
+/// The result of an asynchronous copy (`offload_info4`).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Offloaded {
-    /// So much is copied.
+    /// Success.
     Done(WriteResponse),
-    /// It failed after so many bytes.
+    /// Failure after this many bytes.
     Failed(Status, u64),
 }
 
@@ -98,7 +99,7 @@ impl<'a> Xdr<'a> for Offloaded {
 }
 
 xdr_union! {
-    /// An operation with its arguments, by its number.
+    /// A callback operation with its arguments, by operation number.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum CallbackOp<'a> {
         Recall(Recall<'a>) = 4,
@@ -109,22 +110,22 @@ xdr_union! {
     }
 }
 
-/// What CB_RECALL_ANY is about: delegations to read, and to write (RFC 8881 section 20.6.1).
+/// The kinds of state in CB_RECALL_ANY: read and write delegations (RFC 8881 section 20.6.1).
 pub(crate) const DELEGATIONS: Bitmap = Bitmap::of(&[0, 1]);
 
-/// What became of a callback.
+/// The result of a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CalledBack {
-    /// The operation behind CB_SEQUENCE was answered.
+    /// The status of the operation after CB_SEQUENCE.
     Answered(Status),
-    /// CB_SEQUENCE itself failed.
+    /// CB_SEQUENCE failed with this status.
     NotInSequence(Status),
-    /// The client carries out nothing of the kind.
+    /// The client rejected the call.
     Refused,
 }
 
 impl CalledBack {
-    /// What the reply says that stands in `from`, behind its id and type.
+    /// Parses a reply after XID and message type.
     pub(crate) fn read(from: &mut XdrReader<'_>) -> Result<CalledBack, Malformed> {
         const ACCEPTED: u32 = 0;
         const SUCCESS: u32 = 0;
@@ -149,7 +150,7 @@ impl CalledBack {
     }
 }
 
-/// A client's reply to call `xid`: success, CB_SEQUENCE, and one operation.
+/// Returns a client's reply to call `xid`: success, CB_SEQUENCE, and one operation.
 #[cfg(test)]
 pub(crate) fn reply(xid: u32, sequence: &CallbackSequence, number: u32, status: Status) -> Vec<u8> {
     use crate::rpc::{LAST, MARK, REPLY};

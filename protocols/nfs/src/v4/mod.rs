@@ -1,5 +1,5 @@
-//! NFS v4's messages: 4.0 (RFC 7530, 7531), 4.1 (RFC 8881, 5662), 4.2 (RFC 7862, 7863) and extended
-//! attributes (RFC 8276), as both halves have them.
+//! NFS v4 messages, common to client and server: 4.0 (RFC 7530, 7531), 4.1 (RFC 8881, 5662), 4.2
+//! (RFC 7862, 7863) and extended attributes (RFC 8276).
 
 pub(crate) mod acl;
 pub(crate) mod attr;

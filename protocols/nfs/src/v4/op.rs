@@ -1,5 +1,5 @@
-//! Operations: what a compound asks (RFC 8881 section 18, RFC 7530 section 16, RFC 7862 section 15, RFC 8276
-//! section 8).
+//! The operations of a COMPOUND and their arguments (RFC 8881 section 18, RFC 7530 section 16, RFC
+//! 7862 section 15, RFC 8276 section 8).
 
 use wire::{xdr_struct, xdr_union};
 
@@ -9,7 +9,8 @@ use super::types::{
     Stable, StateId, Verifier,
 };
 
-/// What operations are called, by their numbers; those below 3 are none, and the first stands for a whole compound.
+/// The operations' names by number. There are none below 3; the first name stands for a whole
+/// compound.
 pub(crate) const OPERATIONS: [&str; 76] = [
     "COMPOUND",
     "",
@@ -118,7 +119,7 @@ xdr_struct! {
         pub(crate) locker: Locker<'a>,
     }
 
-    /// The first lock of an owner in a file (`open_to_lock_owner4`).
+    /// The first lock of a lock owner in a file (`open_to_lock_owner4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct NewLocker<'a> {
         pub(crate) open_seqid: u32,
@@ -187,7 +188,7 @@ xdr_struct! {
         pub(crate) deny: u32,
     }
 
-    /// READ and READ_PLUS.
+    /// The arguments of READ and READ_PLUS.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Read {
         pub(crate) state: StateId,
@@ -248,7 +249,7 @@ xdr_struct! {
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct BindConnToSession {
         pub(crate) session: SessionId,
-        /// 1: calls, 2: callbacks, 3 and 7: both, or if need be one.
+        /// 1: fore channel, 2: backchannel, 3 and 7: both, or either.
         pub(crate) direction: u32,
         pub(crate) rdma: bool,
     }
@@ -259,11 +260,11 @@ xdr_struct! {
         pub(crate) owner: &'a [u8],
         pub(crate) flags: u32,
         pub(crate) protect: Protect<'a>,
-        /// What the client is: an array of one element at most.
+        /// The client's implementation: an array of at most one element.
         pub(crate) implementation: Option<Implementation<'a>>,
     }
 
-    /// Operations that only the machine's own credential may do (`state_protect_ops4`).
+    /// Operations that require the machine credential (`state_protect_ops4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct ProtectOps {
         pub(crate) enforce: Bitmap,
@@ -299,7 +300,7 @@ xdr_struct! {
         pub(crate) cache_this: bool,
     }
 
-    /// ALLOCATE and DEALLOCATE.
+    /// The arguments of ALLOCATE and DEALLOCATE.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Space {
         pub(crate) state: StateId,
@@ -313,7 +314,7 @@ xdr_struct! {
         pub(crate) to: StateId,
         pub(crate) from_offset: u64,
         pub(crate) to_offset: u64,
-        /// 0 for all there is.
+        /// 0 for up to the end of the file.
         pub(crate) count: u64,
         pub(crate) consecutive: bool,
         pub(crate) synchronous: bool,
@@ -341,13 +342,13 @@ xdr_struct! {
         pub(crate) to: StateId,
         pub(crate) from_offset: u64,
         pub(crate) to_offset: u64,
-        /// 0 for all there is.
+        /// 0 for up to the end of the file.
         pub(crate) count: u64,
     }
 
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct SetXattr<'a> {
-        /// 0: either, 1: it must be new, 2: it must be there.
+        /// 0: either, 1: must be new, 2: must exist.
         pub(crate) option: u32,
         pub(crate) name: &'a [u8],
         pub(crate) value: &'a [u8],
@@ -361,10 +362,10 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// What CREATE makes (`createtype4`).
+    /// The type of node that CREATE makes (`createtype4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum CreateWhat<'a> {
-        /// What OPEN makes, and what nobody does.
+        /// Invalid in CREATE: regular files are created by OPEN, named attributes not at all.
         Regular = 1,
         AttributeDirectory = 8,
         NamedAttribute = 9,
@@ -396,12 +397,12 @@ xdr_union! {
         Exclusive41(Exclusive41<'a>) = 3,
     }
 
-    /// What is opened, and by what right (`open_claim4`).
+    /// The file to open, and the claim to it (`open_claim4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum Claim<'a> {
         /// A name in the current directory.
         Null(&'a [u8]) = 0,
-        /// The current file, as it was before the server's restart; with which delegation.
+        /// The current file, reclaimed after a restart of the server; with the type of delegation.
         Previous(u32) = 1,
         DelegateCurrent(ClaimDelegated<'a>) = 2,
         DelegatePrevious(&'a [u8]) = 3,
@@ -418,7 +419,7 @@ xdr_union! {
         Ssv(ProtectSsv<'a>) = 2,
     }
 
-    /// Where a server is (`netloc4`).
+    /// The location of a server (`netloc4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum NetLoc<'a> {
         Name(&'a [u8]) = 1,
@@ -426,8 +427,8 @@ xdr_union! {
         Addr(NetAddr<'a>) = 3,
     }
 
-    /// An operation with its arguments, by its number. Those that are missing are answered NOTSUPP whatever
-    /// they ask.
+    /// An operation with its arguments, by operation number. Missing operations return NOTSUPP for
+    /// all arguments.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum Op<'a> {
         Access(u32) = 3,

@@ -1,5 +1,5 @@
-//! What operations answer when they succeed, behind number and status. Those of READ, READDIR and
-//! READ_PLUS are written piece by piece instead.
+//! The results of successful operations, after operation number and status. Those of READ, READDIR
+//! and READ_PLUS are encoded piecewise instead.
 
 use wire::{xdr_struct, xdr_union};
 
@@ -13,7 +13,7 @@ use super::types::{
 xdr_struct! {
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Accessible {
-        /// Which of what was asked for the server can tell.
+        /// The requested bits that the server can evaluate.
         pub(crate) supported: u32,
         pub(crate) access: u32,
     }
@@ -64,7 +64,7 @@ xdr_struct! {
         pub(crate) client: ClientId,
         pub(crate) sequence: u32,
         pub(crate) flags: u32,
-        /// SP4_NONE, which is all that is ever agreed on.
+        /// SP4_NONE, the only state protection that is supported.
         pub(crate) protect: u32,
         pub(crate) owner: ServerOwner<'a>,
         pub(crate) scope: &'a [u8],
@@ -100,7 +100,7 @@ xdr_struct! {
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct OffloadState {
         pub(crate) count: u64,
-        /// How it ended, if it has.
+        /// The final status if the copy is complete, otherwise empty.
         pub(crate) complete: Vec<Status>,
     }
 
@@ -119,17 +119,18 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// What came with an open (`open_delegation4`).
+    /// The delegation granted by an OPEN (`open_delegation4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum Delegation<'a> {
         None = 0,
         Read(ReadDelegation<'a>) = 1,
         Write(WriteDelegation<'a>) = 2,
-        /// Why none did (v4.1).
+        /// The reason for which there is none (v4.1).
         NoneBecause(WhyNone) = 3,
     }
 
-    /// Why there is none (`open_none_delegation4`), and whether one is offered once there is.
+    /// The reason for which no delegation was granted (`open_none_delegation4`), and whether the
+    /// server will signal when one is available.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum WhyNone {
         NotWanted = 0,
@@ -143,7 +144,7 @@ xdr_union! {
         Directory = 8,
     }
 
-    /// How far a file under a write delegation may grow (`nfs_space_limit4`).
+    /// The limit on the growth of a file under a write delegation (`nfs_space_limit4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum SpaceLimit {
         Size(u64) = 1,

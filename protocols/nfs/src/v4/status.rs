@@ -1,4 +1,4 @@
-//! How an operation ended.
+//! The status of an operation.
 
 use vfs::Errno;
 use wire::xdr_enum;
@@ -124,7 +124,8 @@ xdr_enum! {
 }
 
 impl Status {
-    /// v4.0: whether an owner counts a request that ended so. RFC 7530 section 9.1.7 lists those that it does not.
+    /// v4.0: returns whether the owner's seqid advances with this status. RFC 7530 section 9.1.7
+    /// lists the exceptions.
     pub fn counts(self) -> bool {
         !matches!(
             self,
@@ -141,8 +142,8 @@ impl Status {
 }
 
 impl From<Errno> for Status {
-    /// What an error of the source is to a client. `WOULD_BLOCK` and `PARKED` are none, and are not to be
-    /// asked for.
+    /// Returns the status that reports an error of the source. Must not be called with
+    /// `WOULD_BLOCK` or `PARKED`, which are not errors.
     fn from(errno: Errno) -> Status {
         debug_assert!(![Errno::WOULD_BLOCK, Errno::PARKED].contains(&errno));
         match errno {

@@ -7,11 +7,11 @@ use super::{done, procedure};
 use crate::client::{Ask, Failure, Tree};
 use crate::v3::{AccessOk, Attributes, SetAttributes, SetTime, Time, Wcc, access};
 
-/// A node's attributes.
+/// A GETATTR.
 pub struct GetAttr<'a> {
-    /// Whose.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Of which tree.
+    /// The tree that the node belongs to.
     pub tree: Tree,
 }
 
@@ -29,13 +29,13 @@ impl Ask for GetAttr<'_> {
     }
 }
 
-/// Changes a node's attributes, and answers the new ones if the server tells them.
+/// A SETATTR; returns the new attributes if the server reports them.
 pub struct SetAttr<'a> {
-    /// Whose.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// What to change.
+    /// The attributes to set.
     pub set: vfs::SetAttr,
-    /// Of which tree.
+    /// The tree that the node belongs to.
     pub tree: Tree,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn set_attributes(set: &vfs::SetAttr) -> SetAttributes {
         None => SetTime::Keep,
         Some(vfs::SetTime::Now) => SetTime::Now,
         Some(vfs::SetTime::At(at)) => SetTime::At(Time {
-            // What does not fit is taken to the nearest that does.
+            // Times out of range are clamped.
             sec: at.sec.clamp(0, u32::MAX.into()) as u32,
             nsec: at.nsec,
         }),
@@ -77,18 +77,18 @@ pub(super) fn set_attributes(set: &vfs::SetAttr) -> SetAttributes {
     }
 }
 
-/// What of `want` the caller may do.
+/// An ACCESS; returns the part of `want` that the caller is allowed.
 pub struct Access<'a> {
-    /// With what.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Whether that is a directory.
+    /// Whether the node is a directory.
     pub directory: bool,
-    /// What is wanted.
+    /// The access to check.
     pub want: vfs::Access,
 }
 
 impl Access<'_> {
-    /// The bits of ACCESS that one of ours stands for. In v4 they are the same.
+    /// Returns the ACCESS bits that correspond to `want`. They are the same in v4.
     pub(in crate::client) fn bits(directory: bool, want: vfs::Access) -> u32 {
         let mut bits = 0;
         for (ours, file, dir) in Access::TABLE {
@@ -99,7 +99,7 @@ impl Access<'_> {
         bits
     }
 
-    /// What of `want` is allowed, if ACCESS says `allowed`.
+    /// Returns the part of `want` that the ACCESS bits `allowed` grant.
     pub(in crate::client) fn allowed(
         directory: bool,
         want: vfs::Access,

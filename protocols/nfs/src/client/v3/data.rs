@@ -6,19 +6,19 @@ use super::{done, done_in, procedure};
 use crate::client::{Ask, Failure, Lands, ReadData, Stable, Written};
 use crate::v3::{Attributes, CommitOk, Outcome, ReadOk, Verifier, WriteOk};
 
-/// Reads.
+/// A READ.
 #[derive(Clone, Copy)]
 pub struct Read<'a> {
-    /// From what.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// From where.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many bytes at most.
+    /// The maximum number of bytes.
     pub count: u32,
 }
 
 impl Read<'_> {
-    /// Reads results up to the data, and says how long it is.
+    /// Parses results up to the data, and returns the length of the data.
     pub(in crate::client) fn payload_len(
         &self,
         from: &mut XdrReader<'_>,
@@ -63,7 +63,7 @@ impl Ask for Read<'_> {
         self.count.put(to);
     }
 
-    /// Mark, head of the reply, status, attributes, counts.
+    /// Record mark, reply header, status, attributes, counts.
     fn room(&self) -> usize {
         4 + 24 + 4 + 88 + 12 + self.count as usize
     }
@@ -81,15 +81,15 @@ impl Ask for Read<'_> {
     }
 }
 
-/// Writes.
+/// A WRITE.
 pub struct Write<'a> {
-    /// To what.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// To where.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How durably.
+    /// The requested stability.
     pub stable: Stable,
-    /// The bytes.
+    /// The data.
     pub data: &'a [u8],
 }
 
@@ -121,9 +121,9 @@ impl Ask for Write<'_> {
     }
 }
 
-/// Makes all that was written to a file durable.
+/// A COMMIT of a whole file.
 pub struct Commit<'a> {
-    /// To what.
+    /// The file's handle.
     pub handle: &'a [u8],
 }
 
@@ -134,7 +134,7 @@ impl Ask for Commit<'_> {
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
-        // From the start to the end.
+        // The whole file.
         0u64.put(to);
         0u32.put(to);
     }

@@ -7,17 +7,17 @@ use crate::client::{Ask, Failure, Listed, Page, Procedure, Tree};
 use crate::rpc::program;
 use crate::v3::{self, Entry, ReadDirOk, ReadDirPlusOk, Verifier};
 
-/// Lists a directory; with `PLUS`, entries come with what LOOKUP tells.
+/// A READDIR; with `PLUS`, a READDIRPLUS, which returns the entries' attributes and handles.
 pub struct ReadDir<'a, const PLUS: bool> {
-    /// Which.
+    /// The directory's handle.
     pub handle: &'a [u8],
-    /// Behind which entry.
+    /// The cookie of the entry to continue after.
     pub cookie: u64,
-    /// What came with the cookie.
+    /// The verifier that was returned with the cookie.
     pub verifier: Verifier,
-    /// How many bytes the answer may have.
+    /// The maximum length of the results in bytes.
     pub count: u32,
-    /// Of which tree.
+    /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
@@ -38,7 +38,7 @@ impl<const PLUS: bool> Ask for ReadDir<'_, PLUS> {
         self.cookie.put(to);
         self.verifier.put(to);
         if PLUS {
-            // Of names alone as much as of it all: the second bound is the one that counts.
+            // The same limit for names alone: only the second one is to have an effect.
             self.count.put(to);
         }
         self.count.put(to);
@@ -47,7 +47,7 @@ impl<const PLUS: bool> Ask for ReadDir<'_, PLUS> {
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Page<'r>, Failure> {
         let listed = |entry: Entry<'r>| Listed {
             name: entry.name,
-            // Where it is mounted upon, its number is another: its attributes tell.
+            // The file id of an entry that is a mount point differs from the one in its attributes.
             id: entry.fileid.max(1),
             cookie: entry.cookie,
             kind: None,

@@ -10,9 +10,9 @@ use crate::v3::{FsInfoOk, FsStatOk, PathConfOk};
 /// Linux's `NFS_SUPER_MAGIC`.
 pub(in crate::client) const MAGIC: u32 = 0x6969;
 
-/// Figures of a file system, but for the longest name.
+/// An FSSTAT; returns the statistics without the maximum name length.
 pub struct FsStat<'a> {
-    /// Something on it.
+    /// The handle of a node in the file system.
     pub handle: &'a [u8],
 }
 
@@ -42,9 +42,9 @@ impl Ask for FsStat<'_> {
     }
 }
 
-/// How much a server takes and gives at a time.
+/// An FSINFO; returns the maximum I/O sizes.
 pub struct FsInfo<'a> {
-    /// Something on it.
+    /// The handle of a node in the file system.
     pub handle: &'a [u8],
 }
 
@@ -66,9 +66,9 @@ impl Ask for FsInfo<'_> {
     }
 }
 
-/// The longest name, bytes.
+/// A PATHCONF; returns the maximum name length in bytes.
 pub struct PathConf<'a> {
-    /// Something on it.
+    /// The handle of a node in the file system.
     pub handle: &'a [u8],
 }
 

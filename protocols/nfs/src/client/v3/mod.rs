@@ -1,4 +1,4 @@
-//! What v3 and MOUNT can be asked (RFC 1813).
+//! NFS v3 and MOUNT calls (RFC 1813).
 
 mod attr;
 mod data;
@@ -26,7 +26,7 @@ use crate::v3::{self, Outcome, Status};
 impl Tree {
     fn of_v3(self, from: &v3::Attributes) -> Attr {
         let time = |time: v3::Time| vfs::Time {
-            // Nothing is before 1970.
+            // Times in v3 are not before 1970.
             sec: i64::from(time.sec),
             nsec: time.nsec,
         };
@@ -50,7 +50,7 @@ impl Tree {
             mtime: time(from.mtime),
             ctime,
             btime: None,
-            // There is no counter: the time of the last change in nanoseconds.
+            // v3 has no change attribute: the ctime in nanoseconds takes its place.
             change: (ctime.sec as u64)
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(ctime.nsec.into()),
@@ -71,13 +71,13 @@ fn kind(kind: v3::Kind) -> vfs::Kind {
     }
 }
 
-/// The results of a procedure, if it was done.
+/// Decodes the results of a procedure; returns its error if it failed.
 fn done<'r, T: Xdr<'r>>(results: &'r [u8]) -> Result<T, Failure> {
     done_in(XdrReader::new(results))
 }
 
 fn done_in<'r, T: Xdr<'r>>(mut from: XdrReader<'r>) -> Result<T, Failure> {
-    // What a failure comes with is of no use here.
+    // The results that accompany an error are not used.
     let outcome = Outcome::<T, ()>::get(&mut from)?;
     match outcome {
         Outcome::Done(value) => {

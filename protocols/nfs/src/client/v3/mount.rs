@@ -1,4 +1,4 @@
-//! MOUNT, the portmapper that says where it is (RFC 1833), and what NSM and NLM of a client are told.
+//! MOUNT, the portmapper (RFC 1833), and NSM and NLM calls to a client.
 
 use vfs::Errno;
 use wire::{Xdr, XdrReader};
@@ -15,9 +15,9 @@ const MOUNT: Procedure = Procedure {
     number: P::Mnt as u32,
 };
 
-/// The handle of a tree's root.
+/// A MNT; returns the handle of the root.
 pub struct Mount<'a> {
-    /// The tree.
+    /// The path to mount.
     pub path: &'a [u8],
 }
 
@@ -47,32 +47,32 @@ impl Ask for Mount<'_> {
     }
 }
 
-/// The port of a program; 0 if there is none.
+/// A GETPORT of the portmapper; returns the port of a program, 0 if it is not registered.
 pub struct GetPort {
-    /// Which program.
+    /// The program number.
     pub program: u32,
-    /// Of which version.
+    /// The program version.
     pub version: u32,
     /// [`portmap::TCP`] or [`portmap::UDP`].
     pub protocol: u32,
 }
 
 impl GetPort {
-    /// That of MOUNT by TCP.
+    /// The port of MOUNT over TCP.
     pub const MOUNT: GetPort = GetPort {
         program: MOUNT.program,
         version: MOUNT.version,
         protocol: portmap::TCP,
     };
 
-    /// That of NLM by UDP.
+    /// The port of NLM over UDP.
     pub const NLM: GetPort = GetPort {
         program: program::NLM,
         version: 4,
         protocol: portmap::UDP,
     };
 
-    /// That of NSM by UDP.
+    /// The port of NSM over UDP.
     pub const NSM: GetPort = GetPort {
         program: program::NSM,
         version: 1,
@@ -105,7 +105,7 @@ impl Ask for GetPort {
     }
 }
 
-/// A procedure of NLM v4 that answers nothing, whose arguments are bytes already.
+/// An NLM v4 call without results, with encoded arguments.
 pub struct NlmCall<'a, const PROCEDURE: u32>(pub &'a [u8]);
 
 impl<const PROCEDURE: u32> Ask for NlmCall<'_, PROCEDURE> {
@@ -126,11 +126,11 @@ impl<const PROCEDURE: u32> Ask for NlmCall<'_, PROCEDURE> {
     }
 }
 
-/// Tells that a server has restarted (SM_NOTIFY).
+/// An SM_NOTIFY: reports that a server has restarted.
 pub struct Notify<'a> {
     /// The server's name.
     pub name: &'a [u8],
-    /// Which of its lives this is.
+    /// The server's NSM state number.
     pub state: i32,
 }
 

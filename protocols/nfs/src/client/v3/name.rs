@@ -12,13 +12,13 @@ use crate::v3::{
     SpecData, Verifier, Wcc,
 };
 
-/// The node of a name.
+/// A LOOKUP.
 pub struct Lookup<'a> {
-    /// The directory.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// The name, or two dots.
+    /// The name, or `..`.
     pub name: &'a [u8],
-    /// Of which tree.
+    /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
@@ -41,9 +41,9 @@ impl Ask for Lookup<'_> {
     }
 }
 
-/// Where a symbolic link leads.
+/// A READLINK.
 pub struct ReadLink<'a> {
-    /// The link.
+    /// The link's handle.
     pub handle: &'a [u8],
 }
 
@@ -61,18 +61,19 @@ impl Ask for ReadLink<'_> {
     }
 }
 
-/// Makes a file, which must be new.
+/// A CREATE of a file that must not exist.
 pub struct Create<'a> {
-    /// Where.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// As what.
+    /// The name.
     pub name: &'a [u8],
     /// Its permissions.
     pub mode: u32,
-    /// Tells this attempt from others, so that one that is made again is not refused; then the
-    /// permissions are to be set afterwards. Without it, what was made is refused the second time.
+    /// The verifier of an exclusive create, with which a retransmission succeeds; the permissions
+    /// must then be set afterwards. If `None`, the create is guarded, and a retransmission fails
+    /// because the file exists.
     pub attempt: Option<Verifier>,
-    /// Of which tree.
+    /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
@@ -111,17 +112,17 @@ fn made(tree: Tree, results: &[u8]) -> Result<Made, Failure> {
     })
 }
 
-/// Makes what is no file: `PROCEDURE_NUMBER` is MKDIR's, SYMLINK's or MKNOD's.
+/// A MKDIR, SYMLINK or MKNOD, according to `PROCEDURE_NUMBER`.
 pub struct Make<'a, const PROCEDURE_NUMBER: u32> {
-    /// Where.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// As what.
+    /// The name.
     pub name: &'a [u8],
-    /// What.
+    /// The type, with the link's target or the device number.
     pub what: vfs::Make<'a>,
     /// Its permissions.
     pub mode: u32,
-    /// Of which tree.
+    /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
@@ -151,7 +152,7 @@ impl<const PROCEDURE_NUMBER: u32> Ask for Make<'_, PROCEDURE_NUMBER> {
                 attributes.put(to);
                 target.put(to);
             }
-            // The caller has CREATE for it.
+            // Regular files are created by CREATE.
             vfs::Make::File => MkNodData::File.put(to),
             vfs::Make::Fifo => MkNodData::Fifo(attributes).put(to),
             vfs::Make::Socket => MkNodData::Socket(attributes).put(to),
@@ -165,11 +166,11 @@ impl<const PROCEDURE_NUMBER: u32> Ask for Make<'_, PROCEDURE_NUMBER> {
     }
 }
 
-/// Removes a name: of a directory, or of anything else.
+/// A REMOVE, or an RMDIR if `DIRECTORY` is true.
 pub struct Remove<'a, const DIRECTORY: bool> {
-    /// From where.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// Which.
+    /// The name.
     pub name: &'a [u8],
 }
 
@@ -195,15 +196,15 @@ impl<const DIRECTORY: bool> Ask for Remove<'_, DIRECTORY> {
     }
 }
 
-/// Moves a name.
+/// A RENAME.
 pub struct Rename<'a> {
-    /// From which directory.
+    /// The source directory's handle.
     pub from: &'a [u8],
-    /// Which.
+    /// The source name.
     pub name: &'a [u8],
-    /// To which directory.
+    /// The destination directory's handle.
     pub to: &'a [u8],
-    /// As what.
+    /// The destination name.
     pub to_name: &'a [u8],
 }
 
@@ -224,15 +225,15 @@ impl Ask for Rename<'_> {
     }
 }
 
-/// Gives a node a further name; its attributes then, if the server tells them.
+/// A LINK; returns the node's attributes if the server reports them.
 pub struct Link<'a> {
-    /// What.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Where.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// As what.
+    /// The new name.
     pub name: &'a [u8],
-    /// Of which tree.
+    /// The tree that the node belongs to.
     pub tree: Tree,
 }
 

@@ -10,7 +10,7 @@ const TREE: Tree = Tree {
     blksize: 4096,
 };
 
-/// A file's attributes: 13 bytes on file system 7, number 99.
+/// The attributes of a file: 13 bytes long, file system 7, file id 99.
 fn attributes() -> Vec<u8> {
     let words = [
         1, 0o100644, 2, 1000, 100, 0, 13, 0, 4096, 0, 0, 0, 7, 0, 99, 11, 1, 12, 2, 13, 3,
@@ -25,7 +25,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// The answer to `ask` that `bytes` are, which are none if they are cut short.
+/// Decodes the results of `ask`, and checks that every truncation is malformed.
 fn answer<'r, A: Ask>(ask: &A, bytes: &'r [u8]) -> Result<A::Answer<'r>, Failure> {
     for len in 0..bytes.len() {
         let cut = ask.answer(&bytes[..len]);

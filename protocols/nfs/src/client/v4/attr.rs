@@ -1,4 +1,4 @@
-//! GETATTR, SETATTR, ACCESS, and what conditions on a node's kind are made of.
+//! GETATTR, SETATTR, ACCESS, and conditions on a node's type.
 
 use vfs::{Attr, Device, StatFs, Time};
 use wire::{Malformed, Xdr};
@@ -15,7 +15,7 @@ pub(super) const GETATTR: u32 = 9;
 pub(super) const GETFH: u32 = 10;
 pub(super) const PUTFH: u32 = 22;
 
-/// What stat(2) shows, and the change counter.
+/// The attributes that stat(2) reports, and the change attribute.
 pub(super) const STAT: Bitmap = Bitmap::of(&[
     n::TYPE,
     n::CHANGE,
@@ -34,7 +34,7 @@ pub(super) const STAT: Bitmap = Bitmap::of(&[
     n::TIME_MODIFY,
 ]);
 
-/// What entries of a listing tell besides.
+/// The attributes of READDIR entries: those of [`STAT`] and two more.
 pub(super) const ENTRY: Bitmap = {
     let mut set = STAT;
     let more = Bitmap::of(&[n::RDATTR_ERROR, n::FILEHANDLE]);
@@ -47,12 +47,12 @@ pub(super) const ENTRY: Bitmap = {
 };
 
 impl Tree {
-    /// A node's number.
+    /// Returns a node's id.
     pub(super) fn id_in(self, from: &Attributes<'_>) -> vfs::NodeId {
         self.node_id(fsid(from), from.fileid.unwrap_or(0))
     }
 
-    /// The attributes of [`STAT`]; kind and number must be there.
+    /// Converts the attributes of [`STAT`]; type and file id are required.
     pub(super) fn of_v4(self, from: &Attributes<'_>) -> Result<Attr, Malformed> {
         let missing = || Malformed::new("expected a node's kind and number");
         let kind = from.kind.and_then(FileType::kind).ok_or_else(missing)?;
@@ -91,13 +91,14 @@ impl Tree {
     }
 }
 
-/// Which file system, as one number.
+/// Returns the file system id as one number.
 fn fsid(from: &Attributes<'_>) -> u64 {
     from.fsid
         .map_or(0, |fsid| fsid.major ^ fsid.minor.rotate_left(32))
 }
 
-/// A user or group of which a server tells no number is nobody here, but for the super-user.
+/// Returns the id of a user or group. Names without a numeric id map to 65534 (nobody), except
+/// root's.
 fn id(who: Option<Who<'_>>) -> u32 {
     const NOBODY: u32 = 65534;
     match who {
@@ -130,11 +131,11 @@ pub(super) fn mode(mode: u32) -> Attributes<'static> {
     }
 }
 
-/// A node's attributes.
+/// A GETATTR of a node.
 pub struct GetAttr<'a> {
-    /// Whose.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Of which tree.
+    /// The tree that the node belongs to.
     pub tree: Tree,
 }
 
@@ -153,21 +154,21 @@ impl Steps for GetAttr<'_> {
     }
 }
 
-/// Takes a GETATTR of [`STAT`].
+/// Decodes the results of a GETATTR of [`STAT`].
 pub(super) fn take(tree: Tree, from: &mut Results<'_>) -> Result<Attr, Failure> {
     let attributes: Attributes<'_> = from.take(GETATTR)?;
     Ok(tree.of_v4(&attributes)?)
 }
 
-/// Changes a node's attributes, and answers the new ones.
+/// A SETATTR; returns the new attributes.
 pub struct SetAttr<'a> {
-    /// Whose.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// By which open file.
+    /// The stateid of an open.
     pub state: StateId,
-    /// What to change.
+    /// The attributes to set.
     pub set: vfs::SetAttr,
-    /// Of which tree.
+    /// The tree that the node belongs to.
     pub tree: Tree,
 }
 
@@ -193,13 +194,13 @@ impl Steps for SetAttr<'_> {
     }
 }
 
-/// What of `want` the caller may do.
+/// An ACCESS; returns the part of `want` that the caller is allowed.
 pub struct Access<'a> {
-    /// With what.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Whether that is a directory.
+    /// Whether the node is a directory.
     pub directory: bool,
-    /// What is wanted.
+    /// The access to check.
     pub want: vfs::Access,
 }
 
@@ -221,9 +222,9 @@ impl Steps for Access<'_> {
     }
 }
 
-/// Figures of a file system.
+/// A request for a file system's statistics.
 pub struct FsStat<'a> {
-    /// Something on it.
+    /// The handle of a node in the file system.
     pub handle: &'a [u8],
 }
 
@@ -265,22 +266,22 @@ impl Steps for FsStat<'_> {
     }
 }
 
-/// What a server can do.
+/// A request for the server's capabilities.
 pub struct Traits<'a> {
-    /// A tree's root.
+    /// The handle of the tree's root.
     pub handle: &'a [u8],
 }
 
-/// What a server tells that it can do.
+/// The server's capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Can {
-    /// How much it takes and gives at a time.
+    /// The maximum I/O sizes.
     pub limits: Limits,
-    /// How many seconds a client may be silent.
+    /// The lease time in seconds.
     pub lease: u32,
-    /// Whether it has extended attributes (v4.2).
+    /// Whether extended attributes are supported (v4.2).
     pub xattr: bool,
-    /// Whether files can share blocks (v4.2).
+    /// Whether CLONE is supported (v4.2).
     pub clone: bool,
 }
 
@@ -293,7 +294,8 @@ impl Steps for Traits<'_> {
         let asked = Bitmap::of(&[n::MAXREAD, n::MAXWRITE, n::LEASE_TIME, n::XATTR_SUPPORT]);
         to.op(&Op::Putfh(self.handle))
             .op(&Op::Getattr(asked))
-            // Alone, for Ganesha 4.3 does not pass over it, but answers INVAL.
+            // In a GETATTR of its own, because Ganesha 4.3 does not ignore the attribute but
+            // returns INVAL.
             .op(&Op::Getattr(Bitmap::of(&[n::CLONE_BLKSIZE])));
     }
 
@@ -308,7 +310,7 @@ impl Steps for Traits<'_> {
             read: most(attributes.max_read),
             write: most(attributes.max_write),
         };
-        // RFC 7862 section 12.2.1: a block, or nothing if there is no such thing.
+        // RFC 7862 section 12.2.1: the alignment of clones; absent if CLONE is not supported.
         let clone = match from.end_of(GETATTR)? {
             (Status::Ok, rest) => Attributes::get(rest)?.clone_block.unwrap_or(0) > 0,
             (_, _) => false,
@@ -322,7 +324,7 @@ impl Steps for Traits<'_> {
     }
 }
 
-/// VERIFY or NVERIFY that the current node is a directory.
+/// Adds a VERIFY or NVERIFY that the current node is a directory.
 pub(super) fn put_is_directory(is: bool, to: &mut Ops<'_>) {
     let kind = Attributes {
         kind: Some(FileType::Directory),
@@ -334,7 +336,7 @@ pub(super) fn put_is_directory(is: bool, to: &mut Ops<'_>) {
     });
 }
 
-/// The handle of the current node.
+/// Decodes the results of GETFH.
 pub(super) fn take_handle(from: &mut Results<'_>) -> Result<Box<[u8]>, Failure> {
     /// `NFS4_FHSIZE`
     const MOST: usize = 128;
@@ -345,7 +347,7 @@ pub(super) fn take_handle(from: &mut Results<'_>) -> Result<Box<[u8]>, Failure> 
     }
 }
 
-/// Something with a length of its own that is not looked at.
+/// Decodes results that are not used.
 pub(super) fn skip<'r, T: Xdr<'r>>(from: &mut Results<'r>, number: u32) -> Result<(), Failure> {
     from.take::<T>(number).map(drop)
 }

@@ -1,9 +1,10 @@
-//! What a server asks of its client by the connection that the client asks by: CB_COMPOUNDs of a session, each by a
-//! slot (RFC 8881 sections 2.10.3.1, 2.10.6 and 20). They are answered as soon as they are read; who has something to
-//! do for one does so afterwards.
+//! The backchannel of a session: CB_COMPOUNDs from the server over the client's connection, each in
+//! a slot (RFC 8881 sections 2.10.3.1, 2.10.6 and 20). They are answered when they are received;
+//! the work that they cause is done afterwards.
 //!
-//! What it lacks on purpose: callbacks of v4.0, which need a connection of the server's; layouts; CB_GETATTR, for it is
-//! about delegations to write; CB_NOTIFY_LOCK, for no lock is asked for that would be waited for.
+//! Deliberately absent: v4.0 callbacks, which need a connection from the server; layouts;
+//! CB_GETATTR, which concerns write delegations; CB_NOTIFY_LOCK, because the client requests no
+//! blocking locks.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,19 +16,19 @@ use crate::rpc::{Call, LAST, MARK, OpaqueAuth, REPLY, Refusal, refuse};
 use crate::v4::callback::{COMPOUND, CallbackHead, CallbackSequence, Recall, VERSION};
 use crate::v4::{SessionId, StateId, Status};
 
-/// What a server may ask for. It is asked while a connection is read, so nothing may be waited for.
+/// The handler of callbacks. It is called while a connection is read, so it must not block.
 pub trait Asked: Send + Sync {
-    /// To give a delegation back: whether there is that one.
+    /// Recalls a delegation. Returns whether the client holds it.
     fn recall(&self, state: &StateId) -> bool;
 
-    /// To keep no more delegations than that.
+    /// Asks the client to keep at most this many delegations.
     fn recall_any(&self, keep: u32);
 
-    /// To use no slot of a session above this one.
+    /// Asks the client to use no slot of a session above `highest`.
     fn recall_slots(&self, session: &SessionId, highest: u32);
 }
 
-/// A client's sessions, as their server calls it back by them.
+/// The backchannels of a client's sessions.
 pub struct Backchannels {
     asked: Box<dyn Asked>,
     sessions: Mutex<VecDeque<Backchannel>>,
@@ -40,25 +41,25 @@ struct Backchannel {
 
 #[derive(Clone, Default)]
 struct Slot {
-    /// The last number that was used.
+    /// The latest sequence id.
     turn: u32,
-    /// What that call was answered, to be told again.
+    /// The reply to that call, for retries.
     reply: Vec<u8>,
 }
 
-/// How many calls a server may make at a time.
+/// The maximum number of callbacks in progress.
 pub(super) const SLOTS: u32 = 8;
 
-/// How many operations a call may have.
+/// The maximum number of operations in a callback.
 pub(super) const OPERATIONS: u32 = 8;
 
-/// The longest tag that is sent back.
+/// The maximum length of a tag.
 const TAG: usize = 1024;
 
 const ILLEGAL: u32 = 10044;
 
 impl Backchannels {
-    /// No session so far.
+    /// Creates backchannels without any session.
     pub fn new(asked: Box<dyn Asked>) -> Backchannels {
         Backchannels {
             asked,
@@ -66,9 +67,9 @@ impl Backchannels {
         }
     }
 
-    /// A session that has been made.
+    /// Adds a new session.
     pub fn add(&self, session: SessionId) {
-        /// The one before may be called by for a moment longer.
+        /// The previous session may still get callbacks for a moment.
         const MOST: usize = 2;
         let mut sessions = self.sessions();
         sessions.truncate(MOST - 1);
@@ -78,7 +79,7 @@ impl Backchannels {
         });
     }
 
-    /// Writes the reply to the call `xid`, the rest of which stands in `from`.
+    /// Writes the reply to the call `xid`, the rest of which is in `from`.
     pub(crate) fn answer(&self, xid: u32, from: &mut XdrReader<'_>, to: &mut Vec<u8>) {
         let at = to.len();
         match self.carry_out(from) {
@@ -139,7 +140,8 @@ impl Backchannels {
                 return Ok(done.end());
             }
         };
-        // Read in any case, or it would be carried out though nobody learns of it.
+        // Parsed completely first: a malformed call must not be executed in part, because its reply
+        // reports no results.
         let asked = operations(head.count - 1, from)?;
         slot.turn = sequence.sequence;
         done.ended(number::SEQUENCE, Status::Ok);
@@ -163,7 +165,8 @@ impl Backchannels {
             Operation::Recall(state) => {
                 let status = match self.asked.recall(&state) {
                     true => Status::Ok,
-                    // Its OPEN may not have been answered yet: then the server asks again.
+                    // The reply to the OPEN may not have arrived yet; the server then recalls
+                    // again.
                     false => Status::BadStateid,
                 };
                 (number::RECALL, status)
@@ -198,7 +201,7 @@ mod number {
     pub(super) const LAST: u32 = 15;
 }
 
-/// By what number an operation is answered.
+/// Returns the operation number to reply with.
 fn known(number: u32) -> u32 {
     match number {
         number::FIRST..=number::LAST => number,
@@ -206,16 +209,16 @@ fn known(number: u32) -> u32 {
     }
 }
 
-/// What is asked behind CB_SEQUENCE.
+/// An operation after CB_SEQUENCE.
 enum Operation {
     Recall(StateId),
     RecallAny(u32),
     RecallSlot(u32),
-    /// What is not carried out, so that neither is what follows.
+    /// An operation that is not supported, which ends the compound.
     Other(u32),
 }
 
-/// The operations that stand in `from`, up to the first that is not carried out.
+/// Parses the operations in `from` up to the first unsupported one.
 fn operations(count: u32, from: &mut XdrReader<'_>) -> Result<Vec<Operation>, Malformed> {
     let mut operations = Vec::new();
     for _ in 0..count {
@@ -223,7 +226,7 @@ fn operations(count: u32, from: &mut XdrReader<'_>) -> Result<Vec<Operation>, Ma
             number::RECALL => Operation::Recall(Recall::get(from)?.state),
             number::RECALL_ANY => {
                 let keep = from.u32()?;
-                // Of what kinds: there is one that could be meant.
+                // The types to recall: the client has only one.
                 Vec::<u32>::get(from)?;
                 Operation::RecallAny(keep)
             }
@@ -239,7 +242,7 @@ fn operations(count: u32, from: &mut XdrReader<'_>) -> Result<Vec<Operation>, Ma
     Ok(operations)
 }
 
-/// CB_SEQUENCE's arguments, the lists of calls that it has to do with left out.
+/// Parses the arguments of CB_SEQUENCE, skipping the referring calls.
 fn sequence(from: &mut XdrReader<'_>) -> Result<CallbackSequence, Malformed> {
     const REFERRING_CALL: usize = 8;
     let sequence = CallbackSequence::get(from)?;
@@ -251,10 +254,10 @@ fn sequence(from: &mut XdrReader<'_>) -> Result<CallbackSequence, Malformed> {
     Ok(sequence)
 }
 
-/// Whether a slot's turn is the next.
+/// The kind of a call in a slot.
 enum Turn<'a> {
     Next(&'a mut Slot),
-    /// It has been taken, and was answered so.
+    /// A retry, with the cached reply.
     Again(Vec<u8>),
 }
 
@@ -275,7 +278,7 @@ fn turn<'a>(
     }
 }
 
-/// What a compound is answered, under construction.
+/// An encoder of a compound's results.
 struct Results {
     status: Status,
     tag: Vec<u8>,
@@ -322,7 +325,7 @@ mod tests {
         other: *b"delegation!!",
     };
 
-    /// Knows one delegation, and writes down what was asked.
+    /// A handler that holds one delegation, and records the callbacks.
     #[derive(Clone, Default)]
     struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -363,7 +366,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
     }
 
-    /// A call of the callback program, behind its id and type.
+    /// Returns a call of the callback program, after XID and message type.
     fn call(operations: &[Vec<u8>]) -> Vec<u8> {
         let head = words(&[2, CALLBACK_PROGRAM, 1, 1, 0, 0, 0, 0]);
         let compound = words(&[0, 1, 0, operations.len() as u32]);
@@ -382,7 +385,7 @@ mod tests {
         bytes
     }
 
-    /// The reply behind mark, id, and what every reply that was carried out has.
+    /// Returns the reply after record mark, XID and message type.
     fn answer(channels: &Backchannels, call: &[u8]) -> Vec<u8> {
         let mut reply = Vec::new();
         channels.answer(5, &mut XdrReader::new(call), &mut reply);
@@ -391,7 +394,7 @@ mod tests {
         reply.split_off(12)
     }
 
-    /// Status and what each operation ended with.
+    /// Returns the compound's status, and the number and status of each operation.
     fn ends(channels: &Backchannels, operations: &[Vec<u8>]) -> (u32, Vec<(u32, u32)>) {
         let reply = answer(channels, &call(operations));
         assert!(reply.starts_with(&words(&[0, 0, 0, 0])), "{reply:?}");
@@ -485,7 +488,7 @@ mod tests {
             assert_eq!(answer(&channels, &head), want);
         }
         let whole = call(&[in_turn(&SESSION, 1, 0), recall(&STATE)]);
-        // Cut short, it is not carried out even in part.
+        // A truncated call is not executed even in part.
         for len in 0..whole.len() {
             answer(&channels, &whole[..len]);
         }

@@ -1,4 +1,4 @@
-//! Who a client is in v4.0 (RFC 7530 sections 9.1, 16.33 to 16.34).
+//! Client IDs of v4.0 (RFC 7530 sections 9.1, 16.33 to 16.34).
 
 use super::compound::{Ops, Results, Steps};
 use super::session::CALLBACK_PROGRAM;
@@ -8,16 +8,16 @@ use crate::v4::reply::ClientIdSet;
 use crate::v4::types::NetAddr;
 use crate::v4::{ClientId, Verifier};
 
-/// Makes a client known, to be confirmed.
+/// A SETCLIENTID.
 pub struct SetClientId<'a> {
-    /// What no other client is called.
+    /// The client's identifier, unique among clients.
     pub owner: &'a [u8],
-    /// Which life of it this is.
+    /// Identifies this incarnation of the client.
     pub verifier: Verifier,
 }
 
 impl Steps for SetClientId<'_> {
-    /// Its short name, and what to confirm it with.
+    /// The client ID and the verifier that confirms it.
     type Answer<'r> = SetClientIdConfirm;
 
     const ONCE: bool = true;
@@ -27,7 +27,7 @@ impl Steps for SetClientId<'_> {
             verifier: self.verifier,
             id: self.owner,
             program: CALLBACK_PROGRAM,
-            // Nobody listens, so the server gives no delegations.
+            // The client does not accept callbacks, so the server grants no delegations.
             addr: NetAddr {
                 netid: b"tcp",
                 addr: b"0.0.0.0.0.0",
@@ -46,12 +46,12 @@ impl Steps for SetClientId<'_> {
     }
 }
 
-/// Confirms a client.
+/// A SETCLIENTID_CONFIRM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetClientIdConfirm {
-    /// Its short name.
+    /// The client ID.
     pub client: ClientId,
-    /// What the server gave with it.
+    /// The verifier from SETCLIENTID.
     pub verifier: Verifier,
 }
 
@@ -73,9 +73,9 @@ impl Steps for SetClientIdConfirm {
     }
 }
 
-/// A sign of life.
+/// A RENEW of the lease.
 pub struct Renew {
-    /// Whose.
+    /// The client ID.
     pub client: ClientId,
 }
 

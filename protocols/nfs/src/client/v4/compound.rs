@@ -1,4 +1,4 @@
-//! COMPOUND: some operations in a call, up to the first that fails.
+//! COMPOUND: a sequence of operations, executed up to the first that fails.
 
 use vfs::Errno;
 use wire::{Malformed, Xdr, XdrReader};
@@ -10,33 +10,33 @@ use crate::v4::op::{self, Op};
 use crate::v4::reply::Sequenced;
 use crate::v4::{SessionId, Status};
 
-/// The operations of a compound.
+/// The operations of a compound after SEQUENCE.
 pub trait Steps {
-    /// What they answer.
+    /// The decoded results.
     type Answer<'r>;
 
-    /// Whether they must not be done twice.
+    /// Whether the reply must be cached, because the operations are not idempotent.
     const ONCE: bool;
 
-    /// Writes them but for the payload, which the last of them ends in.
+    /// Writes the operations without the payload at the end of the last one.
     fn put(&self, to: &mut Ops<'_>);
 
-    /// What the last of them ends in.
+    /// Returns the payload at the end of the last operation.
     fn payload(&self) -> &[u8] {
         &[]
     }
 
-    /// About how many bytes the answer has at most, if that is many.
+    /// Returns the approximate maximum length of the results in bytes; 0 if they are short.
     fn room(&self) -> usize {
         0
     }
 
-    /// [`Ask::lands`], behind this SEQUENCE.
+    /// Returns [`Ask::lands`] of these operations after this SEQUENCE.
     fn lands(&self, _: Option<Sequence>) -> Option<Lands> {
         None
     }
 
-    /// Reads their results.
+    /// Decodes the results.
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Self::Answer<'r>, Failure>;
 }
 
@@ -66,48 +66,48 @@ impl<S: Steps> Steps for &S {
     }
 }
 
-/// A compound.
+/// A COMPOUND call.
 pub struct Compound<'a, S> {
-    /// Which minor version's.
+    /// The minor version.
     pub minor: u32,
-    /// The slot that it takes: from 4.1 on, but for what makes sessions.
+    /// The slot that it uses; `None` in v4.0, and for operations that create sessions.
     pub sequence: Option<Sequence>,
-    /// Its operations.
+    /// The other operations.
     pub steps: &'a S,
 }
 
-/// The slot that a compound takes.
+/// The slot and sequence id of a compound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// Of which session.
+    /// The session.
     pub session: SessionId,
-    /// Which.
+    /// The slot.
     pub slot: u32,
-    /// Which turn of it.
+    /// The sequence id.
     pub turn: u32,
     /// The highest slot in use.
     pub highest: u32,
 }
 
-/// What SEQUENCE is answered with besides (`sr_status_flags`, RFC 8881 section 18.46.3).
+/// The status flags of SEQUENCE (`sr_status_flags`, RFC 8881 section 18.46.3).
 pub mod told {
-    /// No connection is left to call the client by.
+    /// The client has no connection with a backchannel.
     pub const CALLBACK_PATH_DOWN: u32 = 0x1;
-    /// Delegations have been taken away.
+    /// Delegations have been revoked.
     pub const RECALLABLE_REVOKED: u32 = 0x40;
-    /// No connection of this session is left to call the client by.
+    /// The session has no connection with a backchannel.
     pub const SESSION_PATH_DOWN: u32 = 0x200;
 }
 
-/// A compound's end.
+/// The results of a compound.
 pub struct Done<T> {
-    /// The highest slot that the server would have us use.
+    /// The target for the highest slot in use, from the server.
     pub highest: Option<u32>,
-    /// Whether the slot's turn has been taken.
+    /// Whether the server has advanced the slot's sequence id.
     pub turned: bool,
-    /// What the server tells of the client's state: some of [`told`].
+    /// The status flags: some of [`told`].
     pub told: u32,
-    /// The answer.
+    /// The results of the operations.
     pub result: Result<T, Failure>,
 }
 
@@ -145,7 +145,7 @@ impl<S: Steps> Ask for Compound<'_, S> {
         self.steps.payload()
     }
 
-    /// Mark, heads of RPC and of the compound, SEQUENCE, PUTFH, and the operation's own.
+    /// Record mark, RPC and compound headers, SEQUENCE, PUTFH, and the operation's results.
     fn room(&self) -> usize {
         match self.steps.room() {
             0 => 0,
@@ -188,7 +188,7 @@ impl<S: Steps> Compound<'_, S> {
         })
     }
 
-    /// Reads what stands before the steps' results, and whether there are any.
+    /// Parses the results up to those of the steps; `Done::result` is the error of SEQUENCE.
     fn begin<'r>(&self, mut from: XdrReader<'r>) -> Result<(Done<()>, Results<'r>), Failure> {
         let status = Status::get(&mut from)?;
         from.opaque(usize::MAX)?;
@@ -224,7 +224,7 @@ impl<S: Steps> Compound<'_, S> {
 }
 
 impl Compound<'_, Read<'_>> {
-    /// Reads results up to their payload, and says how long that is.
+    /// Parses results up to their payload, and returns its length.
     pub(in crate::client) fn payload_len(
         &self,
         from: &mut XdrReader<'_>,
@@ -242,7 +242,7 @@ impl Compound<'_, Read<'_>> {
 
 const SEQUENCE: u32 = 53;
 
-/// A compound's operations under construction.
+/// An encoder of a compound's operations.
 pub struct Ops<'a> {
     pub(super) to: &'a mut Vec<u8>,
     count: u32,
@@ -255,7 +255,7 @@ impl Ops<'_> {
         self
     }
 
-    /// An operation's number; its arguments are to be written by hand.
+    /// Writes an operation's number, and returns the buffer for the arguments.
     pub(super) fn number(&mut self, number: u32) -> &mut Vec<u8> {
         number.put(self.to);
         self.count += 1;
@@ -263,7 +263,7 @@ impl Ops<'_> {
     }
 }
 
-/// A compound's results.
+/// A decoder of a compound's results.
 pub struct Results<'r> {
     status: Status,
     left: u32,
@@ -271,7 +271,7 @@ pub struct Results<'r> {
 }
 
 impl<'r> Results<'r> {
-    /// The next operation's results, if it succeeded.
+    /// Decodes the next operation's results; returns its error if it failed.
     pub(super) fn take<T: Xdr<'r>>(&mut self, number: u32) -> Result<T, Failure> {
         match self.step(number)? {
             Status::Ok => Ok(T::get(&mut self.from)?),
@@ -279,7 +279,7 @@ impl<'r> Results<'r> {
         }
     }
 
-    /// The next operation's results, to be read by hand, if it succeeded.
+    /// Returns the next operation's results undecoded; its error if it failed.
     pub(super) fn open(&mut self, number: u32) -> Result<&mut XdrReader<'r>, Failure> {
         match self.step(number)? {
             Status::Ok => Ok(&mut self.from),
@@ -287,7 +287,7 @@ impl<'r> Results<'r> {
         }
     }
 
-    /// How the next operation ended, and what follows that.
+    /// Returns the next operation's status, and the reader of what follows.
     pub(super) fn end_of(
         &mut self,
         number: u32,
@@ -298,7 +298,7 @@ impl<'r> Results<'r> {
 
     fn step(&mut self, number: u32) -> Result<Status, Malformed> {
         if self.left == 0 {
-            // Nothing was tried at all, or there is a result too few.
+            // The compound failed before its first operation, or a result is missing.
             return match self.status {
                 Status::Ok => Err(Malformed::new(format!("operation {number} has no result"))),
                 status => Ok(status),
@@ -315,7 +315,7 @@ impl<'r> Results<'r> {
     }
 }
 
-/// What a status means to who asked.
+/// Translates a status to the failure that it means for the caller.
 pub(super) fn refused(status: Status) -> Failure {
     use Status as S;
     Failure::Refused(match status {

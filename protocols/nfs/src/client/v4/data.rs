@@ -10,41 +10,41 @@ use crate::v4::reply::Written as WrittenReply;
 use crate::v4::types::{Content, Stable as Committed};
 use crate::v4::{StateId, Verifier};
 
-/// Reads.
+/// A READ or READ_PLUS.
 #[derive(Clone, Copy)]
 pub struct Read<'a> {
-    /// From what.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// By which open.
+    /// The stateid of the open.
     pub state: StateId,
-    /// From where.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many bytes at most.
+    /// The maximum number of bytes.
     pub count: u32,
-    /// Whether holes need not travel: READ_PLUS (v4.2).
+    /// Whether to use READ_PLUS (v4.2), whose replies contain no data for holes.
     pub plus: bool,
 }
 
-/// What was read.
+/// The results of a read.
 pub struct ReadPieces<'r> {
     /// The first piece, if there is any.
     pub first: Option<Piece<'r>>,
-    /// Those behind it: each begins where the one before ends.
+    /// The other pieces: each begins where the previous one ends.
     pub rest: Vec<Piece<'r>>,
-    /// Whether a piece without bytes was among them: Ganesha 4.3 says so of what is not there at all, and of
-    /// what is.
+    /// Whether there was a piece of zero length: Ganesha 4.3 returns one at offsets without any
+    /// data, and at some with data.
     pub empty: bool,
-    /// Whether the file ends behind them.
+    /// Whether the pieces reach the end of the file.
     pub eof: bool,
 }
 
 impl<'r> ReadPieces<'r> {
-    /// All pieces, in order.
+    /// Returns all pieces in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'r>> {
         self.first.iter().chain(&self.rest).copied()
     }
 
-    /// How many bytes they are.
+    /// Returns their total length in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         let len = |piece| match piece {
@@ -55,12 +55,12 @@ impl<'r> ReadPieces<'r> {
     }
 }
 
-/// A piece of what was read.
+/// A piece of the results of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'r> {
-    /// These bytes.
+    /// Data.
     Data(&'r [u8]),
-    /// So many zeros.
+    /// A hole of this many bytes.
     Hole(usize),
 }
 
@@ -68,7 +68,7 @@ const READ: u32 = 25;
 const READ_PLUS: u32 = 68;
 
 impl Read<'_> {
-    /// The same of no file.
+    /// Returns the same read without the file's handle.
     pub(in crate::client) fn without_handle(&self) -> Read<'static> {
         Read {
             handle: &[],
@@ -76,7 +76,8 @@ impl Read<'_> {
         }
     }
 
-    /// Reads results up to the data, if they have one piece of it and nothing else, and says how long it is.
+    /// Parses results up to the data, and returns the length of the data. The results must contain
+    /// exactly one piece of data.
     pub(super) fn payload_len(&self, from: &mut Results<'_>) -> Result<usize, Failure> {
         let from = self.open(from)?;
         bool::get(from)?;
@@ -92,7 +93,7 @@ impl Read<'_> {
         }
     }
 
-    /// The results of the read itself.
+    /// Parses results up to those of READ or READ_PLUS.
     fn open<'f, 'r>(&self, from: &'f mut Results<'r>) -> Result<&'f mut XdrReader<'r>, Failure> {
         from.take::<()>(PUTFH)?;
         from.open(if self.plus { READ_PLUS } else { READ })
@@ -103,7 +104,8 @@ impl Read<'_> {
         Malformed::new(format!("expected at most {most} bytes, got {got}")).into()
     }
 
-    /// The next piece of a READ_PLUS, `behind` bytes from its beginning, and how long it is.
+    /// Parses the next piece of a READ_PLUS, `behind` bytes from the read's offset; returns it with
+    /// its length.
     fn piece<'r>(
         &self,
         from: &mut XdrReader<'r>,
@@ -112,7 +114,7 @@ impl Read<'_> {
         let expected = self.offset.saturating_add(behind);
         let content = Content::get(from)?;
         let offset = u64::get(from)?;
-        // A hole may begin before what was asked for, and end behind it.
+        // A hole may begin before the requested range and end after it.
         let misplaced = match content {
             Content::Data => offset != expected,
             Content::Hole if behind == 0 => offset > expected,
@@ -153,7 +155,8 @@ impl Steps for Read<'_> {
         });
     }
 
-    /// Number and status, whether it is the end, and the length of the data or what READ_PLUS has of it.
+    /// Operation number, status, end-of-file flag, and the length of the data or the header of a
+    /// READ_PLUS segment.
     fn room(&self) -> usize {
         let head = if self.plus { 32 } else { 16 };
         head + self.count as usize
@@ -196,17 +199,17 @@ impl Steps for Read<'_> {
     }
 }
 
-/// Writes.
+/// A WRITE.
 pub struct Write<'a> {
-    /// To what.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// By which open.
+    /// The stateid of the open.
     pub state: StateId,
-    /// To where.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How durably.
+    /// The requested stability.
     pub stable: Stable,
-    /// The bytes.
+    /// The data.
     pub data: &'a [u8],
 }
 
@@ -217,7 +220,7 @@ impl Steps for Write<'_> {
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle));
-        // By hand: the bytes follow.
+        // Encoded by hand, because the data follow.
         let to = to.number(WRITE);
         self.state.put(to);
         self.offset.put(to);
@@ -243,9 +246,9 @@ impl Steps for Write<'_> {
 
 const WRITE: u32 = 38;
 
-/// Makes all that was written to a file durable.
+/// A COMMIT of a whole file.
 pub struct Commit<'a> {
-    /// To what.
+    /// The file's handle.
     pub handle: &'a [u8],
 }
 
@@ -255,7 +258,7 @@ impl Steps for Commit<'_> {
     const ONCE: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
-        // From the start to the end.
+        // The whole file.
         let (offset, count) = (0, 0);
         to.op(&Op::Putfh(self.handle))
             .op(&Op::Commit(op::Commit { offset, count }));
@@ -287,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The answer to a compound of PUTFH and READ or READ_PLUS.
+    /// Returns the results of a compound of PUTFH and READ or READ_PLUS.
     fn reply(number: u32, rest: &[u8]) -> Vec<u8> {
         let words = [0, 0, 2, 22, 0, number, 0];
         let head = words.iter().flat_map(|word| u32::to_be_bytes(*word));
@@ -361,7 +364,7 @@ mod tests {
         }
     }
 
-    /// A segment that begins `off` from where the one before ends.
+    /// A segment that begins `off` bytes from the end of the previous one.
     fn segment() -> impl Strategy<Value = (i8, bool, u64)> {
         let off = prop_oneof![9 => Just(0), 1 => -3..3i8];
         let len = prop_oneof![9 => 0..30u64, 1 => any::<u64>()];

@@ -6,11 +6,11 @@ use crate::client::Failure;
 use crate::v4::op::Op;
 use crate::v4::{StateId, Status};
 
-/// Gives a delegation back (RFC 8881 section 18.6).
+/// A DELEGRETURN (RFC 8881 section 18.6).
 pub struct DelegReturn<'a> {
-    /// Of which file.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// Which.
+    /// The stateid of the delegation.
     pub state: StateId,
 }
 
@@ -31,14 +31,14 @@ impl Steps for DelegReturn<'_> {
     }
 }
 
-/// Asks which stateids are good (RFC 8881 section 18.48).
+/// A TEST_STATEID (RFC 8881 section 18.48).
 pub struct TestStateIds<'a> {
-    /// Of these.
+    /// The stateids to test.
     pub states: &'a [StateId],
 }
 
 impl Steps for TestStateIds<'_> {
-    /// Of each, in order.
+    /// The status of each, in order.
     type Answer<'r> = Vec<Status>;
 
     const ONCE: bool = false;
@@ -53,9 +53,9 @@ impl Steps for TestStateIds<'_> {
     }
 }
 
-/// Says that it is known that a stateid is of no use any more (RFC 8881 section 18.38).
+/// A FREE_STATEID: acknowledges that a stateid was revoked (RFC 8881 section 18.38).
 pub struct FreeStateId {
-    /// Which.
+    /// The stateid.
     pub state: StateId,
 }
 

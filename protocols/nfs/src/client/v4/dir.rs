@@ -9,19 +9,19 @@ use crate::v4::Verifier;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
 use crate::v4::op::{self, Op};
 
-/// Lists a directory.
+/// A READDIR.
 pub struct ReadDir<'a> {
-    /// Which.
+    /// The directory's handle.
     pub handle: &'a [u8],
-    /// Behind which entry.
+    /// The cookie of the entry to continue after.
     pub cookie: u64,
-    /// What came with the cookie.
+    /// The verifier that was returned with the cookie.
     pub verifier: Verifier,
-    /// How many bytes the answer may have.
+    /// The maximum length of the results in bytes.
     pub count: u32,
-    /// Whether entries come with what LOOKUP tells.
+    /// Whether to request the attributes and handles of the entries.
     pub plus: bool,
-    /// Of which tree.
+    /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
@@ -35,7 +35,7 @@ impl Steps for ReadDir<'_> {
         to.op(&Op::Putfh(self.handle)).op(&Op::Readdir(op::Readdir {
             cookie: self.cookie,
             verifier: self.verifier,
-            // Of names alone as much as of it all: the second bound is the one that counts.
+            // The same limit for names alone: only the second one is to have an effect.
             dir_count: self.count,
             max_count: self.count,
             attributes: if self.plus { ENTRY } else { names },

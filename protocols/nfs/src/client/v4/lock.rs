@@ -13,7 +13,7 @@ use crate::v4::op::{self, Locker, NewLocker, OldLocker, Op};
 use crate::v4::types::{Denied, LockKind, Owner};
 use crate::v4::{ClientId, StateId, Status};
 
-/// What is locked: both ends belong to it.
+/// A range of bytes, inclusive at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRange {
     /// The first byte.
@@ -23,7 +23,7 @@ pub struct LockRange {
 }
 
 impl LockRange {
-    /// All ones are to the end.
+    /// Returns the length; all ones if the range extends to the end of the file.
     fn length(self) -> u64 {
         match self.end {
             u64::MAX => u64::MAX,
@@ -39,30 +39,31 @@ fn kind(kind: Kind) -> LockKind {
     }
 }
 
-/// Locks.
+/// A LOCK.
 pub struct Lock<'a> {
-    /// What file.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// How strongly.
+    /// Shared or exclusive.
     pub kind: Kind,
-    /// What of it.
+    /// The range to lock.
     pub range: LockRange,
-    /// Whether it was locked before the server's restart.
+    /// Whether to reclaim a lock from before the server's restart.
     pub reclaim: bool,
-    /// By which client, and which of its owners.
+    /// The client ID and the lock owner.
     pub owner: (ClientId, &'a [u8]),
-    /// The open file, and in v4.0 its owner's next number: for the first lock.
+    /// The stateid of the open and, in v4.0, the open owner's next seqid: for the owner's first
+    /// lock.
     pub open: (StateId, u32),
-    /// What the first lock was answered by.
+    /// The lock stateid from the owner's first lock.
     pub state: Option<StateId>,
-    /// v4.0: the lock owner's next number.
+    /// v4.0: the lock owner's next seqid.
     pub seqid: u32,
-    /// v4.0: whether that has been counted.
+    /// v4.0: set to whether the seqid has advanced.
     pub counts: &'a Cell<bool>,
 }
 
 impl Steps for Lock<'_> {
-    /// `None` if somebody is in the way.
+    /// The lock stateid; `None` if there is a conflicting lock.
     type Answer<'r> = Option<StateId>;
 
     const ONCE: bool = true;
@@ -109,15 +110,15 @@ impl Steps for Lock<'_> {
     }
 }
 
-/// Asks who is in the way of a lock.
+/// A LOCKT.
 pub struct TestLock<'a> {
-    /// Of what file.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// How strong.
+    /// Shared or exclusive.
     pub kind: Kind,
-    /// What of it.
+    /// The range to test.
     pub range: LockRange,
-    /// By which client, and which of its owners.
+    /// The client ID and the lock owner.
     pub owner: (ClientId, &'a [u8]),
 }
 
@@ -157,7 +158,7 @@ impl Steps for TestLock<'_> {
                         LockKind::Read | LockKind::ReadWait => Kind::Shared,
                         LockKind::Write | LockKind::WriteWait => Kind::Exclusive,
                     },
-                    // Owners are no processes.
+                    // A lock owner is not a process.
                     pid: 0,
                 }))
             }
@@ -166,17 +167,17 @@ impl Steps for TestLock<'_> {
     }
 }
 
-/// Unlocks.
+/// A LOCKU.
 pub struct Unlock<'a> {
-    /// What file.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// What of it.
+    /// The range to unlock.
     pub range: LockRange,
-    /// What the last lock was answered by.
+    /// The current lock stateid.
     pub state: StateId,
-    /// v4.0: the lock owner's next number.
+    /// v4.0: the lock owner's next seqid.
     pub seqid: u32,
-    /// v4.0: whether that has been counted.
+    /// v4.0: set to whether the seqid has advanced.
     pub counts: &'a Cell<bool>,
 }
 
@@ -187,7 +188,7 @@ impl Steps for Unlock<'_> {
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle)).op(&Op::Unlock(op::Unlock {
-            // Of no meaning here.
+            // Ignored by servers.
             kind: LockKind::Write,
             seqid: self.seqid,
             state: self.state,

@@ -1,4 +1,5 @@
-//! What v4 can be asked (RFC 7530, RFC 8881, RFC 7862, RFC 8276): compounds, each of some [`Steps`].
+//! NFS v4 calls (RFC 7530, RFC 8881, RFC 7862, RFC 8276): a compound for each type that implements
+//! [`Steps`].
 
 mod attr;
 mod callback;

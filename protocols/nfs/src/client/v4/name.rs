@@ -1,4 +1,4 @@
-//! LOOKUP, READLINK, CREATE, REMOVE, RENAME, LINK, and the way to a tree's root.
+//! LOOKUP, READLINK, CREATE, REMOVE, RENAME, LINK, and the server's root.
 
 use vfs::{Errno, Make};
 
@@ -29,7 +29,7 @@ fn take_found(tree: Tree, from: &mut Results<'_>) -> Result<Made, Failure> {
     })
 }
 
-/// The server's root.
+/// A request for the server's root.
 pub struct Root;
 
 impl Steps for Root {
@@ -49,13 +49,13 @@ impl Steps for Root {
     }
 }
 
-/// The node of a name, or the directory that a directory is in.
+/// A LOOKUP of a name, or a LOOKUPP.
 pub struct Lookup<'a> {
-    /// The directory.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// The name; without one, the parent.
+    /// The name; `None` for the parent directory.
     pub name: Option<&'a [u8]>,
-    /// Of which tree.
+    /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
@@ -82,9 +82,9 @@ impl Steps for Lookup<'_> {
     }
 }
 
-/// Where a symbolic link leads.
+/// A READLINK.
 pub struct ReadLink<'a> {
-    /// The link.
+    /// The link's handle.
     pub handle: &'a [u8],
 }
 
@@ -104,17 +104,17 @@ impl Steps for ReadLink<'_> {
     }
 }
 
-/// Makes what is no file.
+/// A CREATE of a node other than a regular file.
 pub struct Create<'a> {
-    /// Where.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// As what.
+    /// The name.
     pub name: &'a [u8],
-    /// What.
+    /// The type, with the link's target or the device number.
     pub what: Make<'a>,
     /// Its permissions.
     pub mode: u32,
-    /// Of which tree.
+    /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
@@ -135,7 +135,7 @@ impl Steps for Create<'_> {
                 Make::CharDevice(of) => CreateWhat::Character(device(of)),
                 Make::Socket => CreateWhat::Socket,
                 Make::Fifo => CreateWhat::Fifo,
-                // The caller has OPEN for files.
+                // Regular files are created by OPEN.
                 Make::Directory | Make::File => CreateWhat::Directory,
             },
             name: self.name,
@@ -152,13 +152,13 @@ impl Steps for Create<'_> {
     }
 }
 
-/// Removes a name: of a directory, or of anything else. REMOVE itself does not tell the two apart.
+/// A removal of a directory or of another node. REMOVE alone does not distinguish the two.
 pub struct Remove<'a> {
-    /// From where.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// Which.
+    /// The name.
     pub name: &'a [u8],
-    /// Whether it shall be a directory's.
+    /// Whether the name must be that of a directory.
     pub directory: bool,
 }
 
@@ -194,15 +194,15 @@ impl Steps for Remove<'_> {
     }
 }
 
-/// Moves a name.
+/// A RENAME.
 pub struct Rename<'a> {
-    /// From which directory.
+    /// The source directory's handle.
     pub from: &'a [u8],
-    /// Which.
+    /// The source name.
     pub name: &'a [u8],
-    /// To which directory.
+    /// The destination directory's handle.
     pub to: &'a [u8],
-    /// As what.
+    /// The destination name.
     pub to_name: &'a [u8],
 }
 
@@ -230,15 +230,15 @@ impl Steps for Rename<'_> {
     }
 }
 
-/// Gives a node a further name; its attributes then.
+/// A LINK; returns the node's attributes.
 pub struct Link<'a> {
-    /// What.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Where.
+    /// The directory's handle.
     pub dir: &'a [u8],
-    /// As what.
+    /// The new name.
     pub name: &'a [u8],
-    /// Of which tree.
+    /// The tree that the node belongs to.
     pub tree: Tree,
 }
 

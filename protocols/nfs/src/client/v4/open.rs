@@ -1,7 +1,7 @@
 //! OPEN, OPEN_CONFIRM, CLOSE.
 //!
-//! In v4.0 what an open owner does is numbered, and the number counts whether it succeeds or not, but for
-//! some failures (RFC 7530 section 9.1.7): each of these says whether it did count.
+//! In v4.0 the requests of an open owner have seqids, which advance on success and on most errors
+//! (RFC 7530 section 9.1.7). Each of these operations reports whether its seqid has advanced.
 
 use std::cell::Cell;
 
@@ -16,7 +16,7 @@ use crate::v4::reply::{Delegation, Opened as OpenedReply};
 use crate::v4::types::Owner;
 use crate::v4::{ClientId, StateId, Status};
 
-/// The next result, noting whether its operation counts.
+/// Parses the next result, and records in `counts` whether the seqid has advanced.
 pub(super) fn counted<'r, T: wire::Xdr<'r>>(
     from: &mut Results<'r>,
     number: u32,
@@ -30,57 +30,57 @@ pub(super) fn counted<'r, T: wire::Xdr<'r>>(
     }
 }
 
-/// Opens a file.
+/// An OPEN.
 pub struct Open<'a> {
-    /// By which client; in v4.1 and later, the session says that.
+    /// The client ID; in v4.1 and later the session implies it.
     pub client: ClientId,
-    /// By which of its owners.
+    /// The open owner.
     pub owner: &'a [u8],
-    /// v4.0: the owner's next number.
+    /// v4.0: the owner's next seqid.
     pub seqid: u32,
-    /// v4.0: whether that has been counted.
+    /// v4.0: set to whether the seqid has advanced.
     pub counts: &'a Cell<bool>,
-    /// For what.
+    /// The access mode and the create flags.
     pub flags: OpenFlags,
-    /// Whether there may be delegations to refuse: v4.1 and later.
+    /// Whether to ask for no delegation; v4.1 and later only.
     pub refuse_delegation: bool,
-    /// What is opened.
+    /// The file to open.
     pub claim: Claim<'a>,
-    /// Of which tree.
+    /// The tree that it belongs to.
     pub tree: Tree,
 }
 
-/// What is opened.
+/// The file to open.
 #[derive(Clone, Copy, Debug)]
 pub enum Claim<'a> {
-    /// A name in a directory, which must be there.
+    /// The name of an existing file in a directory.
     Name(&'a [u8], &'a [u8]),
-    /// A name in a directory; it is made with these permissions if there is none.
+    /// A name in a directory, created with these permissions if it does not exist.
     Create(&'a [u8], &'a [u8], u32),
-    /// A file (v4.1 and later).
+    /// A file by its handle (v4.1 and later).
     Handle(&'a [u8]),
     /// A file that was open before the server's restart.
     Previous(&'a [u8]),
 }
 
-/// A file that has been opened.
+/// The results of OPEN.
 pub struct Opened {
-    /// By what it is read and written.
+    /// The stateid of the open.
     pub state: StateId,
-    /// v4.0: whether that has to be confirmed first.
+    /// v4.0: whether OPEN_CONFIRM is required.
     pub confirm: bool,
-    /// The file.
+    /// The file's handle and attributes.
     pub made: Made,
-    /// The delegation that came with it.
+    /// The delegation that was granted.
     pub delegation: Option<Delegated>,
 }
 
-/// A delegation.
+/// A granted delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegated {
-    /// What it is given back by.
+    /// Its stateid.
     pub state: StateId,
-    /// Whether it is one to read that the server does not want back at once.
+    /// Whether to keep it: a read delegation that the server does not recall at once.
     pub of_use: bool,
 }
 
@@ -169,15 +169,15 @@ impl Steps for Open<'_> {
     }
 }
 
-/// Confirms the first open of an owner (v4.0).
+/// An OPEN_CONFIRM: confirms the first open of an owner (v4.0).
 pub struct OpenConfirm<'a> {
-    /// Of which file.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// Which open.
+    /// The stateid of the open.
     pub state: StateId,
-    /// The owner's next number.
+    /// The owner's next seqid.
     pub seqid: u32,
-    /// Whether that has been counted.
+    /// Set to whether the seqid has advanced.
     pub counts: &'a Cell<bool>,
 }
 
@@ -202,15 +202,15 @@ impl Steps for OpenConfirm<'_> {
     }
 }
 
-/// Closes a file.
+/// A CLOSE.
 pub struct Close<'a> {
-    /// Which.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// Which open.
+    /// The stateid of the open.
     pub state: StateId,
-    /// v4.0: the owner's next number.
+    /// v4.0: the owner's next seqid.
     pub seqid: u32,
-    /// v4.0: whether that has been counted.
+    /// v4.0: set to whether the seqid has advanced.
     pub counts: &'a Cell<bool>,
 }
 

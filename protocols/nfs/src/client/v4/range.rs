@@ -10,17 +10,17 @@ use crate::v4::reply::{Copied, Sought};
 use crate::v4::types::{Content, Stable};
 use crate::v4::{StateId, Status, Verifier};
 
-/// Reserves space, or makes a hole.
+/// An ALLOCATE or DEALLOCATE.
 pub struct Allocate<'a> {
-    /// Of what.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// By which open.
+    /// The stateid of the open.
     pub state: StateId,
-    /// From where.
+    /// The offset of the range.
     pub offset: u64,
-    /// How many bytes.
+    /// The length of the range in bytes.
     pub len: u64,
-    /// Whether it shall be a hole.
+    /// Whether to deallocate the range.
     pub hole: bool,
 }
 
@@ -49,20 +49,21 @@ impl Steps for Allocate<'_> {
     }
 }
 
-/// Seeks data or a hole.
+/// A SEEK for data or a hole.
 pub struct Seek<'a> {
-    /// Of what.
+    /// The file's handle.
     pub handle: &'a [u8],
-    /// By which open.
+    /// The stateid of the open.
     pub state: StateId,
-    /// From where.
+    /// The offset to search from.
     pub offset: u64,
-    /// What.
+    /// Data or a hole.
     pub what: What,
 }
 
 impl Steps for Seek<'_> {
-    /// Where there is one: not even the hole behind the end is there if this is nothing.
+    /// The offset found; `None` if there is none, and `offset` is at or beyond the end of the file
+    /// if a hole was sought.
     type Answer<'r> = Option<u64>;
 
     const ONCE: bool = false;
@@ -86,7 +87,8 @@ impl Steps for Seek<'_> {
             (Status::Nxio, _) => Ok(None),
             (Status::Ok, rest) => {
                 let ok = <Sought as wire::Xdr>::get(rest)?;
-                // Data up to the end, and then none: RFC 7862 section 15.11.3.
+                // A hole up to the end of the file, without data after it (RFC 7862 section
+                // 15.11.3).
                 Ok(Some(ok.offset).filter(|_| !(ok.eof && self.what == What::Data)))
             }
             (status, _) => Err(super::compound::refused(status)),
@@ -94,28 +96,28 @@ impl Steps for Seek<'_> {
     }
 }
 
-/// Copies from one file to another of the same server, or to itself.
+/// A COPY or CLONE between two files of a server, or within one.
 pub struct Copy<'a> {
-    /// From what, by which open.
+    /// The source file's handle and the stateid of its open.
     pub from: (&'a [u8], StateId),
-    /// To what, by which open.
+    /// The destination file's handle and the stateid of its open.
     pub to: (&'a [u8], StateId),
-    /// From where.
+    /// The source offset.
     pub offset: u64,
-    /// To where.
+    /// The destination offset.
     pub to_offset: u64,
-    /// How many bytes; never 0, which would be all there are.
+    /// The length in bytes; never 0, which would mean all up to the end of the file.
     pub len: u64,
-    /// How.
+    /// Whether to copy or clone.
     pub how: CopyHow,
 }
 
-/// The answer to [`struct@Copy`].
+/// The results of [`struct@Copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyDone {
-    /// How many bytes.
+    /// The number of bytes copied.
     pub count: u64,
-    /// The write verifier, if they are not durable yet.
+    /// The write verifier, if the data are not on stable storage yet.
     pub unstable: Option<Verifier>,
 }
 
@@ -136,7 +138,7 @@ impl Steps for Copy<'_> {
                     to_offset: self.to_offset,
                     count: self.len,
                     consecutive: true,
-                    // Nobody would be called back.
+                    // The client has no CB_OFFLOAD.
                     synchronous: true,
                     servers: Vec::new(),
                 }),

@@ -1,4 +1,4 @@
-//! Who a client is and what sessions it has: v4.1 and later (RFC 8881 section 2.10).
+//! Client IDs and sessions of v4.1 and later (RFC 8881 section 2.10).
 
 use super::callback::{OPERATIONS, SLOTS};
 use super::compound::{Ops, Results, Steps};
@@ -8,7 +8,7 @@ use crate::v4::reply::{Bound, Exchanged as ExchangedReply, SessionCreated};
 use crate::v4::types::{CallbackSecurity, Channel};
 use crate::v4::{ClientId, SessionId, Verifier};
 
-/// Nothing: with its SEQUENCE, a sign of life.
+/// A compound of SEQUENCE alone, which renews the lease.
 pub struct Nothing;
 
 impl Steps for Nothing {
@@ -23,20 +23,20 @@ impl Steps for Nothing {
     }
 }
 
-/// Makes a client known.
+/// An EXCHANGE_ID.
 pub struct ExchangeId<'a> {
-    /// What no other client is called.
+    /// The client owner, unique among clients.
     pub owner: &'a [u8],
-    /// Which life of it this is.
+    /// Identifies this incarnation of the client.
     pub verifier: Verifier,
 }
 
-/// A client as the server knows it.
+/// The results of EXCHANGE_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Its short name.
+    /// The client ID.
     pub client: ClientId,
-    /// What its next CREATE_SESSION begins with.
+    /// The sequence id for the next CREATE_SESSION.
     pub sequence: u32,
 }
 
@@ -67,32 +67,32 @@ impl Steps for ExchangeId<'_> {
     }
 }
 
-/// Makes a session.
+/// A CREATE_SESSION.
 pub struct CreateSession {
-    /// Whose.
+    /// The client ID.
     pub client: ClientId,
-    /// Its number among that client's.
+    /// The client ID's sequence id.
     pub sequence: u32,
-    /// How many slots it shall have.
+    /// The requested number of slots.
     pub slots: u32,
-    /// The most bytes of a call, and of a reply.
+    /// The maximum length of a call and of a reply in bytes.
     pub most: u32,
-    /// Whether the server may call by the connection that this goes by.
+    /// Whether to use this connection for the backchannel.
     pub backchannel: bool,
 }
 
-/// A session as it was agreed on.
+/// The negotiated parameters of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Its name.
+    /// The session ID.
     pub id: SessionId,
-    /// How many slots it has.
+    /// The number of slots.
     pub slots: u32,
-    /// The most bytes of a call.
+    /// The maximum length of a call in bytes.
     pub max_request: u32,
-    /// The most bytes of a reply.
+    /// The maximum length of a reply in bytes.
     pub max_response: u32,
-    /// Whether the server may call, and will.
+    /// Whether the connection is used for the backchannel.
     pub backchannel: bool,
 }
 
@@ -148,17 +148,17 @@ impl Steps for CreateSession {
 /// `CREATE_SESSION4_FLAG_CONN_BACK_CHAN`
 const BACKCHANNEL: u32 = 2;
 
-/// The program that callbacks are calls of: the first of those that are nobody's (RFC 5531 section 8.3).
+/// The RPC program of callbacks: the first transient program number (RFC 5531 section 8.3).
 pub(super) const CALLBACK_PROGRAM: u32 = 0x4000_0000;
 
-/// Has the server call by the connection that this goes by (RFC 8881 section 18.34).
+/// A BIND_CONN_TO_SESSION: uses this connection for the backchannel (RFC 8881 section 18.34).
 pub struct BindConnection {
-    /// For which session.
+    /// The session ID.
     pub session: SessionId,
 }
 
 impl Steps for BindConnection {
-    /// Whether it will.
+    /// Whether the server has accepted.
     type Answer<'r> = bool;
 
     const ONCE: bool = false;
@@ -182,9 +182,9 @@ impl Steps for BindConnection {
     }
 }
 
-/// Ends a session.
+/// A DESTROY_SESSION.
 pub struct DestroySession {
-    /// Which.
+    /// The session ID.
     pub session: SessionId,
 }
 
@@ -203,9 +203,9 @@ impl Steps for DestroySession {
     }
 }
 
-/// Has the server forget a client that has nothing any more.
+/// A DESTROY_CLIENTID, for a client without any state.
 pub struct DestroyClientId {
-    /// Which.
+    /// The client ID.
     pub client: ClientId,
 }
 
@@ -224,7 +224,7 @@ impl Steps for DestroyClientId {
     }
 }
 
-/// Says that nothing of what was there before the server's restart is left to be claimed.
+/// A RECLAIM_COMPLETE: all state from before the server's restart has been reclaimed.
 pub struct ReclaimComplete;
 
 impl Steps for ReclaimComplete {

@@ -1,27 +1,26 @@
-//! A session's slots: how many calls may be in flight, and which turn of each comes next (RFC 8881 section
-//! 2.10.6).
+//! A session's slots, which bound the calls in flight and number them (RFC 8881 section 2.10.6).
 
 use super::compound::Sequence;
 use crate::v4::SessionId;
 
-/// A session's slots.
+/// The slots of a session.
 pub struct Slots {
     session: SessionId,
-    /// The turn that comes next, by slot.
+    /// The next sequence id of each slot.
     turns: Vec<u32>,
-    /// Those that nobody has, the lowest last.
+    /// The free slots, the lowest last.
     free: Vec<u32>,
-    /// How many the server would have us use.
+    /// The number of slots that the server asks the client to use.
     target: u32,
 }
 
-/// A slot that somebody has.
+/// A slot in use.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a slot that is not given back is of no use to anybody"]
 pub struct Slot(u32);
 
 impl Slots {
-    /// `count` slots, none of which has been used.
+    /// Creates `count` unused slots.
     pub fn new(session: SessionId, count: u32) -> Slots {
         Slots {
             session,
@@ -31,14 +30,14 @@ impl Slots {
         }
     }
 
-    /// Takes the lowest slot that is free, if there is one and the server has not asked for fewer.
+    /// Takes the lowest free slot; `None` if there is none within the server's target.
     pub fn take(&mut self) -> Option<Slot> {
-        // The first one is always there.
+        // The first slot is always usable.
         let slot = self.free.pop_if(|slot| *slot < self.target.max(1))?;
         Some(Slot(slot))
     }
 
-    /// What a call that takes `slot` says.
+    /// Returns the SEQUENCE arguments of a call that uses `slot`.
     pub fn sequence(&self, slot: &Slot) -> Sequence {
         let count = self.turns.len() as u32;
         let unused = self.free.iter().zip((0..count).rev());
@@ -52,19 +51,19 @@ impl Slots {
         }
     }
 
-    /// The server has taken a slot's turn.
+    /// Advances the slot's sequence id: the server has accepted the call.
     pub fn turned(&mut self, slot: &Slot) {
         let turn = &mut self.turns[slot.0 as usize];
         *turn = turn.wrapping_add(1);
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub fn give_back(&mut self, slot: Slot) {
         let at = self.free.partition_point(|&free| free > slot.0);
         self.free.insert(at, slot.0);
     }
 
-    /// The highest slot that the server would have us use.
+    /// Sets the server's target for the highest slot in use.
     pub fn aim(&mut self, highest: u32) {
         self.target = highest.saturating_add(1).min(self.turns.len() as u32);
     }

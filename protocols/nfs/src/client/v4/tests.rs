@@ -31,7 +31,7 @@ fn put(steps: &impl Steps) -> Vec<u8> {
     bytes
 }
 
-/// What `steps` are answered by these results, which are none if they are cut short.
+/// Decodes the results of `steps`, and checks that every truncation is malformed.
 fn answer<'r, S: Steps>(steps: &S, bytes: &'r [u8]) -> Result<S::Answer<'r>, Failure> {
     for len in 0..bytes.len() {
         assert!(plain(steps).answer(&bytes[..len]).is_err(), "{len}");
@@ -69,9 +69,9 @@ fn a_sequence_goes_first_and_says_what_became_of_its_slot() {
     let done = compound.answer(&reply(5)).map_err(drop).expect("answered");
     assert_eq!((done.turned, done.highest), (true, Some(31)));
     assert_eq!(done.result, Ok(()));
-    // Another's turn.
+    // Another call's sequence id.
     assert!(compound.answer(&reply(6)).is_err());
-    // Refused: the slot's turn has not been taken.
+    // An error of SEQUENCE: the slot's sequence id has not advanced.
     let refused = words(&[10052, 0, 1, 53, 10052]);
     let done = compound.answer(&refused).map_err(drop).expect("answered");
     assert!(!done.turned);
@@ -104,7 +104,7 @@ fn an_operation_that_fails_ends_a_compound() {
         let bytes = words(&[status, 0, 2, 22, 0, 15, status]);
         assert_eq!(answer(&lookup, &bytes).map(drop), Err(failure));
     }
-    // The server has not even begun.
+    // MINORVERSMISMATCH before the first operation.
     let early = answer(&lookup, &words(&[10021, 0, 0])).map(drop);
     assert_eq!(early, Err(Failure::Refused(Errno::from_raw(93))));
     // Another operation's result.
@@ -166,7 +166,7 @@ fn what_an_owner_does_counts_unless_the_server_says_that_it_never_came() {
         assert!(plain(&open).answer(&bytes).expect("read").result.is_err());
         assert_eq!(counts.get(), counted, "{status}");
     }
-    // It has not come so far.
+    // PUTFH failed, so OPEN was not executed.
     let early = words(&[70, 0, 1, 22, 70]);
     assert!(plain(&open).answer(&early).expect("read").result.is_err());
     assert!(!counts.get());

@@ -1,4 +1,4 @@
-//! Extended attributes (RFC 8276). Names are those of the `user.` namespace, without that.
+//! Extended attributes (RFC 8276). Names are in the `user.` namespace and lack that prefix.
 
 use vfs::XattrFlags;
 
@@ -9,11 +9,11 @@ use crate::v4::op::{self, Op};
 use crate::v4::reply::XattrNames;
 use crate::v4::types::ChangeInfo;
 
-/// An attribute's value.
+/// A GETXATTR.
 pub struct GetXattr<'a> {
-    /// Of what.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Which.
+    /// The attribute's name.
     pub name: &'a [u8],
 }
 
@@ -33,15 +33,15 @@ impl Steps for GetXattr<'_> {
     }
 }
 
-/// Sets an attribute.
+/// A SETXATTR.
 pub struct SetXattr<'a> {
-    /// Of what.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Which.
+    /// The attribute's name.
     pub name: &'a [u8],
-    /// To what.
+    /// The new value.
     pub value: &'a [u8],
-    /// Whether there may, or must be one.
+    /// Whether the attribute may or must exist.
     pub flags: XattrFlags,
 }
 
@@ -53,7 +53,7 @@ impl Steps for SetXattr<'_> {
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))
             .op(&Op::SetXattr(op::SetXattr {
-                // The same numbers as Linux has.
+                // The protocol's values are those of Linux.
                 option: self.flags.bits(),
                 name: self.name,
                 value: self.value,
@@ -67,18 +67,18 @@ impl Steps for SetXattr<'_> {
     }
 }
 
-/// The names of a node's attributes, some at a time.
+/// A LISTXATTRS.
 pub struct ListXattrs<'a> {
-    /// Of what.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Where to go on.
+    /// The cookie to continue from.
     pub cookie: u64,
-    /// How many bytes the answer may have.
+    /// The maximum length of the results in bytes.
     pub count: u32,
 }
 
 impl Steps for ListXattrs<'_> {
-    /// The names, where to go on behind them, and whether there are no more.
+    /// The names, the cookie to continue from, and whether there are no more names.
     type Answer<'r> = (Vec<&'r [u8]>, u64, bool);
 
     const ONCE: bool = false;
@@ -99,11 +99,11 @@ impl Steps for ListXattrs<'_> {
     }
 }
 
-/// Removes an attribute.
+/// A REMOVEXATTR.
 pub struct RemoveXattr<'a> {
-    /// Of what.
+    /// The node's handle.
     pub handle: &'a [u8],
-    /// Which.
+    /// The attribute's name.
     pub name: &'a [u8],
 }
 

@@ -1,16 +1,21 @@
-//! RPCSEC_GSS (RFC 2203): who calls is shown by a mechanism of GSS-API, which is the program's; here are the contexts that
-//! it makes, which calls they let through, and what is signed and encrypted.
+//! RPCSEC_GSS (RFC 2203). A GSS-API mechanism, which the program supplies, verifies callers. This
+//! module manages the contexts that it creates, checks calls against them, and signs and encrypts
+//! arguments and results.
 //!
-//! - A context is known by a handle of ours. The table is bounded: the one that has not been used for longest makes
-//!   place, and its client, told `CREDPROBLEM`, makes another (section 5.3.3.3). So it does after a restart.
-//! - A call counts if its head is signed and its sequence number has not come before; else it is dropped without a
-//!   word (section 5.3.3.1). One that is served again with more patience has not come twice.
-//! - Calls whose bodies are signed or encrypted are served with full patience at once, so that they are opened once, and no
-//!   lane waits for a cipher. Signed arguments stay where they came, so a WRITE's data are copied no more than without;
-//!   encrypted ones are a message of their own then. The results are put together in memory, and sealed.
-//! - What is kept to be answered again (`server/replay.rs`, v4's slots) is kept as it was before it was sealed.
+//! - The server chooses the handle of a context. The table is bounded: it evicts the least recently
+//!   used context, whose client then gets `CREDPROBLEM` and creates another (section 5.3.3.3), as
+//!   after a restart.
+//! - A call is accepted if its header is signed and its sequence number is new; otherwise it is
+//!   dropped without a reply (section 5.3.3.1). Serving a call again with more patience does not
+//!   count as a duplicate.
+//! - Calls with signed or encrypted bodies are served with full patience only, so that they are
+//!   unwrapped once and no lane runs a cipher. Signed arguments stay in place, so a WRITE's data
+//!   are copied no more often than without signatures; encrypted ones are decrypted into a message
+//!   of their own. Results are composed in memory, then signed or encrypted.
+//! - Cached replies (`server/replay.rs`, v4's slots) are kept in plain text.
 //!
-//! Not there: channel bindings, RPCSEC_GSS v2 and v3 (RFC 5403, RFC 7861), callbacks under it (Linux asks for AUTH_SYS).
+//! Not implemented: channel bindings, RPCSEC_GSS v2 and v3 (RFC 5403, RFC 7861), and callbacks with
+//! RPCSEC_GSS (Linux asks for AUTH_SYS).
 //!
 //! Lock order: the table's mutex and a context's are taken one at a time.
 
@@ -30,75 +35,75 @@ use wire::{Incoming, Outgoing};
 use self::table::{Established, Table};
 use crate::rpc::{Service, flavor};
 
-/// A mechanism of GSS-API, and memory for messages that are opened and sealed.
+/// A GSS-API mechanism, and buffers for decrypted and composed messages.
 pub trait Mechanism: Send + Sync {
-    /// A context that a client asks for. Nothing of it is there yet.
+    /// Creates a context that has not accepted any token yet.
     fn begin(&self) -> Box<dyn Context>;
 
-    /// Lends `to` the message that `bytes` are.
+    /// Calls `to` with a message that contains `bytes`.
     fn message(&self, bytes: &[u8], to: &mut dyn FnMut(&dyn Incoming));
 
-    /// Lends `write` an empty message, and if that answers so, `then` what was written.
+    /// Calls `write` with an empty message and, if it returns true, `then` with the bytes written.
     fn draft(&self, write: &mut dyn FnMut(&mut dyn Outgoing) -> bool, then: &mut dyn FnMut(&[u8]));
 }
 
-/// A security context, as the server has it (RFC 2743). One call at a time.
+/// The acceptor's side of a security context (RFC 2743). One call at a time.
 pub trait Context: Send {
-    /// Takes a client's next token. May wait.
+    /// Accepts the client's next token. May block.
     fn accept(&mut self, token: &[u8]) -> Accepted;
 
-    /// Whether `mic` is what the client signs `bytes` with.
+    /// Returns whether `mic` is the client's signature of `bytes`.
     fn verify_mic(&mut self, bytes: &[u8], mic: &[u8]) -> bool;
 
-    /// What the server signs `bytes` with; nothing if the context is of no use any more.
+    /// Returns the server's signature of `bytes`; `None` if the context is no longer valid.
     fn get_mic(&mut self, bytes: &[u8]) -> Option<Vec<u8>>;
 
-    /// `bytes`, encrypted; nothing as for [`Context::get_mic`].
+    /// Returns `bytes` encrypted; `None` if the context is no longer valid.
     fn wrap(&mut self, bytes: &[u8]) -> Option<Vec<u8>>;
 
-    /// What the client encrypted; nothing if it was not encrypted, or not by the client.
+    /// Decrypts `sealed`. Returns `None` if it is not encrypted, or not by the client.
     fn unwrap(&mut self, sealed: &[u8]) -> Option<Vec<u8>>;
 }
 
-/// What a token comes to.
+/// The result of accepting a token.
 pub enum Accepted {
-    /// The client is to send another, for this one.
+    /// The client must send another token in response to this one.
     Continue(Vec<u8>),
-    /// The context is there, once the client has this token.
+    /// The context is established when the client has this token.
     Complete(Vec<u8>, Principal),
-    /// No context comes of it: GSS-API's major and minor status.
+    /// The token is refused, with the GSS-API major and minor status.
     Failed(u32, u32),
 }
 
-/// Whom a context is with.
+/// The initiator of a context.
 #[derive(Clone, Debug)]
 pub struct Principal {
-    /// Its name, as `alice@EXAMPLE.ORG`.
+    /// Its name, such as `alice@EXAMPLE.ORG`.
     pub name: String,
-    /// As whom it calls, if it is known here; else the anonymous user.
+    /// Its user, if known here; otherwise calls run as the anonymous user.
     pub caller: Option<Caller>,
-    /// For how long the context is good.
+    /// The lifetime of the context.
     pub lifetime: Duration,
 }
 
-/// How callers may say who they are.
+/// The security flavors of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
-    /// By ids that are taken at their word (AUTH_SYS), or not at all (AUTH_NONE).
+    /// Unverified ids (AUTH_SYS), or none (AUTH_NONE).
     Sys,
-    /// By Kerberos.
+    /// Kerberos authentication.
     Krb5,
-    /// By Kerberos, calls and replies signed.
+    /// Kerberos with signed calls and replies.
     Krb5i,
-    /// By Kerberos, calls and replies encrypted.
+    /// Kerberos with encrypted calls and replies.
     Krb5p,
 }
 
 impl Flavor {
-    /// Kerberos 5's object identifier (RFC 1964 section 1).
+    /// The object identifier of Kerberos 5 (RFC 1964 section 1).
     pub(crate) const KRB5: &'static [u8] = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02";
 
-    /// The service that it is of RPCSEC_GSS.
+    /// Returns its RPCSEC_GSS service; `None` for AUTH_SYS.
     pub(crate) fn service(self) -> Option<Service> {
         match self {
             Flavor::Sys => None,
@@ -108,7 +113,7 @@ impl Flavor {
         }
     }
 
-    /// The number that MOUNT calls it by (RFC 2623 section 2.2.3).
+    /// Returns its pseudo-flavor in MOUNT (RFC 2623 section 2.2.3).
     pub(crate) fn pseudo(self) -> u32 {
         match self {
             Flavor::Sys => flavor::SYS,
@@ -119,16 +124,16 @@ impl Flavor {
     }
 }
 
-/// Who a caller has shown to be, and how its call goes.
+/// The verified identity of a caller, and the protection of its call.
 pub(crate) struct Shown<'a> {
     pub(crate) principal: &'a str,
     pub(crate) service: Service,
 }
 
-/// The contexts of a server's clients.
+/// The RPCSEC_GSS contexts of a server.
 pub(super) struct Gss {
     mechanism: Arc<dyn Mechanism>,
-    /// What tells this run's handles from others'.
+    /// Distinguishes the handles of this run from those of others.
     boot: u32,
     next: AtomicU32,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
@@ -150,22 +155,22 @@ impl Gss {
         }
     }
 
-    /// Lets go of what is too old.
+    /// Removes expired contexts.
     pub(super) fn tend(&self) {
         self.table.expire((self.clock)());
     }
 
-    /// The next context's number.
+    /// Returns the next context's number.
     fn number(&self) -> u32 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What a client calls a context by.
+    /// Returns the handle of a context.
     fn handle(&self, number: u32) -> [u8; 8] {
         (u64::from(self.boot) << 32 | u64::from(number)).to_be_bytes()
     }
 
-    /// The number of the context that a client calls so.
+    /// Returns the number of the context with this handle; `None` if it is of another run.
     fn numbered(&self, handle: &[u8]) -> Option<u32> {
         let both = u64::from_be_bytes(handle.try_into().ok()?);
         ((both >> 32) as u32 == self.boot).then_some(both as u32)

@@ -1,7 +1,7 @@
 //! READDIR, READDIRPLUS.
 //!
-//! Cookies are the source's, so the verifier is always zero: where a source cannot promise that its cookies outlive an
-//! open directory, going on with one is still better than to begin again.
+//! Cookies are the source's, so the verifier is always zero: if a source cannot promise that its
+//! cookies outlive an open directory, continuing with one is still better than starting over.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::v3::{
     Attributes, Entry, EntryPlus, Handle, ReadDirArgs, ReadDirPlusArgs, Status, Verifier,
 };
 
-/// What a listing is asked for.
+/// The arguments of a listing.
 struct Wanted {
     dir: Handle,
     offset: u64,
     plus: Plus,
-    /// How many bytes the answer may have, from its attributes on.
+    /// The maximum length of the results in bytes, from the attributes on.
     most: usize,
-    /// How many of these names, numbers and cookies may have.
+    /// The maximum length of the names, file ids and cookies in it.
     names: usize,
 }
 
@@ -90,7 +90,7 @@ impl Turn<'_> {
         let (full, failed) = (entries.full, entries.failed);
         let empty = self.out.len() == begin;
         match failed.map_or(done, Err) {
-            // What was read before an error is good; the error comes again behind it.
+            // The entries before an error are returned; the error recurs for the rest.
             Err(errno) if empty || errno.is_signal() => return Err(errno.into()),
             Ok(()) if empty && full => return Err(Status::Toosmall.into()),
             done => {
@@ -103,29 +103,29 @@ impl Turn<'_> {
     }
 }
 
-/// Whole entries, behind the reply's head.
+/// The entries of a listing, after the reply's header.
 struct Entries<'a> {
     cx: &'a Cx<'a>,
     server: &'a Arc<Server>,
     out: &'a mut dyn Outgoing,
     plus: Plus,
-    /// Where the last must end.
+    /// The length at which the last entry must end.
     end: usize,
-    /// How many bytes names, numbers and cookies may still have.
+    /// The bytes left for names, file ids and cookies.
     names: usize,
     /// Whether an entry did not fit.
     full: bool,
-    /// Why an entry could not be told.
+    /// The error of an entry that could not be read.
     failed: Option<Errno>,
 }
 
 impl Entries<'_> {
-    /// Behind the last: that it is, and whether it is the directory's.
+    /// After the last entry: the end of the list, and the end-of-directory flag.
     const TAIL: usize = 4 + 4;
-    /// What counts besides the entries: attributes, verifier and tail.
+    /// The results other than the entries: attributes, verifier and tail.
     const AROUND: usize = 4 + 84 + 8 + Entries::TAIL;
 
-    /// `.` and `..`, as far as `offset` is before them.
+    /// Adds `.` and `..` if `offset` precedes them.
     fn dots(&mut self, dir: &Arc<dyn Node>, offset: u64) -> Tried<()> {
         if offset == 0 {
             let attr = dir.attr(self.cx, Want::STAT)?;
@@ -136,7 +136,7 @@ impl Entries<'_> {
             let parent = match dir.parent(self.cx) {
                 Ok(parent) => parent,
                 Err(errno) if errno.is_signal() => return Err(errno.into()),
-                // Removed, or not to be seen: it is above itself.
+                // Removed, or not accessible: the directory itself serves as its parent.
                 Err(_) => vfs::Entry {
                     node: dir.clone(),
                     attr: dir.attr(self.cx, Want::STAT)?,

@@ -1,8 +1,9 @@
-//! NFSv4's ACLs (RFC 8881 section 6) as POSIX has them, and back, as Linux's server does it (`fs/nfsd/nfs4acl.c`, after
-//! draft-ietf-nfsv4-acl-mapping).
+//! Conversion between NFSv4 ACLs (RFC 8881 section 6) and POSIX ACLs, as in Linux's server
+//! (`fs/nfsd/nfs4acl.c`, after draft-ietf-nfsv4-acl-mapping).
 //!
-//! A POSIX ACL loses nothing on its way there and back but what its mask takes away. What an ACL of v4 says beyond POSIX is forgotten where that is no
-//! more than finer shades of read, write and execute; types and inheritance that POSIX has no idea of are refused.
+//! A POSIX ACL survives the round trip except for permissions that its mask removes. A v4 ACL loses
+//! distinctions finer than read, write and execute; entry types and inheritance flags that POSIX
+//! lacks are rejected.
 
 #[cfg(test)]
 mod tests;
@@ -15,33 +16,34 @@ use super::attr::{Ace, Who};
 /// `ACL4_SUPPORT_ALLOW_ACL` and `ACL4_SUPPORT_DENY_ACL`.
 pub(crate) const SUPPORT: u32 = 1 | 2;
 
-/// The most entries of a list that is taken: more than the 64 KiB have room for that Linux keeps an ACL in.
+/// The maximum number of entries accepted: more than fit into the 64 KiB that Linux allows for an
+/// ACL.
 const MOST: usize = 4096;
 
-/// Types of entries.
+/// The types of entries.
 const ALLOW: u32 = 0;
 const DENY: u32 = 1;
 
-/// Flags of entries.
+/// The flags of entries.
 mod flag {
     pub(super) const FILE_INHERIT: u32 = 0x01;
     pub(super) const DIRECTORY_INHERIT: u32 = 0x02;
     pub(super) const INHERIT_ONLY: u32 = 0x08;
     /// `who` is a group.
     pub(super) const GROUP: u32 = 0x40;
-    /// Any kind of inheritance that POSIX has an idea of.
+    /// All inheritance flags that have a POSIX equivalent.
     pub(super) const INHERITED: u32 = FILE_INHERIT | DIRECTORY_INHERIT | INHERIT_ONLY;
 }
 
-/// What entries allow and deny.
+/// The permission bits of entries.
 mod mask {
     pub(super) const READ: u32 = 0x1;
     pub(super) const WRITE: u32 = 0x2 | 0x4;
     pub(super) const EXECUTE: u32 = 0x20;
     pub(super) const DELETE_CHILD: u32 = 0x40;
-    /// What anybody may whatever the permissions: read attributes and ACL, and synchronize.
+    /// Always granted: read attributes and ACL, and synchronize.
     pub(super) const ANYBODY: u32 = 0x80 | 0x2_0000 | 0x10_0000;
-    /// What the owner may besides: write attributes and ACL.
+    /// Also granted to the owner: write attributes and ACL.
     pub(super) const OWNER: u32 = 0x100 | 0x4_0000;
 }
 
@@ -52,14 +54,14 @@ const EVERYONE: Who<'static> = Who::Name(b"EVERYONE@");
 /// A node's ACLs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acls {
-    /// Who may do what with it.
+    /// The access ACL.
     pub(crate) access: Acl,
-    /// Who may do what with what is made in it, if that is a directory and has a say in it.
+    /// The default ACL of a directory, if it has one.
     pub(crate) default: Option<Acl>,
 }
 
 impl Acls {
-    /// As v4 has them.
+    /// Converts to a v4 ACL.
     pub(crate) fn to_v4(&self, directory: bool) -> Vec<Ace<'static>> {
         let mut aces = Vec::new();
         spell_out(&self.access, 0, directory, &mut aces);
@@ -69,7 +71,8 @@ impl Acls {
         aces
     }
 
-    /// What `aces` are to POSIX: `ATTRNOTSUPP` if they are nothing, `BADOWNER` for users and groups that are no numbers.
+    /// Converts a v4 ACL. Returns `ATTRNOTSUPP` if it has no POSIX equivalent, `BADOWNER` for users
+    /// and groups without numeric ids, and `FBIG` if it has too many entries.
     pub(crate) fn from_v4(aces: &[Ace<'_>], directory: bool) -> Result<Acls, Status> {
         if aces.len() > MOST {
             return Err(Status::Fbig);
@@ -91,7 +94,7 @@ impl Acls {
                 access.take(ace)?;
             }
         }
-        // As setfacl(1) does with what a default ACL says nothing of.
+        // As setfacl(1) completes a default ACL.
         default.complete_from(&access);
         Ok(Acls {
             access: access.acl(directory),
@@ -100,8 +103,8 @@ impl Acls {
     }
 }
 
-/// Puts the entries of `acl` as v4 has them behind `aces`. Where someone may do less than those who are looked at later, what he
-/// may not is denied before that.
+/// Appends the v4 entries of `acl` to `aces`. If a subject has fewer permissions than later entries
+/// grant, the difference is denied first.
 fn spell_out(acl: &Acl, flags: u32, directory: bool, aces: &mut Vec<Ace<'static>>) {
     let all = |is: fn(Whose) -> bool| {
         let entries = acl.0.iter().filter(move |entry| is(entry.whose));
@@ -141,7 +144,8 @@ fn spell_out(acl: &Acl, flags: u32, directory: bool, aces: &mut Vec<Ace<'static>
         }
         put(ALLOW, 0, may, mask::ANYBODY, Who::Number(id));
     }
-    // Whoever is in several groups may do what any of them may: all that is allowed comes before all that is denied.
+    // A member of several groups has the permissions of any of them: all ALLOW entries of groups
+    // precede their DENY entries.
     let of_groups: Vec<_> = acl
         .0
         .iter()
@@ -182,7 +186,7 @@ fn access_of(mask: u32, directory: bool) -> Access {
     bits.fold(Access::empty(), |all, (access, _)| all | access)
 }
 
-/// Who writes a directory removes what is in it.
+/// Returns the bits of write permission; in a directory they include removing entries.
 fn write_mask(directory: bool) -> u32 {
     match directory {
         true => mask::WRITE | mask::DELETE_CHILD,
@@ -190,7 +194,8 @@ fn write_mask(directory: bool) -> u32 {
     }
 }
 
-/// What entries so far allow and deny someone: what comes first counts.
+/// The bits that entries have allowed and denied a subject so far: the first entry for a bit
+/// decides.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bits {
     allow: u32,
@@ -207,7 +212,7 @@ impl Bits {
     }
 }
 
-/// Of whom entries have spoken that every POSIX ACL speaks of, or of anybody.
+/// The subjects that entries have mentioned: the three that every POSIX ACL has, and any named one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mentioned {
     owner: bool,
@@ -222,7 +227,7 @@ impl Mentioned {
     }
 }
 
-/// What entries come to for all of whom they speak.
+/// The bits of all subjects that entries have mentioned.
 #[derive(Debug, Default)]
 struct Collected {
     owner: Bits,
@@ -230,13 +235,13 @@ struct Collected {
     group: Bits,
     groups: Vec<(u32, Bits)>,
     others: Bits,
-    /// Whoever has not been spoken of yet.
+    /// The bits of subjects without entries so far.
     everyone: Bits,
     mentioned: Mentioned,
 }
 
 impl Collected {
-    /// Adds an entry. One that denies something to some group denies it to all who may be in that.
+    /// Adds an entry. An entry that denies bits to a group denies them to all its possible members.
     fn take(&mut self, ace: &Ace<'_>) -> Result<(), Status> {
         let allows = ace.kind == ALLOW;
         let everyone = self.everyone;
@@ -298,7 +303,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Denies `mask` to whoever may be in a group that it was denied to.
+    /// Denies `mask` to all subjects that may be members of a group that it was denied to.
     fn deny_members(&mut self, mask: u32) {
         self.owner.deny(mask);
         self.everyone.deny(mask);
@@ -319,7 +324,7 @@ impl Collected {
         .chain(named.map(|(_, bits)| bits))
     }
 
-    /// Takes what it says nothing of from `other`, if it says anything.
+    /// Takes the subjects that have no entries from `other`, unless there are no entries at all.
     fn complete_from(&mut self, other: &Collected) {
         if !self.mentioned.any() {
             return;
@@ -360,7 +365,7 @@ impl Collected {
     }
 }
 
-/// The bits of `id` in `list`, where it begins with `bits`.
+/// Returns the bits of `id` in `list`, with `bits` as their initial value.
 fn of(list: &mut Vec<(u32, Bits)>, id: u32, bits: Bits) -> &mut Bits {
     let at = list.iter().position(|(known, _)| *known == id);
     let at = at.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! There and back, and what does not come.
+//! Round trips, and ACLs that are rejected.
 
 use proptest::prelude::*;
 
@@ -138,7 +138,7 @@ fn what_posix_has_no_idea_of_is_refused() {
     assert_eq!(Acls::from_v4(&many, false), Err(Status::Fbig));
 }
 
-/// ACLs whose mask takes nothing away.
+/// ACLs whose mask removes no permissions.
 fn acls() -> impl Strategy<Value = Acl> {
     let named = || prop::collection::btree_map(0..6u32, 0..8u32, 0..4);
     (0..8u32, named(), 0..8u32, named(), 0..8u32).prop_map(
