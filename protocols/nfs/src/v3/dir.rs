@@ -1,88 +1,88 @@
-//! Listings: READDIR, READDIRPLUS.
+//! Directory listings: READDIR, READDIRPLUS.
 
 use wire::{Malformed, Put, Xdr, XdrReader, xdr_struct};
 
 use super::{Attributes, Handle, Verifier};
 
 xdr_struct! {
-    /// READDIR (section 3.3.16).
+    /// The arguments of READDIR (section 3.3.16).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReadDirArgs {
-        /// Of what.
+        /// The directory's handle.
         pub dir: Handle,
-        /// Behind which entry.
+        /// The cookie of the entry to continue after.
         pub cookie: u64,
-        /// What came with the cookie.
+        /// The verifier that was returned with the cookie.
         pub verifier: Verifier,
-        /// How many bytes the answer may have, from its attributes on.
+        /// The maximum length in bytes of the results, from the attributes on.
         pub count: u32,
     }
 
-    /// READDIRPLUS (section 3.3.17).
+    /// The arguments of READDIRPLUS (section 3.3.17).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReadDirPlusArgs {
-        /// Of what.
+        /// The directory's handle.
         pub dir: Handle,
-        /// Behind which entry.
+        /// The cookie of the entry to continue after.
         pub cookie: u64,
-        /// What came with the cookie.
+        /// The verifier that was returned with the cookie.
         pub verifier: Verifier,
-        /// How many bytes the names, numbers and cookies may have.
+        /// The maximum length in bytes of names, file ids and cookies.
         pub dir_count: u32,
-        /// How many bytes the answer may have, from its attributes on.
+        /// The maximum length in bytes of the results, from the attributes on.
         pub max_count: u32,
     }
 
-    /// What READDIR answers.
+    /// The results of READDIR.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ReadDirOk<'a> {
-        /// The directory's.
+        /// The directory's attributes.
         pub attributes: Option<Attributes>,
-        /// To go on with.
+        /// The cookie verifier for the next request.
         pub verifier: Verifier,
         /// The entries.
         pub entries: List<Entry<'a>>,
-        /// Whether there are no more.
+        /// Whether the directory has no more entries.
         pub eof: bool,
     }
 
-    /// What READDIRPLUS answers.
+    /// The results of READDIRPLUS.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ReadDirPlusOk<'a> {
-        /// The directory's.
+        /// The directory's attributes.
         pub attributes: Option<Attributes>,
-        /// To go on with.
+        /// The cookie verifier for the next request.
         pub verifier: Verifier,
         /// The entries.
         pub entries: List<EntryPlus<'a>>,
-        /// Whether there are no more.
+        /// Whether the directory has no more entries.
         pub eof: bool,
     }
 
     /// An entry (`entry3`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Entry<'a> {
-        /// Its number.
+        /// The file id.
         pub fileid: u64,
-        /// Its name.
+        /// The name.
         pub name: &'a [u8],
-        /// Where to go on behind it.
+        /// The cookie for continuing after this entry.
         pub cookie: u64,
     }
 
-    /// An entry with what LOOKUP tells (`entryplus3`).
+    /// An entry with its attributes and handle (`entryplus3`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct EntryPlus<'a> {
-        /// As READDIR has it.
+        /// The entry as in READDIR.
         pub entry: Entry<'a>,
         /// Its attributes.
         pub attributes: Option<Attributes>,
-        /// What it is.
+        /// Its handle.
         pub object: Option<Handle>,
     }
 }
 
-/// A linked list: before each element that there is one, behind the last that there is none.
+/// A linked list: `true` before each element, and `false` after the last one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 

@@ -1,4 +1,4 @@
-//! The NFS_ACL program, over a source that was told what to answer.
+//! The NFS_ACL program, over a source with scripted results.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn set(net: &Net, mask: u32, access: AclList, default: AclList) -> Set {
     whole(net.call((NFS_ACL, 3, 2), &args).expect("results"))
 }
 
-/// An ACL with a group that may read besides, as it travels.
+/// Returns an ACL with a named group that may read.
 fn list(flag: u32) -> AclList {
     let items = [(1, 0, 7), (4, 0, 5), (8, 9, 4), (0x10, 0, 5), (0x20, 0, 5)];
     AclList {

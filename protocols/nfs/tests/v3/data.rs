@@ -108,7 +108,7 @@ fn a_write_takes_no_more_than_it_says() {
     assert_eq!(net.read(file, 0, 9).expect("read").data, b"ab");
 }
 
-/// Anything.
+/// Encoded arguments.
 struct Raw(Vec<u8>);
 
 impl Xdr<'_> for Raw {

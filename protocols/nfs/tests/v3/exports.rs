@@ -1,4 +1,5 @@
-//! Who is let in (RFC 1813 sections 2.6 and 4.4, appendix I): exports with lists of clients, as exports(5) has them.
+//! Access control by address (RFC 1813 sections 2.6 and 4.4, appendix I): exports with client lists
+//! as in exports(5).
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use vfs_testkit::clock;
 
 use crate::net::{Host, Net, nothing};
 
-/// `a`, which some are let into, and `b`, which everybody is.
+/// Exports `a` to some clients, and `b` to all.
 fn host() -> Host {
     let lists = "10.0.0.1(rw,no_root_squash) 10.0.0.2(ro,no_root_squash) 10.0.0.3(rw)";
     let lists: Clients = lists.parse().expect("a list");
@@ -36,7 +37,7 @@ fn names(net: &Net) -> Vec<Vec<u8>> {
     names.filter(|name| !name.starts_with(b".")).collect()
 }
 
-/// A file in `a`, which only its owner, the super-user, may read.
+/// Creates a file in `a` that only its owner, root, may read.
 fn secret(net: &Net) -> Handle {
     let set = SetAttributes {
         mode: Some(0o600),
@@ -94,7 +95,7 @@ fn rfc1813_2_6_each_is_let_in_as_its_line_says() {
     assert_eq!(reader.read(file, 0, 4).expect("read").data, b"data");
     let refused = reader.write(file, 0, b"x", Stable::FileSync);
     assert_eq!(refused.expect_err("refused").0, Status::Rofs);
-    // Though another super-user has just had it open, and the file's owner has its number.
+    // Root at another address has the file open, and the owner has the caller's uid.
     for _ in 0..2 {
         let refused = squashed.read(file, 0, 4);
         assert_eq!(refused.expect_err("refused").0, Status::Acces);
@@ -130,7 +131,8 @@ fn mode(mode: u32) -> SetAttributes {
     }
 }
 
-/// Hosts of one tree to which root is nobody: by a list, by which everyone is at 10.0.0.3, and in general.
+/// Returns two servers of one tree that squash root: one by a client list, which squashes all users
+/// at 10.0.0.3, and one for all clients.
 fn squashed(tree: &Arc<Memory>) -> [Host; 2] {
     let list = "10.0.0.2(rw) 10.0.0.3(rw,all_squash)";
     let list: Clients = list.parse().expect("a list");
@@ -157,7 +159,7 @@ fn rfc1813_4_4_owners_are_those_that_the_export_makes_of_callers() {
         let root = Net::from(host, "10.0.0.2");
         let alice = root.of_user(1000);
         let hers = alice.file(name, 0o444);
-        // Past what is at hand for who made it.
+        // Later than the creator's cached open file is closed.
         host.later(60);
         let written = alice.write(hers, 0, b"hers", Stable::Unstable);
         written.expect("its owner");

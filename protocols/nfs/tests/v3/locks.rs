@@ -1,4 +1,4 @@
-//! NLM, and NSM's word of a restart.
+//! NLM, and NSM notifications of restarts.
 
 use nfs::nlm::{
     CancelArgs, FreeArgs, Lock, LockArgs, LockResult, Procedure, Status, TestArgs, TestResult,
@@ -186,7 +186,7 @@ fn xnfs_11_who_had_locks_has_them_again_after_a_restart_before_anybody_else() {
     let file = net.file(b"f", 0o644);
     assert_eq!(exclusive(&net, lock(&file, 1, 0, 10)), Status::Granted);
     assert_eq!(host.server.to_notify(), [], "nobody was there before");
-    // From here, and of who tells nobody of his own restarts: not on record.
+    // A client at a loopback address and an NM_LOCK are not recorded on stable storage.
     for (addr, procedure) in [("127.0.0.1", 2), ("10.0.0.2", 22)] {
         let other = Lock {
             caller: b"other",
@@ -351,14 +351,15 @@ fn rfc1813_ii_what_is_sent_as_a_message_is_answered_by_a_call() {
         status(Ok(result(9, Procedure::UnlockRes, &ask))),
         Status::Granted
     );
-    // Who cannot be called is told so, and nobody answers what was not asked.
+    // A client without an address cannot be called, and a result that the server has not asked for
+    // is rejected.
     let nowhere = Net::on(&host);
     assert_eq!(nowhere.call((NLM, 4, 9), &Raw(&ask)), Err(3));
     assert_eq!(net.call((NLM, 4, 12), &Raw(&ask)), Err(3));
     assert!(called.try_recv().is_err());
 }
 
-/// Arguments that are bytes already.
+/// Encoded arguments.
 struct Raw<'a>(&'a [u8]);
 
 impl Xdr<'_> for Raw<'_> {

@@ -1,6 +1,7 @@
-//! v3 and what belongs to it, over a tree in memory and a network that is a function call.
+//! NFS v3 and its companion protocols, over a tree in memory and a network that consists of
+//! function calls.
 
-// What a failed call tells is as large as what a good one does.
+// The error of a failed call is as large as the results of a successful one.
 #![allow(clippy::result_large_err)]
 
 mod acls;

@@ -1,4 +1,4 @@
-//! CREATE, MKDIR, MKNOD, and calls that come twice.
+//! CREATE, MKDIR, MKNOD, and retransmissions.
 
 use nfs::v3::*;
 
@@ -45,7 +45,7 @@ fn create_makes_and_what_is_there_is_as_good_unless_it_is_guarded() {
 fn an_exclusive_create_is_known_again_by_its_verifier() {
     let net = Net::new();
     let root = net.root();
-    // The bits that times cannot keep are set as well.
+    // The sign bits, which the times cannot store, are set as well.
     let verifier = [0xff, 2, 3, 4, 0x85, 6, 7, 8];
     let made = net.create(root, b"f", CreateHow::Exclusive(verifier));
     let file = made.expect("made").object;

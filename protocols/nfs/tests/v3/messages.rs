@@ -1,11 +1,11 @@
-//! Messages there and back: golden bytes, and every beginning of one is none.
+//! Message round trips: golden bytes, and the rejection of every truncation.
 
 use std::fmt::Debug;
 
 use nfs::v3::*;
 use wire::{Xdr, XdrReader};
 
-/// The bytes of a value that goes there and back.
+/// Returns the encoding of a value, after checking that it decodes to the same value.
 #[track_caller]
 fn round<T: Xdr<'static> + Debug + PartialEq>(value: T) -> &'static [u8] {
     let mut bytes = Vec::new();

@@ -25,7 +25,7 @@ fn a_path_leads_to_the_root_or_a_directory_below() {
     }
 }
 
-/// A directory, or a link to `target`, by this name in `dir`.
+/// Creates a directory, or a link to `target`, with this name in `dir`.
 fn make(net: &Net, dir: Handle, name: &[u8], target: Option<&[u8]>) -> Handle {
     let place = NameArgs { dir, name };
     let attributes = nothing();

@@ -1,4 +1,4 @@
-//! A client of nothing but calls.
+//! A test client that makes single calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,10 +20,10 @@ pub(crate) const NLM: u32 = 100_021;
 pub(crate) const NSM: u32 = 100_024;
 pub(crate) const NFS_ACL: u32 = 100_227;
 
-/// What a server says of a call: its results, or why it has none (`accept_stat`, or the reply's status if denied).
+/// The results of a call, or the error (`accept_stat`, or the reply's status if denied).
 pub(crate) type Replied = Result<&'static [u8], u32>;
 
-/// A server, and the time it goes by.
+/// A server with a manual clock.
 #[derive(Clone)]
 pub(crate) struct Host {
     pub(crate) server: Arc<Server>,
@@ -35,12 +35,12 @@ impl Host {
         Host::over(Memory::new(clock()))
     }
 
-    /// A server of `tree`.
+    /// Creates a server of `tree`.
     pub(crate) fn over(tree: Arc<dyn FileSystem>) -> Host {
         Host::with(tree, |_| {})
     }
 
-    /// A server of `tree`, with some options.
+    /// Creates a server of `tree` with some options changed.
     pub(crate) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> Host {
         let seconds = Arc::new(AtomicU64::new(1000));
         let time = seconds.clone();
@@ -59,7 +59,7 @@ impl Host {
         Host { server, seconds }
     }
 
-    /// Time goes by.
+    /// Advances the clock by `seconds`, and runs periodic maintenance.
     pub(crate) fn later(&self, seconds: u64) {
         self.seconds.fetch_add(seconds, Ordering::Relaxed);
         self.server.tend();
@@ -72,12 +72,12 @@ pub(crate) struct Net {
     pub(crate) session: Connection,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// From where.
+    /// The peer with its address.
     peer: Option<Arc<Peer>>,
     xid: AtomicU32,
 }
 
-/// A call as bytes, its mark included.
+/// Returns an encoded call with its record mark.
 pub(crate) fn call_bytes<'a>(
     xid: u32,
     ids: (u32, u32),
@@ -100,7 +100,7 @@ pub(crate) fn call_bytes<'a>(
     fragments(&body, body.len())
 }
 
-/// A record of fragments of `most` bytes.
+/// Splits a record into fragments of at most `most` bytes.
 pub(crate) fn fragments(body: &[u8], most: usize) -> Vec<u8> {
     let mut record = Vec::new();
     let count = body.chunks(most).count();
@@ -112,7 +112,7 @@ pub(crate) fn fragments(body: &[u8], most: usize) -> Vec<u8> {
     record
 }
 
-/// What a reply says.
+/// Decodes a reply.
 pub(crate) fn open(reply: Vec<u8>) -> Replied {
     let reply: &'static [u8] = reply.leak();
     let (mark, body) = reply.split_at(4);
@@ -132,7 +132,7 @@ pub(crate) fn open(reply: Vec<u8>) -> Replied {
     }
 }
 
-/// A whole value.
+/// Decodes a value that takes up all of `bytes`.
 #[track_caller]
 pub(crate) fn whole<T: Xdr<'static>>(bytes: &'static [u8]) -> T {
     let mut reader = XdrReader::new(bytes);
@@ -142,7 +142,7 @@ pub(crate) fn whole<T: Xdr<'static>>(bytes: &'static [u8]) -> T {
 }
 
 impl Net {
-    /// The super-user's connection to a fresh tree.
+    /// Connects as root to a server of a new tree.
     pub(crate) fn new() -> Net {
         Net::on(&Host::new())
     }
@@ -158,7 +158,7 @@ impl Net {
         }
     }
 
-    /// The super-user's connection from `addr`.
+    /// Connects as root from `addr`.
     pub(crate) fn from(host: &Host, addr: &str) -> Net {
         let addr = addr.parse().expect("an address");
         Net {
@@ -167,7 +167,7 @@ impl Net {
         }
     }
 
-    /// Another's connection to the same tree, from the same place.
+    /// Connects as another user to the same server, from the same address.
     pub(crate) fn of_user(&self, uid: u32) -> Net {
         Net {
             uid,
@@ -185,7 +185,7 @@ impl Net {
         call_bytes(self.next(), (self.uid, self.gid), what, arguments)
     }
 
-    /// Sends a record with ever more patience, as the engine does.
+    /// Sends a record, serving it with increasing patience as the engine does.
     #[track_caller]
     pub(crate) fn exchange(&self, record: &[u8]) -> Replied {
         assert_eq!(self.session.frame(record), Ok(Some(record.len())));
@@ -206,7 +206,7 @@ impl Net {
         self.exchange(&self.bytes(what, arguments))
     }
 
-    /// A call of v3.
+    /// Makes a v3 call.
     #[track_caller]
     pub(crate) fn v3<'a, T: Xdr<'static>, F: Xdr<'static>>(
         &self,
@@ -222,7 +222,7 @@ impl Net {
         }
     }
 
-    /// A call that may have to wait.
+    /// Starts a call that may have to wait.
     pub(crate) fn park<'a>(
         &self,
         what: (u32, u32, u32),
@@ -275,7 +275,7 @@ impl Net {
         self.v3(Procedure::Create, &CreateArgs { place, how })
     }
 
-    /// A new file of this mode.
+    /// Creates a file with this mode.
     #[track_caller]
     pub(crate) fn file(&self, name: &[u8], mode: u32) -> Handle {
         let set = SetAttributes {
@@ -340,7 +340,7 @@ impl Net {
     }
 }
 
-/// Nothing to be set.
+/// Returns a SETATTR argument that changes nothing.
 pub(crate) fn nothing() -> SetAttributes {
     SetAttributes::default()
 }

@@ -1,4 +1,4 @@
-//! Calls that are none, and bytes that are no calls.
+//! Malformed calls, and bytes that are not calls.
 
 use nfs::v3::Procedure;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! RPC-with-TLS (RFC 9289): who asks for it, and what is refused without it.
+//! RPC-with-TLS (RFC 9289): requests for TLS, and the calls that are rejected without it.
 
 use memory::Memory;
 use nfs::client::start_tls;
@@ -10,7 +10,7 @@ use wire::{Answer, Certified, Session};
 
 use crate::net::{Host, MOUNT, NFS, NFS_ACL, NLM, NSM, Net, nothing};
 
-/// `denied` and `auth_stat`, as a reply has them.
+/// Values of `auth_stat` in replies.
 const BAD_CRED: u32 = 1;
 const BAD_VERF: u32 = 3;
 const TOO_WEAK: u32 = 5;
@@ -33,7 +33,7 @@ fn served(net: &Net, record: &[u8]) -> (Answer, Vec<u8>) {
     session::serve(&net.session, &call, Patience::Full, &message, 1 << 16).expect("a call")
 }
 
-/// The last two words of a reply that is denied: why.
+/// Returns the last word of a reply that is denied, its `auth_stat`.
 fn denied(reply: &[u8]) -> u32 {
     let words: Vec<u32> = reply[4..]
         .chunks(4)
@@ -47,7 +47,7 @@ fn denied(reply: &[u8]) -> u32 {
     words[4]
 }
 
-/// Whether a call of NFS is answered.
+/// Returns whether an NFS call is accepted.
 fn may(net: &Net, procedure: u32) -> bool {
     let (answer, reply) = served(net, &net.bytes((NFS, 3, procedure), &()));
     assert_eq!(answer, Answer::Done);
@@ -135,7 +135,7 @@ fn what_is_not_nfs_is_answered_to_all() {
         let (_, reply) = served(&net, &net.bytes(what, &()));
         assert_eq!(denied(&reply), TOO_WEAK, "{what:?}");
     }
-    // Nor in a datagram, which is never secured.
+    // Datagrams are rejected too, because they are never secured.
     let mut datagrams = Net::on(&net.host);
     datagrams.session = net.host.server.datagrams();
     let lock = datagrams.bytes((NLM, 4, 2), &());
@@ -149,7 +149,7 @@ fn who_has_a_certificate_calls_as_whom_it_names() {
     let made_by = |names: Option<&[&str]>| {
         let net = Net::on(&host);
         net.session.secured(peer(names));
-        // The super-user, as the call says.
+        // The call's credential claims to be root.
         let file = net.file(format!("by-{names:?}").as_bytes(), 0o644);
         net.getattr(file).uid
     };

@@ -77,7 +77,7 @@ fn what_is_denied_first_is_not_allowed_later() {
     ];
     let acls = Acls::from_v4(&aces, false).expect("an ACL");
     let want = [
-        // It may be his.
+        // User 7 may be the owner.
         entry(Whose::Owner, 4),
         entry(Whose::User(7), 4),
         entry(Whose::OwningGroup, 6),
