@@ -5,15 +5,15 @@ use vfs::{Attr, Kind, NodeId};
 /// A mounted tree. Nodes of its root's file system keep their file ids.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tree {
-    /// The root's file system.
+    /// The id of the root's file system.
     pub fsid: u64,
     /// The preferred size of an I/O in bytes.
     pub blksize: u32,
 }
 
 impl Tree {
-    /// Returns a node id that is unique in the tree: a file id is unique only in its file system.
-    /// Never 0.
+    /// Returns a node id for the whole tree: file ids are unique only in their file system. Never
+    /// 0.
     pub(super) fn node_id(self, fsid: u64, fileid: u64) -> NodeId {
         let id = match fsid == self.fsid {
             true => fileid,
@@ -37,7 +37,7 @@ pub struct Made {
 /// The results of a read.
 #[derive(Clone, Copy)]
 pub struct ReadData<'r> {
-    /// The bytes.
+    /// The data.
     pub data: &'r [u8],
     /// Whether the data reach the end of the file.
     pub eof: bool,

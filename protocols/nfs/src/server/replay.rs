@@ -76,8 +76,8 @@ impl Replays {
     /// The overhead of a cached reply, in bytes.
     const OVERHEAD: usize = 256;
 
-    /// How long a reply is kept: Linux's clients retransmit after a minute, and Linux's server
-    /// keeps replies this long.
+    /// The lifetime of a reply: Linux's clients retransmit after a minute, and Linux's server keeps
+    /// replies this long.
     const KEPT_FOR: Duration = Duration::from_secs(120);
 
     /// Returns the number of bytes that the replies take.

@@ -92,7 +92,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The context of calls of the source.
+    /// Returns the context for calls to the source.
     pub(crate) fn cx(&self) -> Cx<'_> {
         Cx {
             caller: &self.caller,
@@ -101,7 +101,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The call's arguments, and nothing behind them.
+    /// Decodes the arguments. Returns an error if other bytes follow them.
     pub(super) fn take<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
         let arguments = A::get(&mut self.arguments)?;
         self.arguments.end()?;

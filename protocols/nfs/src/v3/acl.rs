@@ -86,7 +86,7 @@ pub mod acl_mask {
     pub const DEFAULT: u32 = 4;
     /// The number of its entries.
     pub const DEFAULT_COUNT: u32 = 8;
-    /// All of these.
+    /// All of the above.
     pub const ALL: u32 = ACCESS | ACCESS_COUNT | DEFAULT | DEFAULT_COUNT;
 }
 

@@ -31,8 +31,8 @@ pub struct ReadPieces<'r> {
     pub first: Option<Piece<'r>>,
     /// The other pieces: each begins where the previous one ends.
     pub rest: Vec<Piece<'r>>,
-    /// Whether there was a piece of zero length: Ganesha 4.3 returns one at offsets without any
-    /// data, and at some with data.
+    /// Whether there was a piece of zero length, which makes the results doubtful: Ganesha 4.3
+    /// returns one both where there are no data and where there are.
     pub empty: bool,
     /// Whether the pieces reach the end of the file.
     pub eof: bool,

@@ -62,8 +62,8 @@ pub struct Seek<'a> {
 }
 
 impl Steps for Seek<'_> {
-    /// The offset found; `None` if there is none, and `offset` is at or beyond the end of the file
-    /// if a hole was sought.
+    /// The offset found; `None` if there is no data after `offset`, or if `offset` is at or beyond
+    /// the end of the file.
     type Answer<'r> = Option<u64>;
 
     const ONCE: bool = false;

@@ -187,7 +187,8 @@ fn a_call_that_is_served_again_with_more_patience_has_not_come_twice() {
     let world = World::new(source as std::sync::Arc<dyn FileSystem>, &ALL);
     let root = open_root(&world);
     for service in SERVICES {
-        // The driver treats the first read of a file as one that blocks.
+        // The first attempt to read a file of the host returns `WOULD_BLOCK`, so the driver serves
+        // the call again.
         let client = Client::new(&world, "root", service);
         use_files(&client, root, format!("{service:?}").as_bytes(), 0);
     }

@@ -214,8 +214,8 @@ impl Turn<'_> {
         let args: CancelArgs<'_> = self.take()?;
         let status = match self.asked(&args.lock, args.exclusive) {
             Ok(asked) => {
-                // If the lock was granted meanwhile, the client knows from the reply, or unlocks
-                // it.
+                // A lock that was granted meanwhile is unlocked by the client, which learns of it
+                // from the reply or unlocks in any case.
                 self.server.waiting.cancel(&asked.lock.owner);
                 Status::Granted
             }

@@ -76,8 +76,8 @@ impl Recovery {
     /// each.
     pub(in crate::server) const TELLING: Duration = Duration::from_secs(10);
 
-    /// The maximum number of clients on stable storage, and of those at one address. Each is a file
-    /// on disk.
+    /// The maximum number of clients on stable storage, and of those at one address. Each is a
+    /// record on disk.
     const MOST: usize = 4096;
     const MOST_OF_AN_ADDRESS: usize = 256;
 

@@ -79,8 +79,8 @@ impl Turn<'_> {
     /// Locks, waiting if necessary.
     pub(super) fn wait_for(&self, asked: &Asked) -> Result<Status, Stop> {
         let waker = self.call.waker();
-        // Done if no wait is necessary. A LOCK that has waited leaves the lock table's queue in
-        // this case too.
+        // Tried without waiting first, but after earlier waiters. If it is granted, a LOCK that has
+        // waited leaves the lock table's queue as well.
         let tried = match self.try_lock(asked, Wait::InTurn).or_else(Fault::status)? {
             Status::Granted if self.is_cancelled(waker) => {
                 self.give_back(asked).or_else(Fault::status)?;

@@ -140,7 +140,7 @@ impl<'a> Turn<'a> {
         Ok(Handle::new(&handle.bytes()).ok_or(Status::Serverfault)?)
     }
 
-    /// Returns a node's current attributes, if they are available without blocking.
+    /// Returns a node's current attributes, if they are available with the call's patience.
     fn attributes(&self, node: &Arc<dyn Node>) -> Option<Attributes> {
         let attr = node.attr(&self.cx(), Want::STAT).ok()?;
         Some((&attr).into())
