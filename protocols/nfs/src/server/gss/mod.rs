@@ -5,9 +5,9 @@
 //! - The server chooses the handle of a context. The table is bounded: it evicts the least recently
 //!   used context, whose client then gets `CREDPROBLEM` and creates another (section 5.3.3.3), as
 //!   after a restart.
-//! - A call is accepted if its header is signed and its sequence number is new; otherwise it is
-//!   dropped without a reply (section 5.3.3.1). Serving a call again with more patience does not
-//!   count as a duplicate.
+//! - A call whose header is not signed by the context's client is rejected with `CREDPROBLEM`, and
+//!   one with an old or duplicate sequence number is dropped without a reply (section 5.3.3.1).
+//!   Serving a call again with more patience does not count as a duplicate.
 //! - Calls with signed or encrypted bodies are served with full patience only, so that they are
 //!   unwrapped once and no lane runs a cipher. Signed arguments stay in place, so a WRITE's data
 //!   are copied no more often than without signatures; encrypted ones are decrypted into a message

@@ -3,11 +3,11 @@
 //! A client is identified by the name that it claims (`caller_name`) and its address, over any
 //! connection. Its locks outlive connections. They are released when the client unlocks them, or
 //! when it reports its restart from the same address (SM_NOTIFY, FREE_ALL).
-//!
 //! A LOCK that must wait is not answered with `BLOCKED` at once, because then the server would have
 //! to call the client when it grants the lock, which NAT or a container may make impossible.
 //! Instead the reply is delayed for up to two minutes, and is `BLOCKED` after that; Linux retries
-//! half a minute later. So a short wait ends as soon as the lock is free, and the client's process
+//! half a minute later. So a short wait ends as soon as the lock is free. A signal to the waiting
+//! process of the client takes effect only when the reply arrives.
 //! can be interrupted when the reply arrives.
 //!
 //! After the server's own restart, the driver notifies the clients (`recovery`).
