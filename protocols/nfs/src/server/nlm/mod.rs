@@ -8,7 +8,6 @@
 //! Instead the reply is delayed for up to two minutes, and is `BLOCKED` after that; Linux retries
 //! half a minute later. So a short wait ends as soon as the lock is free. A signal to the waiting
 //! process of the client takes effect only when the reply arrives.
-//! can be interrupted when the reply arrives.
 //!
 //! After the server's own restart, the driver notifies the clients (`recovery`).
 //!
