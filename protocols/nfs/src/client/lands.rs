@@ -184,8 +184,8 @@ mod tests {
             });
         }
 
-        /// A message whose payload may be received separately would also be accepted whole,
-        /// whichever byte is changed.
+        /// Checks that a message whose payload may be received separately would also be accepted
+        /// whole, whichever byte is changed.
         #[test]
         fn what_is_taken_apart_would_be_taken_whole(
             at in 0usize..200,

@@ -124,7 +124,7 @@ xdr_enum! {
 }
 
 impl Status {
-    /// v4.0: returns whether the owner's seqid advances with this status. RFC 7530 section 9.1.7
+    /// Returns whether the seqid of a v4.0 owner advances with this status. RFC 7530 section 9.1.7
     /// lists the exceptions.
     pub fn counts(self) -> bool {
         !matches!(

@@ -104,7 +104,7 @@ fn with_entries_come_attributes_and_handles() {
             let object = object.expect("a handle");
             let attributes = attributes.expect("attributes");
             assert_eq!(attributes.fileid, entry.fileid);
-            // The atime of the directory itself has changed, because it has been read.
+            // The attributes of `.` and `..` have changed, because the directory has been read.
             if !entry.name.starts_with(b".") {
                 let found = net.lookup(net.root(), entry.name).expect("found");
                 assert_eq!(found.object, object);

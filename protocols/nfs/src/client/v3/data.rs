@@ -63,7 +63,7 @@ impl Ask for Read<'_> {
         self.count.put(to);
     }
 
-    /// Record mark, reply header, status, attributes, counts.
+    /// Adds up record mark, reply header, status, attributes, counts and data.
     fn room(&self) -> usize {
         4 + 24 + 4 + 88 + 12 + self.count as usize
     }

@@ -10,7 +10,7 @@ const TREE: Tree = Tree {
     blksize: 4096,
 };
 
-/// The attributes of a file: 13 bytes long, file system 7, file id 99.
+/// Returns the attributes of a file: 13 bytes long, file system 7, file id 99.
 fn attributes() -> Vec<u8> {
     let words = [
         1, 0o100644, 2, 1000, 100, 0, 13, 0, 4096, 0, 0, 0, 7, 0, 99, 11, 1, 12, 2, 13, 3,

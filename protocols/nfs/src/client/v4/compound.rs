@@ -145,7 +145,7 @@ impl<S: Steps> Ask for Compound<'_, S> {
         self.steps.payload()
     }
 
-    /// Record mark, RPC and compound headers, SEQUENCE, PUTFH, and the operation's results.
+    /// Adds up record mark, RPC and compound headers, SEQUENCE, PUTFH, and the operation's results.
     fn room(&self) -> usize {
         match self.steps.room() {
             0 => 0,

@@ -155,8 +155,8 @@ impl Steps for Read<'_> {
         });
     }
 
-    /// Operation number, status, end-of-file flag, and the length of the data or the header of a
-    /// READ_PLUS segment.
+    /// Adds up operation number, status, end-of-file flag, the length of the data or the header of
+    /// a READ_PLUS segment, and the data.
     fn room(&self) -> usize {
         let head = if self.plus { 32 } else { 16 };
         head + self.count as usize
@@ -364,7 +364,7 @@ mod tests {
         }
     }
 
-    /// A segment that begins `off` bytes from the end of the previous one.
+    /// Generates a segment that begins `off` bytes from the end of the previous one.
     fn segment() -> impl Strategy<Value = (i8, bool, u64)> {
         let off = prop_oneof![9 => Just(0), 1 => -3..3i8];
         let len = prop_oneof![9 => 0..30u64, 1 => any::<u64>()];

@@ -76,7 +76,7 @@ enum Stand {
 }
 
 impl Turn<'_> {
-    /// Locks, waiting if necessary.
+    /// Acquires the lock, waiting if necessary.
     pub(super) fn wait_for(&self, asked: &Asked) -> Result<Status, Stop> {
         let waker = self.call.waker();
         // Tried without waiting first, but after earlier waiters. If it is granted, a LOCK that has

@@ -117,7 +117,8 @@ impl Turn<'_> {
         Ok(entry)
     }
 
-    /// UNCHECKED create of an existing file: of the attributes only a size is applied.
+    /// Returns an existing file for an UNCHECKED create; of the attributes only the size is
+    /// applied.
     fn take_existing(
         &self,
         dir: &Arc<dyn Node>,
@@ -169,7 +170,7 @@ impl Turn<'_> {
     }
 }
 
-/// The mode of a new node, from which the client has already removed its umask.
+/// Returns the mode of a new node; the client has already applied its umask.
 fn mode(set: &SetAttributes) -> Mode {
     Mode::exactly(set.mode.unwrap_or(0) & 0o7777)
 }

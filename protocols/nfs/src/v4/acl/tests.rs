@@ -138,7 +138,7 @@ fn what_posix_has_no_idea_of_is_refused() {
     assert_eq!(Acls::from_v4(&many, false), Err(Status::Fbig));
 }
 
-/// ACLs whose mask removes no permissions.
+/// Generates ACLs whose mask removes no permissions.
 fn acls() -> impl Strategy<Value = Acl> {
     let named = || prop::collection::btree_map(0..6u32, 0..8u32, 0..4);
     (0..8u32, named(), 0..8u32, named(), 0..8u32).prop_map(
