@@ -1,8 +1,8 @@
-//! What a map that cannot be read says.
+//! The error of an invalid map.
 
 use std::fmt;
 
-/// A map that is none: what was expected, and what came.
+/// The error of an invalid map: the expected syntax, and the text found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadMap(pub(crate) String);
 

@@ -1,15 +1,16 @@
-//! Lets in who is listed, each as the list says: what a line of exports(5) does.
+//! Access control by client address, as a line of exports(5) does.
 //!
-//! Whoever comes over a connection ([`vfs::Call::peer`]) is a client, and the first entry that he matches counts: an
-//! address before a network, a longer prefix before a shorter one, everybody last. Who matches none gets `EACCES` for
-//! everything, also by a handle or a file that somebody else was given. Which entry that is is found once for each
-//! connection. What this program does of its own, and a guest by its queues, has no connection and is let through.
+//! The remote end of a connection ([`vfs::Call::peer`]) is a client, and its first matching entry
+//! applies: addresses come before networks, longer prefixes before shorter ones, `*` last. A client
+//! that matches no entry gets `EACCES` for everything, also for handles and files that another
+//! client opened. The entry is looked up once per connection. Calls without a connection, made by
+//! this program itself or by a guest over its queues, are let through.
 //!
-//! `secure`, the default as in exports(5), asks clients of other hosts for a port below 1024,
-//! whatever they speak. It does not count for processes of this host, whose users the kernel names,
-//! nor for guests.
+//! `secure`, the default as in exports(5), requires clients of other hosts to use a port below
+//! 1024, over every protocol. It does not apply to processes of this host, whose users the kernel
+//! names, nor to guests.
 //!
-//! What it lacks on purpose: host names and netgroups, which somebody else can make up.
+//! Deliberately absent: host names and netgroups, which can be forged.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -27,31 +28,32 @@ mod pattern;
 pub use self::parse::BadList;
 pub use self::pattern::Pattern;
 
-/// Which clients are let in, and as what. From text as in exports(5): `10.0.0.0/8(rw,no_root_squash) *(ro)`.
+/// A list of admitted clients, and the options of each. Parsed from text as in exports(5):
+/// `10.0.0.0/8(rw,no_root_squash) *(ro)`.
 #[derive(Debug)]
 pub struct Clients {
-    /// What counts first stands first.
+    /// Sorted by precedence, highest first.
     entries: Vec<Entry>,
-    /// Under which [`vfs::Peer::choice`] is kept.
+    /// The key of this list's choice in [`vfs::Peer::choice`].
     matter: usize,
 }
 
-/// Some clients, and as what they are let in.
+/// Some clients, and the options that apply to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Which.
+    /// The clients that it matches.
     pub pattern: Pattern,
-    /// Whether they can change nothing.
+    /// Whether they are denied all changes.
     pub read_only: bool,
-    /// Who of them becomes anonymous.
+    /// The users among them who become anonymous.
     pub squash: Squash,
-    /// Whether clients of other hosts have to come from ports below 1024, which only the super-user
-    /// of their host can bind.
+    /// Whether clients of other hosts must use ports below 1024, which only the super-user of their
+    /// host can bind.
     pub secure: bool,
 }
 
 impl Entry {
-    /// The defaults of exports(5): `ro,root_squash,secure`.
+    /// Creates an entry with the defaults of exports(5): `ro,root_squash,secure`.
     fn new(pattern: Pattern) -> Entry {
         Entry {
             pattern,
@@ -66,7 +68,7 @@ impl Entry {
 const RESERVED: u16 = 1024;
 
 impl Clients {
-    /// The most entries of a list.
+    /// The maximum number of entries in a list.
     pub const MOST: usize = 250;
 
     fn new(mut entries: Vec<Entry>) -> Clients {
@@ -78,17 +80,18 @@ impl Clients {
         }
     }
 
-    /// The entries, in the order that they count.
+    /// Returns the entries in order of precedence.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// As what a client at `addr` is let in; nothing if he is not.
+    /// Returns the entry that applies to a client at `addr`, `None` if none matches.
     pub fn entry(&self, addr: Option<IpAddr>) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.pattern.has(addr))
     }
 
-    /// The entry of the client whose call it is, if a client's it is.
+    /// Returns the entry of the calling client, `None` if the call has no connection. Returns
+    /// `EACCES` if the client is refused.
     fn of(&self, cx: &Cx<'_>) -> Result<Option<&Entry>> {
         let Some(peer) = cx.call.peer() else {
             return Ok(None);
@@ -108,7 +111,7 @@ impl Clients {
             .ok_or(Errno::EACCES)
     }
 
-    /// The number of the entry that lets `peer` in.
+    /// Returns the index of the entry that admits `peer`.
     fn admit(&self, peer: &Peer) -> std::result::Result<usize, Refusal> {
         let mut patterns = self.entries.iter().map(|entry| entry.pattern);
         let at = patterns.position(|pattern| pattern.has(peer.addr()));
@@ -123,7 +126,7 @@ impl Clients {
         }
     }
 
-    /// What becomes of a client's request, and on whose behalf.
+    /// Returns the layer that serves a client's request, and the caller to act as.
     pub(crate) fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
         Ok(match self.of(cx)? {
             None => (&Through, Cow::Borrowed(cx.caller)),
@@ -134,14 +137,14 @@ impl Clients {
         })
     }
 
-    /// The owners that a client's request asks for.
+    /// Maps the owners in a client's request.
     pub(crate) fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
         let entry = self.of(cx)?;
         Ok(entry.map_or(*set, |entry| entry.squash.request(set)))
     }
 }
 
-/// Tells the log of a client that is refused for this reason for the first time.
+/// Logs the first refusal of a client for this reason.
 fn report(peer: &Peer, why: Refusal) {
     let addr = peer.addr().map(|addr| addr.to_string());
     let peer = addr.unwrap_or_else(|| peer.key().to_string());

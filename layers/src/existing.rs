@@ -1,9 +1,9 @@
-//! What layers that let nothing be made still do with names that are there.
+//! Handling of existing names in layers that refuse to create new ones.
 
 use vfs::{Cx, Entry, Errno, Kind, Name, Node, OpenFlags, Result};
 
-/// The child `name` that [`Node::create`] would open as it is; `missing` if it would have to make
-/// one.
+/// Returns the existing child `name` that [`Node::create`] would open, or the error `missing` if it
+/// would create one.
 pub(crate) fn find(
     dir: &dyn Node,
     cx: &Cx<'_>,
@@ -19,7 +19,7 @@ pub(crate) fn find(
     }
 }
 
-/// Why `name` is not made: because it is there, or else `refused`.
+/// Returns why `name` cannot be created: `EEXIST` if it exists, otherwise `refused`.
 pub(crate) fn refuse(dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>, refused: Errno) -> Errno {
     match dir.lookup(cx, name) {
         Ok(_) => Errno::EEXIST,

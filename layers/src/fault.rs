@@ -1,9 +1,10 @@
-//! Faults on purpose, for tests: operations fail, are slow or would block, by chance or by count.
+//! Fault injection for tests: operations fail, are delayed or would block, at random or by count.
 //!
-//! Chance is drawn from a seeded generator, so a run can be had again. A delay waits on the call
-//! and ends when that is cancelled (`EINTR`); with less than full patience it is `WOULD_BLOCK`.
+//! The random numbers come from a seeded generator, so a run can be repeated. A delay waits until
+//! its time has passed or the call is cancelled (`EINTR`); with less than full patience it is
+//! `WOULD_BLOCK`.
 //!
-//! Lock order: its own mutex, held to decide only, not while it waits.
+//! Lock order: its own mutex, held for the decision only, not while waiting.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,25 +13,25 @@ use vfs::{Call, Cx, Errno, NodeId, Op, Patience, Result};
 
 use crate::{Clock, Layer, forward};
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The operation fails and nothing is done.
+    /// The operation fails without effect.
     Fail(Errno),
-    /// It takes this much longer.
+    /// The operation takes this much longer.
     Delay(Duration),
-    /// It would block, unless patience is full.
+    /// The operation would block, unless patience is full.
     Block,
 }
 
-/// When it does.
+/// The calls that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// Each time.
+    /// Every call.
     Always,
-    /// The n-th time (from 1) that the operation is called.
+    /// The n-th call (from 1) of the operation.
     Nth(u64),
-    /// With this probability, 0 to 1.
+    /// Each call with this probability, 0 to 1.
     Chance(f64),
 }
 
@@ -53,20 +54,21 @@ struct State {
 }
 
 impl Fault {
-    /// No faults yet; chances will be drawn from `seed`, delays measured by `clock`.
+    /// Creates a layer without faults; it draws random numbers from `seed` and measures delays with
+    /// `clock`.
     pub fn new(seed: u64, clock: Clock) -> Fault {
         Fault {
             clock,
             state: Mutex::new(State {
-                // The generator stands still at 0.
+                // The generator is stuck at 0.
                 random: seed | 1 << 63,
                 rules: Vec::new(),
             }),
         }
     }
 
-    /// From now on `what` happens to `op`, or to any operation. Rules apply in their order, all
-    /// that match.
+    /// Injects `what` into later calls of `op`, or of every operation. All matching rules apply, in
+    /// the order of their addition.
     pub fn add(&self, op: impl Into<Option<Op>>, when: When, what: What) -> &Fault {
         let rule = Rule {
             op: op.into(),
@@ -78,7 +80,7 @@ impl Fault {
         self
     }
 
-    /// No faults any more.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.lock().rules.clear();
     }
@@ -123,8 +125,8 @@ impl Fault {
 }
 
 impl State {
-    /// What happens to this call. One that would block is drawn for again when it comes back with
-    /// more patience, but counts once.
+    /// Returns the faults of this call. A call that would block is decided again when it is
+    /// repeated with more patience, but counts once.
     fn draw(&mut self, op: Op, patience: Patience) -> Vec<What> {
         let State { random, rules } = self;
         let mut drawn = Vec::new();
@@ -151,7 +153,7 @@ impl State {
     }
 }
 
-/// The next number from 0 to 1 (xorshift64*).
+/// Returns the next number from 0 to 1 (xorshift64*).
 fn next(random: &mut u64) -> f64 {
     *random ^= *random >> 12;
     *random ^= *random << 25;

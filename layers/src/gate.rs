@@ -1,10 +1,11 @@
-//! Who is let in, as whom and to do what, where that may change while it is served, and may end.
+//! Access control that may change, or end, while a tree is served.
 //!
-//! It is what [`Squash`], [`ReadOnly`] and [`Clients`] in this order would make of a tree, by terms that are replaced as a whole. New
-//! terms hold for whatever is asked from then on, of files that are open too. Behind a gate that is closed everything answers `ESTALE`,
-//! but for locks that are given back.
+//! Equivalent to [`Squash`], [`ReadOnly`] and [`Clients`] in this order, with terms that are
+//! replaced as a whole. New terms apply to all later operations, also on files that are open
+//! already. Once the gate is closed, every operation returns `ESTALE`, except for releasing locks.
 //!
-//! What it lacks on purpose: terms that change what nodes are known by (ids, names of attributes). Who changes those makes another tree.
+//! Deliberately absent: terms that change the identity of nodes (ids, names of attributes).
+//! Changing those takes a new tree.
 //!
 //! Lock order: none. Terms are read without a lock.
 
@@ -19,33 +20,33 @@ use crate::{Clients, Layer, Opened, ReadOnly, Squash, Through, forward};
 
 /// The layer.
 pub struct Gate {
-    /// Nothing: it is closed.
+    /// `None`: it is closed.
     terms: ArcSwapOption<Terms>,
 }
 
-/// On which terms something is served.
+/// The terms of access to a tree.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Whom callers become.
+    /// The users to make anonymous.
     pub squash: Squash,
-    /// Nothing can be changed.
+    /// Whether all changes are refused.
     pub read_only: bool,
-    /// Who is let in; everybody, if there is no list.
+    /// The admitted clients; all, if there is no list.
     pub clients: Option<Arc<Clients>>,
 }
 
 impl Gate {
-    /// A gate that is open on these terms.
+    /// Creates a gate that is open on these terms.
     pub fn new(terms: Terms) -> Gate {
         Gate {
             terms: ArcSwapOption::from_pointee(terms),
         }
     }
 
-    /// Opens it on other terms, from the next operation on. Those under way end as they have begun.
+    /// Replaces the terms for all later operations. Operations in flight finish on the old ones.
     pub fn set(&self, mut terms: Terms) {
         let now = self.terms.load();
-        // The choices that connections keep are the list's.
+        // The choices that connections cache belong to the list.
         if let (Some(old), Some(new)) = (
             now.as_ref().and_then(|now| now.clients.as_ref()),
             &terms.clients,
@@ -56,7 +57,7 @@ impl Gate {
         self.terms.store(Some(Arc::new(terms)));
     }
 
-    /// Closes it, from the next operation on.
+    /// Closes it for all later operations.
     pub fn close(&self) {
         self.terms.store(None);
     }
@@ -80,7 +81,7 @@ impl Terms {
         Ok((layer, self.squash.of(cx, who)))
     }
 
-    /// The owners that a request asks for.
+    /// Maps the owners in a request.
     fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
         let set = match &self.clients {
             Some(clients) => clients.request(cx, set)?,
@@ -105,7 +106,7 @@ impl Layer for Gate {
         }
     }
 
-    /// Who has a file by then keeps it, whatever the terms are later.
+    /// A backing file that was passed to the host stays usable there, whatever the terms are later.
     fn leaves_contents(&self) -> bool {
         let terms = self.terms.load();
         (terms.as_ref()).is_some_and(|terms| !terms.read_only && terms.clients.is_none())

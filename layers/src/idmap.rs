@@ -1,11 +1,12 @@
-//! Clients know other ids than the host: callers and requests are mapped on their way in, owners on
-//! their way out, by ranges, as idmapped mounts of Linux do (`Documentation/filesystems/
-//! idmappings.rst`), or by rules for each direction, as virtiofsd does.
+//! Maps user and group ids between clients and the host: those of callers and requests on the way
+//! in, those of owners on the way out, by ranges, as idmapped mounts of Linux do
+//! (`Documentation/filesystems/idmappings.rst`), or by rules for each direction, as virtiofsd does.
 //!
-//! An owner that no range has is shown as [`NOBODY`]. A caller whom no range has acts as
-//! [`NOBODY`], and can make nothing: `EOVERFLOW`. Nor can anything be given to an id that no range
-//! has. Ids that a rule forbids are the same, but for `EPERM`. The ids in POSIX ACLs are mapped, too; the root id in file capabilities (`security.
-//! capability`, version 3) is not.
+//! An owner outside all ranges is shown as [`NOBODY`]. A caller outside all ranges acts as
+//! [`NOBODY`], and gets `EOVERFLOW` when it creates a file; so does a change of the owner to an id
+//! outside all ranges. Ids that a rule forbids are treated alike, but with `EPERM`. The ids in
+//! POSIX ACLs are mapped, too; the root id in file capabilities (`security.capability`, version 3)
+//! is not.
 
 use std::sync::Arc;
 
@@ -25,9 +26,9 @@ pub use self::map::{IdMap, IdRange, Translation};
 /// The layer.
 #[derive(Clone, Debug)]
 pub struct MapIds {
-    /// Of users.
+    /// The map of user ids.
     pub uids: IdMap,
-    /// Of groups.
+    /// The map of group ids.
     pub gids: IdMap,
 }
 
@@ -48,7 +49,7 @@ impl MapIds {
         }
     }
 
-    /// An error unless what `caller` makes could say whose it is.
+    /// Returns an error unless the ids of `caller` can own a new file.
     fn may_make(&self, caller: &Caller) -> Result<()> {
         self.uids.to_host(caller.uid)?;
         self.gids.to_host(caller.gid).map(drop)
@@ -71,7 +72,7 @@ impl MapIds {
         }
     }
 
-    /// Runs an operation for the caller below, and maps the owners in its value.
+    /// Runs an operation below as the mapped caller, and maps the owners in its value.
     fn mapped<T: WithAttr>(
         &self,
         cx: &Cx<'_>,
@@ -198,7 +199,8 @@ impl Layer for MapIds {
     }
 }
 
-/// Maps the ids of named users and groups in a POSIX ACL. `EINVAL` for what is none.
+/// Maps the ids of named users and groups in a POSIX ACL. Returns `EINVAL` if `value` is not an
+/// ACL.
 fn map_acl(
     value: &[u8],
     uid: impl Fn(u32) -> Result<u32>,

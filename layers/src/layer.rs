@@ -1,16 +1,16 @@
-//! What a layer is, and the table of operations that all macros here work from.
+//! The [`Layer`] trait, and the table of operations that all macros here expand.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use vfs::{File, FileSystem, Node, NodeId};
 
-/// An open file below a layer. It reads as the file itself.
+/// An open file below a layer. Dereferences to the file.
 #[derive(Clone, Copy)]
 pub struct Opened<'a> {
     /// The file.
     pub file: &'a dyn File,
-    /// The node that it is of.
+    /// The file's node.
     pub node: &'a dyn Node,
 }
 
@@ -22,9 +22,9 @@ impl<'a> Deref for Opened<'a> {
     }
 }
 
-/// The object that an operation is of, as a layer is given it.
+/// The object below that an operation is called on.
 pub trait Below {
-    /// The number of the node, 0 for the file system.
+    /// Returns the number of the node, 0 for the file system.
     fn node(&self) -> NodeId;
 }
 
@@ -46,21 +46,21 @@ impl Below for Opened<'_> {
     }
 }
 
-/// A method of [`Layer`] about the tree, rather than one of the operations.
+/// A method of [`Layer`] about the tree as a whole, not an operation.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! layer_place {
     ([declare] capabilities) => {
-        /// Its capabilities, over something with those of `inner`.
+        /// Returns the capabilities of the layer over a file system that has `inner`.
         fn capabilities(&self, inner: vfs::Capabilities) -> vfs::Capabilities;
     };
     ([declare] id) => {
-        /// The number by which those above know the node that has the number `below` there.
+        /// Returns the number under which the node numbered `below` is known above this layer.
         fn id(&self, below: vfs::NodeId) -> vfs::NodeId;
     };
     ([declare] above) => {
-        /// The directory above the directory `inner`, where that is none of what is below this
-        /// layer. It is handed on as it is, not wrapped.
+        /// Returns the parent of the directory `inner` if that parent is not part of the tree below
+        /// this layer. It is returned as it is, not wrapped.
         fn above(&self, inner: &dyn vfs::Node, cx: &vfs::Cx<'_>)
         -> vfs::Result<Option<vfs::Entry>>;
     };
@@ -103,8 +103,9 @@ macro_rules! layer_place {
     };
 }
 
-/// The table: for each operation its name in [`vfs::Op`], in [`Layer`], the object that it is of,
-/// the method there, arguments and value. Hands the row of one operation to [`layer_method!`].
+/// The table: for each operation its name in [`vfs::Op`], its name in [`Layer`], the type it is
+/// called on, the method there, its arguments and value. Passes the row of one operation to
+/// [`layer_method!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! operation {
@@ -152,62 +153,62 @@ macro_rules! operation {
     ($how:tt lease) => { $crate::layer_method! { $how Lease lease [layers::Opened<'_>] lease(kind: vfs::LeaseKind, broken: &vfs::Broken) -> Box<dyn vfs::Lease> } };
 }
 
-/// A method of [`Layer`] from a row of the table.
+/// A method of [`Layer`], from a row of the table.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! layer_method {
-    // Its declaration.
+    // Declares it.
     ([declare] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         #[doc = concat!("What becomes of [`vfs::Op::", stringify!($op), "`].")]
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value>;
     };
-    // What is below does it.
+    // Calls the object below.
     ([] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         #[inline]
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             inner.$method(cx, $($arg),*)
         }
     };
-    // What is below does it, when and if the layer's method `with` runs it.
+    // Calls the layer's method `with`, which decides whether and when to call the object below.
     ([with $with:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             let node = $crate::Below::node(&inner);
             self.$with(vfs::Op::$op, node, cx, || inner.$method(cx, $($arg),*))
         }
     };
-    // What is below does it, for whom the layer's method `who` makes of the caller.
+    // Calls the object below as the caller that the layer's method `who` returns.
     ([by $who:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             let who = self.$who(cx);
             inner.$method(&cx.on_behalf_of(&who), $($arg),*)
         }
     };
-    // The layer's method `show` runs it below, and shows what comes of it.
+    // Calls the layer's method `show`, which calls the object below and changes the value.
     ([showing $show:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             self.$show(cx, |cx| inner.$method(cx, $($arg),*))
         }
     };
-    // What the layer's method `choose` chooses for the context does it, on behalf of whom it says.
+    // Calls the layer that the layer's method `choose` returns, as the caller that it returns.
     ([to $choose:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             let (layer, who) = self.$choose(cx)?;
             layer.$name(inner, &cx.on_behalf_of(&who), $($arg),*)
         }
     };
-    // A method of a wrapper's: the layer does it with what is below.
+    // A wrapper's method: calls the layer with the object below.
     ([layered] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $method(&self, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             self.layer.$name(self.below(), cx, $($arg),*)
         }
     };
-    // A method of a wrapper's: the object that it wraps does it.
+    // A wrapper's method: calls the wrapped object.
     ([wrapped] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $method(&self, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             self.inner.$method(cx, $($arg),*)
         }
     };
-    // A shared layer does it.
+    // Calls the layer in the `Arc`.
     ([shared] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         #[inline]
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
@@ -216,20 +217,23 @@ macro_rules! layer_method {
     };
 }
 
-/// Writes methods of a [`Layer`] that leave their operation as it is:
-/// - `forward! { lookup attr … }`: what is below does it; `id` and `above`: nodes are where they are;
-///   `capabilities`: those below.
-/// - `forward! { by WHO: … }`: what is below does it for the caller that `self.WHO(cx)` answers.
-/// - `forward! { to CHOOSE: … }`: the layer and the caller that `self.CHOOSE(cx)` answers; its error is the operation's.
-/// - `forward! { showing SHOW: … }`: `self.SHOW(cx, run)` calls `run(cx)`, which does it below, and
-///   returns another value of that type, for instance with [`crate::WithAttr`].
-/// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when `run()`
-///   has it done below.
+/// Writes methods of a [`Layer`] that leave their operation unchanged:
 ///
-/// Two more write methods of [`vfs::FileSystem`], [`vfs::Node`] or [`vfs::File`], for a type that
-/// wraps another object of its kind as its field `inner`:
-/// - `forward! { wrapped: … }`: `self.inner` does it.
-/// - `forward! { layered: … }`: the layer `self.layer` does it with what `self.below()` returns.
+/// - `forward! { lookup attr … }`: calls the object below; `id` returns the number below, `above`
+///   returns `None`, `capabilities` returns those below.
+/// - `forward! { by WHO: … }`: calls the object below as the caller that `self.WHO(cx)` returns.
+/// - `forward! { to CHOOSE: … }`: calls the layer that `self.CHOOSE(cx)` returns, as the caller
+///   that it returns; its error is the operation's.
+/// - `forward! { showing SHOW: … }`: `self.SHOW(cx, run)` calls `run(cx)`, which calls the object
+///   below, and returns another value of the same type, for instance with [`crate::WithAttr`].
+/// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when to call
+///   `run()`, which calls the object below.
+///
+/// Two more forms write methods of [`vfs::FileSystem`], [`vfs::Node`] or [`vfs::File`], for a type
+/// that wraps another object of its kind:
+/// - `forward! { wrapped: … }`: calls `self.inner`.
+/// - `forward! { layered: … }`: calls the layer `self.layer` with the object that `self.below()`
+///   returns.
 #[macro_export]
 macro_rules! forward {
     (with $with:ident: $($op:ident)*) => { $($crate::operation! { [with $with] $op })* };
@@ -243,17 +247,18 @@ macro_rules! forward {
     ($($op:ident)*) => { $($crate::operation! { [] $op })* };
 }
 
-/// What a layer makes of each operation. `inner` is the object below; nodes and files among the
-/// arguments are those below, too, and results are wrapped for whoever is above by [`crate::stack()`].
+/// A layer: one method for each operation. `inner` is the object below; nodes and files among the
+/// arguments are those below, too, and [`crate::stack()`] wraps the results.
 ///
-/// Every method may be called from many threads at once.
+/// Every method may be called concurrently from many threads.
 #[allow(
     clippy::too_many_arguments,
     reason = "as many as copy_file_range(2), and the object"
 )]
 pub trait Layer: Send + Sync + 'static {
-    /// Whether it makes nothing of [`vfs::Op::Read`] and [`vfs::Op::Write`], does not want to know of them, and leaves [`vfs::Op::Open`] its
-    /// flags: then the host may do them without it ([`vfs::File::backing`]).
+    /// Returns whether the layer neither changes nor observes [`vfs::Op::Read`] and
+    /// [`vfs::Op::Write`], and leaves the flags of [`vfs::Op::Open`] unchanged: then the host may
+    /// bypass the layer for them ([`vfs::File::backing`]).
     fn leaves_contents(&self) -> bool {
         false
     }
@@ -267,7 +272,7 @@ pub trait Layer: Send + Sync + 'static {
     }
 }
 
-/// A layer that somebody else keeps hold of, too.
+/// A layer with other owners.
 impl<L: Layer + ?Sized> Layer for Arc<L> {
     fn leaves_contents(&self) -> bool {
         (**self).leaves_contents()

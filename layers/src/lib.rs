@@ -1,15 +1,17 @@
-//! Layers: each makes of one file system another, and any number of them can be stacked.
+//! Layers: each turns one file system into another, and any number of them can be stacked.
 //!
-//! A layer is a file here and implements [`Layer`]: a method per operation, none with a default
-//! body, each given the object below. What it leaves as it is it says so with [`forward!`], so a new
-//! operation breaks every layer until somebody has decided about it there. [`stack()`] does once for
-//! all layers what wrapping takes: results are wrapped, arguments unwrapped. [`bundle`] makes one file system
-//! of several, by a layer over each.
+//! Each layer implements [`Layer`]: one method per operation, none with a default body, each called
+//! with the object below. A layer names the operations that it leaves unchanged with [`forward!`],
+//! so a new operation does not compile until each layer has decided about it. [`stack()`] does the
+//! wrapping for all layers: it wraps results and unwraps arguments. [`bundle`] joins several file
+//! systems into one, with a layer over each.
 //!
-//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`kept`], [`pagecache`] and [`touched`].
+//! Deliberately absent: sources, clocks (they are injected), state per node or file except in
+//! [`kept`], [`pagecache`] and [`touched`].
 //!
-//! Lock order: none here but in [`fault`], whose lock is held for a decision only, in [`touched`], and in [`kept`] and [`pagecache`], which say theirs; [`bundle`] asks other lock
-//! tables.
+//! Lock order: no locks except in [`fault`], whose lock is held for a decision only, in
+//! [`touched`], and in [`kept`] and [`pagecache`], which document theirs; [`bundle`] queries the
+//! lock tables of its members.
 
 #![forbid(unsafe_code)]
 
@@ -66,5 +68,5 @@ pub use xattrmap::XattrMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What measures time: how long it is since some moment that stays the same.
+/// A clock: returns the time since a fixed moment.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;

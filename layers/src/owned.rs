@@ -1,7 +1,8 @@
-//! Shows everything as somebody's, whoever it belongs to: `uid=` and `gid=` of a mount (mount.fuse(8)).
+//! Shows a fixed owner and group for all files: `uid=` and `gid=` of a mount (mount.fuse(8)).
 //!
-//! Callers act as themselves, so what they may do is the source's to say, who knows the owners. Giving a file to whom it is shown
-//! to belong changes nothing; to somebody else: `EPERM`. The ids in POSIX ACLs are left alone.
+//! Callers act as themselves: the source decides about permissions by the real owners. Changing the
+//! owner to the one shown does nothing; to another one, `EPERM`. The ids in POSIX ACLs are left
+//! unchanged.
 
 use vfs::{Attr, Cx, DirSink, Entry, Errno, Node, Plus, RelaySink, Result, SetAttr};
 
@@ -10,9 +11,9 @@ use crate::{Layer, Opened, WithAttr, forward};
 /// The layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owned {
-    /// Whose; without it, whose it is.
+    /// The owner to show; `None` shows the real one.
     pub uid: Option<u32>,
-    /// Which group's; likewise.
+    /// The group to show; `None` shows the real one.
     pub gid: Option<u32>,
 }
 
@@ -25,12 +26,13 @@ impl Owned {
         }
     }
 
-    /// Runs an operation, and shows the owners of its value.
+    /// Runs an operation, and replaces the owners in its value.
     fn shown<T: WithAttr>(&self, cx: &Cx<'_>, run: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
         Ok(run(cx)?.map_attr(|attr| self.attr_out(attr)))
     }
 
-    /// What is left to be asked for.
+    /// Returns the changes to request from the source. Returns `EPERM` for an owner other than the
+    /// one shown.
     fn request(&self, set: &SetAttr) -> Result<SetAttr> {
         let asked = |asked: Option<u32>, shown: Option<u32>| match shown {
             None => Ok(asked),

@@ -1,7 +1,7 @@
-//! Nothing can be changed: whatever would answers `EROFS`, as on a file system mounted read-only.
+//! A read-only view: changes fail with `EROFS`, as on a file system mounted read-only.
 //!
-//! Locks are no change. Reading leaves atime where the caller may ask for that (its own files, or
-//! anybody's for the super-user); elsewhere the source below may move it.
+//! Locks are allowed. Reading leaves atime unchanged where the caller may request that (for its own
+//! files, or for all as the super-user); elsewhere the source below may update it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl ReadOnly {
     }
 }
 
-/// Whether opening with `flags` would change something, or allow to.
+/// Returns whether opening with `flags` changes something, or permits changes.
 fn changes(flags: OpenFlags) -> bool {
     flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC)
 }

@@ -1,7 +1,7 @@
-//! Every call told in full, so that it can be made again: what `barge bench replay` reads.
+//! A log of calls, complete enough to replay them: the input of `barge bench replay`.
 //!
-//! Calls that lead to nodes, read them and write them are told with their arguments, the others only with what became of
-//! them. Contents are not told. An attempt that is made again with more patience is none.
+//! Calls that find, read or write nodes are recorded with their arguments, other calls only with
+//! their result. Contents are not recorded, nor attempts that are repeated with more patience.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,31 @@ use vfs::{
 
 use crate::{Clock, Layer, Opened, forward};
 
-/// A call.
+/// A recorded call.
 #[derive(Clone, Debug)]
 pub struct Event<'a> {
-    /// When it began.
+    /// The time when it began.
     pub at: Duration,
-    /// How long it took.
+    /// The time that it took.
     pub took: Duration,
-    /// Which it was.
+    /// The operation.
     pub op: Op,
-    /// The number of the node it was of; 0 for the file system.
+    /// The number of its node; 0 for the file system.
     pub node: NodeId,
-    /// Who asked: user and group.
+    /// The caller's user and group.
     pub caller: (u32, u32),
-    /// What it was given.
+    /// The recorded arguments.
     pub given: Given<'a>,
-    /// What became of it.
+    /// The result.
     pub outcome: Result<Outcome>,
 }
 
-/// Arguments, as far as they are told. A file has some number for as long as it is open, and another may have it afterwards.
+/// The recorded arguments of a call. A file's number identifies it while it is open; a later file
+/// may get the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Given<'a> {
-    /// Those of calls that have none, or that are not told.
+    /// No arguments, or none that are recorded.
     Nothing,
     Name(&'a [u8]),
     Flags(OpenFlags),
@@ -48,16 +49,16 @@ pub enum Given<'a> {
     Range(u64, u64, u64),
 }
 
-/// What became of a call that did not fail.
+/// The recorded value of a successful call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The node that it led to.
+    /// The node that it found or created.
     pub found: Option<NodeId>,
     /// The file that it opened.
     pub opened: Option<u64>,
-    /// How many bytes, or entries.
+    /// The number of bytes or entries.
     pub done: Option<u64>,
-    /// Where a listing goes on.
+    /// The cookie at which a listing continues.
     pub next: Option<u64>,
 }
 
@@ -84,12 +85,12 @@ impl Outcome {
     }
 }
 
-/// Where it is in memory: no other file is there meanwhile.
+/// Returns the address of `file` in memory, unique among the files that are open.
 fn number(file: &dyn File) -> u64 {
     std::ptr::from_ref(file).cast::<()>() as u64
 }
 
-/// Takes calls, from many threads at once.
+/// A callback for calls, run concurrently on many threads.
 pub type Taker = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// The layer.
@@ -99,7 +100,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Has `take` take every call, with times by `clock`.
+    /// Creates the layer, which calls `take` after every call, with times from `clock`.
     pub fn new(clock: Clock, take: Taker) -> Record {
         Record { clock, take }
     }

@@ -1,5 +1,5 @@
-//! Seals the handles of a source that does not do so itself ([`vfs::seal`]): a client can use those
-//! alone that it was given, and with the export alone that gave them.
+//! Sealed handles ([`vfs::seal`]) for a source that does not seal them itself: a client can use
+//! only handles that this export has issued.
 //!
 //! Deliberately absent: a proof that a node is in the tree. The source below has its own.
 
@@ -9,8 +9,8 @@ use vfs::{Cx, FileSystem, Handle, HandleKey, Node, Result};
 
 use crate::{Layer, forward};
 
-/// The layer, with the export's key. A handle of the source's has at most
-/// [`HandleKey::longest_body`] of [`Handle::MAX_OF_SOURCE`] bytes, otherwise `EOPNOTSUPP`.
+/// The layer, with the export's key. Returns `EOPNOTSUPP` for a handle of the source longer than
+/// [`HandleKey::longest_body`] of [`Handle::MAX_OF_SOURCE`] bytes.
 pub struct Sealed(pub HandleKey);
 
 impl Layer for Sealed {

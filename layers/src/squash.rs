@@ -1,11 +1,11 @@
-//! Makes someone anonymous of the super-user, or of everyone, as NFS exports do (exports(5):
+//! Maps the super-user, or all users, to the anonymous user, as NFS exports do (exports(5):
 //! `root_squash`, `all_squash`).
 //!
-//! Owners are shown as they are. An owner or group that a client asks for is squashed as its
-//! callers are: where everyone is anonymous, giving a file to anyone gives it to the anonymous
-//! user, so that programs that restore owners work on what they made. Where only the super-user
-//! is, requests are the source's to refuse. The ids inside POSIX ACLs are left alone. What this
-//! program does of its own accord is ([`vfs::Call::of_ours`]), too.
+//! Owners are shown unchanged. Where all users are anonymous, an owner or group that a client
+//! requests becomes the anonymous one, too, so that programs that restore owners work on files that
+//! they created. Where only the super-user is anonymous, the source decides about such requests.
+//! The ids inside POSIX ACLs are left unchanged, and so are the calls of this program itself
+//! ([`vfs::Call::of_ours`]).
 
 use std::borrow::Cow;
 
@@ -13,24 +13,24 @@ use vfs::{Caller, Cx, Groups, Node, Peer, Result, SetAttr};
 
 use crate::{Layer, Opened, forward};
 
-/// Who is made anonymous.
+/// The users to make anonymous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// Nobody.
+    /// No user.
     None,
-    /// User 0 of other hosts, and group 0 wherever they claim it; not that of this host and its
+    /// User 0 of other hosts, and group 0 in their credentials; not those of this host and its
     /// guests.
     RemoteRoot,
     /// User 0, and group 0 wherever it occurs.
     Root,
-    /// Everyone.
+    /// All users.
     All,
 }
 
 /// The layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
-    /// Who is made anonymous.
+    /// The users to make anonymous.
     pub whom: Whom,
     /// The anonymous user.
     pub uid: u32,
@@ -42,7 +42,7 @@ pub struct Squash {
 pub const NOBODY: u32 = 65534;
 
 impl Squash {
-    /// Makes nobody of them.
+    /// Creates a layer that maps them to [`NOBODY`].
     pub fn new(whom: Whom) -> Squash {
         Squash {
             whom,
@@ -51,12 +51,12 @@ impl Squash {
         }
     }
 
-    /// Whom it makes of the caller.
+    /// Returns the caller to act as in place of the calling one.
     pub(crate) fn caller<'a>(&self, cx: &Cx<'a>) -> Cow<'a, Caller> {
         self.of(cx, Cow::Borrowed(cx.caller))
     }
 
-    /// Whom it makes of `caller`, whose call it is.
+    /// Returns the caller to act as in place of `caller`, who makes the call.
     pub(crate) fn of<'a>(&self, cx: &Cx<'_>, caller: Cow<'a, Caller>) -> Cow<'a, Caller> {
         let group = |gid| if gid == 0 { self.gid } else { gid };
         Cow::Owned(match self.whom {
@@ -79,7 +79,7 @@ impl Squash {
                     Groups::Known(groups) if groups.contains(&0) => {
                         Groups::Known(groups.iter().copied().map(group).collect())
                     }
-                    // The source would look the anonymous user's groups up.
+                    // With unknown groups, the source would look up those of the anonymous user.
                     Groups::Unknown if caller.uid == 0 => Groups::Known([].into()),
                     groups => groups.clone(),
                 },
@@ -87,7 +87,7 @@ impl Squash {
         })
     }
 
-    /// What it makes of the owners that `set` asks for.
+    /// Maps the owners in the request `set`.
     pub(crate) fn request(&self, set: &SetAttr) -> SetAttr {
         match self.whom {
             Whom::None | Whom::RemoteRoot | Whom::Root => *set,

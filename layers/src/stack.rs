@@ -1,7 +1,7 @@
-//! A layer over a file system: what is below is wrapped on its way out and unwrapped on its way
-//! in, once for all layers.
+//! Stacking a layer over a file system: wraps the objects below in results and unwraps them in
+//! arguments, for all layers.
 //!
-//! Kinds of nodes are nobody's to change, so no layer is asked for them.
+//! The kind of a node cannot change, so layers are not asked for it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use vfs::{
 
 use crate::{Layer, Opened, forward};
 
-/// `fs` with `layer` over it.
+/// Returns `fs` with `layer` over it.
 pub fn stack<L: Layer>(fs: Arc<dyn FileSystem>, layer: L) -> Arc<dyn FileSystem> {
     Arc::new(LayeredFs {
         inner: fs,
@@ -33,7 +33,7 @@ struct LayeredNode<L> {
 
 struct LayeredFile<L> {
     inner: Arc<dyn File>,
-    /// What it is of, below.
+    /// Its node below.
     node: Arc<dyn Node>,
     layer: Arc<L>,
 }
@@ -98,7 +98,7 @@ impl<L: Layer> LayeredNode<L> {
         (self.wrap(entry), file)
     }
 
-    /// What is below `node`, `EXDEV` if that is of another stack.
+    /// Returns the node below `node`, `EXDEV` if it is of another stack.
     fn unwrap<'a>(&self, node: &'a dyn Node) -> Result<&'a dyn Node> {
         match node.as_any().downcast_ref::<LayeredNode<L>>() {
             Some(node) if Arc::ptr_eq(&node.layer, &self.layer) => Ok(&*node.inner),

@@ -1,4 +1,5 @@
-//! Locks and threads of the layers that have threads: std's or, for a test of the orders in which they can run, shuttle's.
+//! Locks and threads for the layers that start threads: from std or, in tests of thread
+//! interleavings, from shuttle.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::{

@@ -1,9 +1,9 @@
-//! The layer that is none: everything below as it is. What a stack has where one of its layers is left out, and what stacking itself
-//! is measured and tested by.
+//! A layer that changes nothing. It replaces a layer that is left out of a stack, and serves to
+//! measure and test stacking itself.
 
 use crate::{Layer, forward};
 
-/// Passes everything on.
+/// A layer that passes everything on.
 #[derive(Clone, Copy, Debug)]
 pub struct Through;
 

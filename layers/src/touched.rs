@@ -1,10 +1,11 @@
-//! Tells what of a tree is touched, each part when it is touched first: nodes that are looked up, directories that are listed, stretches of files that are
-//! read. So it is known what a program needs of a tree, and in which order.
+//! A trace of first accesses: nodes that are looked up, directories that are listed, ranges of
+//! files that are read, each reported once. It records which parts of a tree a program needs, and
+//! in which order.
 //!
-//! Paths are those from the root by which nodes were found last. What is found by a handle from before this layer was made has none, and is
-//! not told of.
+//! A path is the one from the root under which the node was found last. Nodes that are resolved
+//! from handles issued before this layer existed have none, and are not reported.
 //!
-//! Lock order: its only lock is held while what was touched is told.
+//! Lock order: its only lock is held during the callback.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,10 +17,11 @@ use vfs::{
 
 use crate::{Layer, Opened, forward};
 
-/// What is told of at most, and nodes whose names are known: some 100 MB of memory.
+/// The maximum number of reports, and of nodes with known names: some 100 MB of memory.
 const MOST: usize = 1 << 20;
 
-/// Is told of a path from the root, without a slash before it, and which of its bytes: none where a node was looked up; a directory's, where it was listed.
+/// A callback for a path from the root, without a leading slash, and the range of bytes that was
+/// accessed: empty for a look-up, all of a directory that was listed.
 pub type Tell = Box<dyn Fn(&[u8], Range<u64>) + Send + Sync>;
 
 /// The layer.
@@ -31,15 +33,16 @@ pub struct Touched {
 #[derive(Default)]
 struct State {
     root: Option<NodeId>,
-    /// In which directory each node was found, and by which name.
+    /// The directory and the name in which each node was found.
     names: HashMap<NodeId, (NodeId, Box<[u8]>)>,
-    /// What was read of each node that was touched: where stretches begin and end, none touching another.
+    /// The ranges read of each accessed node, start to end, none overlapping or adjacent to
+    /// another.
     read: HashMap<NodeId, BTreeMap<u64, u64>>,
     told: usize,
 }
 
 impl Touched {
-    /// Tells `touched`.
+    /// Creates the layer, which calls `touched` for each first access.
     pub fn new(touched: Tell) -> Touched {
         Touched {
             touched,
@@ -47,7 +50,7 @@ impl Touched {
         }
     }
 
-    /// `node` was found.
+    /// Records that `node` was found as `name` in `dir`.
     fn found(&self, dir: NodeId, name: &[u8], node: NodeId) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().expect("no panic holds it");
         if Some(node) != state.root && (state.names.len() < MOST || state.names.contains_key(&node))
@@ -57,7 +60,7 @@ impl Touched {
         state
     }
 
-    /// Tells of `range` of `node`, as far as that is new.
+    /// Reports the parts of `range` of `node` that are new.
     fn touch(&self, state: &mut State, node: NodeId, range: Range<u64>) {
         if state.told >= MOST {
             return;
@@ -87,14 +90,14 @@ impl Touched {
 }
 
 impl State {
-    /// The path of a node.
+    /// Returns the path of a node.
     fn path(&self, node: NodeId) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         let mut at = node;
         while Some(at) != self.root {
             let (dir, name) = self.names.get(&at)?;
             names.push(&name[..]);
-            // Renaming may have made a circle of what was found at different times.
+            // After renames, names found at different times can form a cycle.
             if names.len() > self.names.len() {
                 return None;
             }
@@ -105,7 +108,7 @@ impl State {
     }
 }
 
-/// Adds a stretch, and says what of it is new.
+/// Adds a range, and returns the parts of it that are new.
 fn add(known: &mut BTreeMap<u64, u64>, range: Range<u64>) -> Vec<Range<u64>> {
     let mut new = Vec::new();
     let Range { mut start, mut end } = range;
@@ -180,7 +183,7 @@ impl Layer for Touched {
             }
             taken
         });
-        // Its nodes can be used without a look-up.
+        // Listed nodes can be used without a look-up, so they are found now.
         inner.readdir(cx, cookie, plus, &mut finding)?;
         if let Ok(attr) = inner.attr(cx, Want::SIZE) {
             self.touch_now(dir, 0..attr.size);

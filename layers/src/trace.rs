@@ -1,7 +1,8 @@
-//! An event for every operation: which, on which node, what came of it, how long it took.
+//! Tracing: an event for every operation, with its name, node, result and duration.
 //!
-//! Data and look-ups are events of level trace, changes of level debug, all with the target
-//! [`TARGET`]. While nobody listens to a level, its operations cost one look at a static.
+//! Data transfers and look-ups are events of level trace, changes of level debug, all with the
+//! target [`TARGET`]. While no subscriber is interested in a level, its operations cost one load of
+//! a static.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use vfs::{Allocate, CopyHow, Cx, Errno, File, NodeId, Op, Payload, Result, Sink}
 
 use crate::{Clock, Layer, Opened, forward};
 
-/// What to filter its events by.
+/// The target of its events, for filters.
 pub const TARGET: &str = "barge::fs";
 
 /// The layer.
@@ -41,7 +42,7 @@ macro_rules! report {
 }
 
 impl Trace {
-    /// Measures by `clock`.
+    /// Creates the layer. Durations are measured with `clock`.
     pub fn new(clock: Clock) -> Trace {
         Trace { clock }
     }
@@ -49,7 +50,7 @@ impl Trace {
     report!(debug, Level::DEBUG);
     report!(trace, Level::TRACE);
 
-    /// [`Trace::trace`] of what moves `len` bytes, or fewer, at `offset`.
+    /// Does the same as [`Trace::trace`] for an operation on at most `len` bytes at `offset`.
     fn moved(
         &self,
         op: Op,
@@ -75,7 +76,7 @@ fn micros(time: Duration) -> u64 {
     time.as_micros().try_into().unwrap_or(u64::MAX)
 }
 
-/// An event's field for what went wrong; none if nothing did.
+/// Returns an event's field for the error, `None` on success.
 fn errno<T>(result: &Result<T>) -> Option<tracing::field::DebugValue<Errno>> {
     result.as_ref().err().copied().map(tracing::field::debug)
 }

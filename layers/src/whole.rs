@@ -1,9 +1,9 @@
-//! Stretches of files as a whole, for layers that move contents themselves.
+//! Complete reads and writes of ranges, for layers that transfer contents themselves.
 
 use sys::payload::{SlicePayload, VecSink};
 use vfs::{Cx, Errno, File, Result, Sink};
 
-/// `len` bytes of `file` from `offset` on; fewer if it ends before.
+/// Reads `len` bytes of `file` from `offset` on, fewer only at the end of the file.
 pub(crate) fn read(cx: &Cx<'_>, file: &dyn File, offset: u64, len: usize) -> Result<Vec<u8>> {
     let mut bytes = VecSink::new(len);
     while bytes.room() > 0 {
@@ -15,7 +15,7 @@ pub(crate) fn read(cx: &Cx<'_>, file: &dyn File, offset: u64, len: usize) -> Res
     Ok(bytes.into_bytes())
 }
 
-/// Writes all of `bytes`; `EIO` if the file takes none.
+/// Writes all of `bytes`. Returns `EIO` if a write accepts no bytes.
 pub(crate) fn write(cx: &Cx<'_>, file: &dyn File, offset: u64, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     while done < bytes.len() {

@@ -1,12 +1,12 @@
-//! Values that carry attributes, for layers that show other ones.
+//! Values that contain attributes, for layers that change the attributes shown.
 
 use std::sync::Arc;
 
 use vfs::{Attr, Entry, File};
 
-/// A value of an operation that carries the attributes of a node.
+/// The value of an operation, with a node's attributes in it.
 pub trait WithAttr {
-    /// The same value with the attributes that `map` makes of its own.
+    /// Returns the same value with `map` applied to its attributes.
     fn map_attr(self, map: impl FnOnce(Attr) -> Attr) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! Lists of clients as text.
+//! Parser of client lists.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::{Clients, Entry, Pattern};
 use crate::squash::Whom;
 
-/// A list that is none: what was expected, and what came.
+/// The error of an invalid list: the expected syntax, and the text found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadList(String);
 
@@ -18,7 +18,8 @@ impl fmt::Display for BadList {
 
 impl std::error::Error for BadList {}
 
-/// `CLIENT(OPTION,…)`, any number of them with blanks between, as behind the path in a line of exports(5).
+/// Parses any number of `CLIENT(OPTION,…)` separated by blanks, as after the path in a line of
+/// exports(5).
 impl FromStr for Clients {
     type Err = BadList;
 
@@ -53,7 +54,7 @@ fn entry(word: &str) -> Result<Entry, String> {
             )
         }
     };
-    // exports(5) has `(ro)` alone for everybody.
+    // exports(5) uses a bare `(ro)` for all clients.
     let pattern = match pattern {
         "" => Pattern::All,
         pattern => pattern.parse()?,
@@ -85,7 +86,7 @@ fn number(entry: &mut Entry, option: &str) -> Result<(), String> {
     let (field, id) = match option.split_once('=') {
         Some(("anonuid", id)) => (&mut entry.squash.uid, id),
         Some(("anongid", id)) => (&mut entry.squash.gid, id),
-        // What there is no other way for here.
+        // Options for behaviour that is fixed here.
         None if ["sync", "no_subtree_check"].contains(&option) => return Ok(()),
         _ => {
             return Err(format!(

@@ -1,23 +1,25 @@
-//! Which clients an entry is for.
+//! Patterns that match clients by their address.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Some clients: `10.0.0.1`, `10.0.0.0/8`, `10.0.0.0/255.0.0.0`, `fd00::/64`, `localhost` or `*`. What counts before
-/// another is less.
+/// A set of clients: `10.0.0.1`, `10.0.0.0/8`, `10.0.0.0/255.0.0.0`, `fd00::/64`, `localhost` or
+/// `*`. The order is that of precedence: the pattern that applies first is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pattern {
-    /// This host: its loopback addresses, and whoever has no address, by a Unix socket or a descriptor.
+    /// This host: its loopback addresses, and peers without an address, over a Unix socket or a
+    /// descriptor.
     Localhost,
-    /// Those whose address begins with so many bits of this one, of which all others are 0. Longer ones come first.
+    /// The addresses with this prefix length and prefix, all other bits of which are 0. Longer
+    /// prefixes come first.
     Net(std::cmp::Reverse<u8>, IpAddr),
-    /// Everybody.
+    /// All clients.
     All,
 }
 
 impl Pattern {
-    /// Whether a client at `addr` is one of them.
+    /// Returns whether a client at `addr` matches.
     pub fn has(&self, addr: Option<IpAddr>) -> bool {
         match (self, addr) {
             (Pattern::All, _) | (Pattern::Localhost, None) => true,
@@ -30,7 +32,7 @@ impl Pattern {
     }
 }
 
-/// `addr` with all but its first `len` bits cleared.
+/// Returns `addr` with all but its first `len` bits cleared.
 fn masked(addr: IpAddr, len: u8) -> IpAddr {
     match addr {
         IpAddr::V4(addr) => {
@@ -76,7 +78,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// The length of a prefix, as a number or as IPv4's mask.
+/// Parses the length of a prefix, a number or an IPv4 mask.
 fn prefix(text: &str, bits: u8) -> Option<u8> {
     if let Ok(len) = text.parse::<u8>() {
         return (len <= bits).then_some(len);

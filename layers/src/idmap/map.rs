@@ -1,4 +1,4 @@
-//! Which id is which, each way.
+//! Maps of ids between clients and the host.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use vfs::{Errno, Result};
 
 use crate::BadMap;
 
-/// `count` ids from `client` on are those from `host` on.
+/// A range of `count` ids: those of clients from `client` on are the host's from `host` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct IdRange {
@@ -15,23 +15,24 @@ pub struct IdRange {
     pub count: u32,
 }
 
-/// What becomes of a range of ids, in one direction or both, as virtiofsd's `--translate-uid` has it:
+/// The mapping of a range of ids, in one direction or both, in the syntax of virtiofsd's
+/// `--translate-uid`:
 ///
 /// | | |
 /// |---|---|
-/// | `map:CLIENT:HOST:COUNT` | those of clients are those of the host, and the other way round |
-/// | `guest:CLIENT:HOST:COUNT` | those of clients are those of the host |
-/// | `host:HOST:CLIENT:COUNT` | those of the host are shown as those of clients |
-/// | `squash-guest:CLIENT:HOST:COUNT` | those of clients are all the one of the host |
-/// | `squash-host:HOST:CLIENT:COUNT` | those of the host are all shown as the one of clients |
-/// | `forbid-guest:CLIENT:COUNT` | nothing can be theirs |
+/// | `map:CLIENT:HOST:COUNT` | maps client ids to host ids, and host ids to client ids |
+/// | `guest:CLIENT:HOST:COUNT` | maps client ids to host ids |
+/// | `host:HOST:CLIENT:COUNT` | maps host ids to client ids |
+/// | `squash-guest:CLIENT:HOST:COUNT` | maps all these client ids to one host id |
+/// | `squash-host:HOST:CLIENT:COUNT` | maps all these host ids to one client id |
+/// | `forbid-guest:CLIENT:COUNT` | refuses these client ids with `EPERM` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
     to_host: Option<Piece>,
     to_client: Option<Piece>,
 }
 
-/// A map of ids, each way.
+/// A map of ids in both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMap {
     to_host: Way,
@@ -42,11 +43,11 @@ pub struct IdMap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Way {
     pieces: Vec<Piece>,
-    /// Whether ids in no piece are themselves; otherwise they are none.
+    /// Whether ids in no piece map to themselves; otherwise they have no image.
     others: bool,
 }
 
-/// What becomes of `count` ids from `from` on.
+/// The mapping of `count` ids from `from` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     from: u32,
@@ -56,7 +57,7 @@ struct Piece {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
-    /// As many, from here on.
+    /// As many ids, from this one on.
     Range(u32),
     One(u32),
     Nothing,
@@ -65,7 +66,7 @@ enum To {
 impl FromStr for IdRange {
     type Err = BadMap;
 
-    /// `CLIENT:HOST:COUNT`.
+    /// Parses `CLIENT:HOST:COUNT`.
     fn from_str(text: &str) -> std::result::Result<IdRange, BadMap> {
         match numbers(text)[..] {
             [Some(client), Some(host), Some(count)] => Ok(IdRange {
@@ -112,19 +113,20 @@ impl FromStr for Translation {
     }
 }
 
-/// What stands between colons, nothing for what is no number of 32 bits.
+/// Splits `text` at colons and parses each field, `None` where it is not a 32-bit number.
 fn numbers(text: &str) -> Vec<Option<u32>> {
     text.split(':').map(|number| number.parse().ok()).collect()
 }
 
 impl IdMap {
-    /// Every id is itself.
+    /// Returns the map of every id to itself.
     pub fn identity() -> IdMap {
         IdMap::without(true)
     }
 
-    /// These ranges, both ways: each of at least one id, all below 2^32 - 1 (which is no id), none in
-    /// two. Ids in none are none.
+    /// Creates a map of these ranges, in both directions. Each must have at least one id, and only
+    /// ids below 2^32 - 1 (which is invalid); ranges must not overlap. Ids outside all ranges have
+    /// no image.
     pub fn new(ranges: Vec<IdRange>) -> std::result::Result<IdMap, BadMap> {
         let mut map = IdMap::without(false);
         for IdRange {
@@ -141,8 +143,8 @@ impl IdMap {
         Ok(map)
     }
 
-    /// These translations, under [`IdMap::new`]'s conditions for each direction. Ids in none are
-    /// themselves.
+    /// Creates a map of these translations, under [`IdMap::new`]'s conditions for each direction.
+    /// Other ids map to themselves.
     pub fn translate(translations: &[Translation]) -> std::result::Result<IdMap, BadMap> {
         let mut map = IdMap::identity();
         for translation in translations {
@@ -167,12 +169,13 @@ impl IdMap {
         }
     }
 
-    /// The host's id for a client's: `EOVERFLOW` if no range has it, `EPERM` if it is forbidden.
+    /// Returns the host's id for a client's: `EOVERFLOW` if no range contains it, `EPERM` if it is
+    /// forbidden.
     pub fn to_host(&self, id: u32) -> Result<u32> {
         self.to_host.map(id)
     }
 
-    /// What clients are shown for the host's id, by the same errors.
+    /// Returns the client's id for the host's, with the same errors.
     pub(super) fn to_client(&self, id: u32) -> Result<u32> {
         self.to_client.map(id)
     }

@@ -1,4 +1,4 @@
-//! The rules of a map of names.
+//! The rules of a map of attribute names.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use vfs::{Errno, Result};
 
 use crate::BadMap;
 
-/// Of these the first that matches decides.
+/// A list of rules, of which the first that matches applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules(Vec<Rule>);
 
@@ -36,7 +36,7 @@ enum Scope {
 impl FromStr for Rules {
     type Err = BadMap;
 
-    /// Rules, at least one.
+    /// Parses one rule or more.
     fn from_str(text: &str) -> std::result::Result<Rules, BadMap> {
         let mut rules = Vec::new();
         let mut rest = text.trim();
@@ -68,11 +68,11 @@ impl FromStr for Rules {
     }
 }
 
-/// What is left of a text of rules.
+/// The unparsed fields of a list of rules.
 struct Fields<'a> {
     rest: &'a str,
     separator: char,
-    /// From where the rule begins.
+    /// The text from the start of the current rule on.
     rule: &'a str,
 }
 
@@ -124,8 +124,8 @@ impl Rule {
         }
     }
 
-    /// What `map` stands for: the prefix; then, unless all names have it, what would get around it
-    /// from either side; then the rest.
+    /// Returns the rules that `map` abbreviates: the prefix; then, unless `key` is empty, a rule
+    /// that refuses names that would bypass it from either side; then the rest.
     fn map(key: &str, prepend: &str) -> impl Iterator<Item = Rule> {
         let refuse = Does::Refuse(Errno::EPERM);
         let (around, rest) = match key {
@@ -143,9 +143,9 @@ impl Rule {
 }
 
 impl Rules {
-    /// What a client's `name` is below.
+    /// Returns the source's name for a client's `name`.
     pub(super) fn below<'a>(&self, name: &'a [u8]) -> Result<Cow<'a, [u8]>> {
-        // As Linux says of an empty name, which a prefix would make into one.
+        // As Linux does for an empty name, which a prefix would make valid.
         if name.is_empty() {
             return Err(Errno::ERANGE);
         }
@@ -158,7 +158,7 @@ impl Rules {
         }
     }
 
-    /// What clients see listed for `name`, if anything.
+    /// Returns the name that clients see in a listing for the source's `name`, if any.
     pub(super) fn above<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
         let matches = |rule: &&Rule| rule.scope != Scope::Client && name.starts_with(&rule.prepend);
         let rule = self.0.iter().find(matches)?;
