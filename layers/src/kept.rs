@@ -1,16 +1,24 @@
-//! Keeps files on a disk of this host: what was read of a source that is far away is read there the next time, over restarts.
+//! A disk cache: keeps file contents that were read from a remote source on a disk of this host,
+//! across restarts.
 //!
-//! - **A copy** is of one file and one version of it, which is all that the source tells of its state: change counter, size, times, generation. Who opens a file to
-//!   read is let in by the source, as ever, which is asked once behind that what the file is; if there is a copy of just that, its contents come from there. So it
-//!   is close-to-open, as [`crate::pagecache`] is. What comes by later (attributes, a lock that is had, somebody here who opens it to write) turns those who have it open to the source.
-//! - **Making one**: what readers bring is written to the copy by another thread; they wait for nothing. When the file is closed by all and half of it is there, the rest is fetched, as is all of
-//!   a file that is no giant when the same version is opened for the second time.
-//! - **The directory** is any file system: `store` tells what is in it, and `sums` how contents that are not what they were are found out. Whatever fails there is no error of who reads.
+//! - **A copy** holds the contents of one version of one file. The version is everything that the
+//!   source reports of the file's state: change counter, size, times, generation. The source still
+//!   checks each open; after it, its attributes are requested once, and if there is a copy of that
+//!   version, the contents are read from it. This is close-to-open consistency, as in
+//!   [`crate::pagecache`]. Later evidence of a change (attributes, a lock that is acquired, a local
+//!   open for writing) sends the current opens back to the source.
+//! - **Filling a copy**: another thread writes the data of reads to the copy; readers do not wait.
+//!   When the file is closed for the last time and half of it is there, the rest is fetched. A file
+//!   of at most 16 MiB is fetched completely when the same version is opened for the second time.
+//! - **The directory** is on any file system: `store` manages its files, and `sums` detects
+//!   contents that have been altered. Its failures are never reported to readers.
 //!
-//! What it lacks on purpose: directories, names, attributes and the right to open, which are the source's to tell each time; parts of files, once they are closed; keeping what was written here.
+//! Deliberately absent: caching of directories, names, attributes and permission checks, which the
+//! source answers each time; caching parts of closed files; caching data written here.
 //!
-//! Lock order: a file's state, then the store's, a copy's that is being made, and the workers'; the table's comes before a file's and is not held across a call. A file's state is held while it is
-//! looked whether there is a copy.
+//! Lock order: a file's state, then the store's lock, that of a copy being filled, and the
+//! workers'; the table's comes before a file's and is not held across a call. A file's state is
+//! held during the search for a copy.
 
 mod copy;
 mod file;
@@ -43,27 +51,30 @@ use self::version::Version;
 use self::workers::Workers;
 use crate::{Clock, Layer, Opened, forward};
 
-/// How files are kept.
+/// Configuration of the cache.
 pub struct Options {
-    /// Where: in the root of this, which nobody but processes of this kind writes to, and nobody else may read.
+    /// The cache directory: the root of this file system. Only processes of this kind may write to
+    /// it, and nobody else may read it.
     pub dir: Arc<dyn FileSystem>,
-    /// Bytes of all copies there, those of other processes and sources, too. They may be a 64th more for each process.
+    /// The maximum size in bytes of all copies in the directory, including those of other processes
+    /// and sources. Each process may exceed it by a 64th.
     pub size: u64,
-    /// What the source is known by, in this directory: two that are not the same tree must not have the same ([`identity`]).
+    /// The identity of the source within this directory: two different trees must have different
+    /// ones ([`identity`]).
     pub source: [u8; 32],
-    /// What tells this process from others that have the directory, at any time.
+    /// An id of this process, distinct from those of all processes that ever use the directory.
     pub process: u64,
-    /// Since the Unix epoch.
+    /// A clock since the Unix epoch.
     pub now: Clock,
 }
 
-/// What `fs`, which is named `name`, is known by: another server, or another tree at the same place, is another. An error if its root cannot be
-/// looked at by `caller`.
+/// Returns the identity of `fs`, which is named `name`: another server has another one, and so has
+/// another tree at the same place. Returns an error if `caller` cannot read the root's attributes.
 pub fn identity(fs: &dyn FileSystem, name: &str, caller: &Caller) -> Result<[u8; 32]> {
     vfs::cx::block_on(caller, |cx| {
         let root = fs.root(cx)?;
         let attr = root.attr(cx, Want::STAT | Want::GENERATION | Want::BTIME)?;
-        // A source that does not know of such figures has none.
+        // 0 for a source without statfs.
         let fsid = root.statfs(cx).map_or(0, |figures| figures.fsid);
         let mut hasher = blake3::Hasher::new();
         hasher.update(&(name.len() as u64).to_le_bytes());
@@ -78,7 +89,7 @@ pub fn identity(fs: &dyn FileSystem, name: &str, caller: &Caller) -> Result<[u8;
     })
 }
 
-/// The layer. Dropped, it writes what has come.
+/// The layer. When it is dropped, it writes the data that is queued.
 pub struct Kept {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
@@ -90,16 +101,17 @@ struct Shared {
     store: Arc<Store>,
     table: Table,
     workers: Arc<Workers>,
-    /// Versions that were opened, by their files.
+    /// The version of each file that was opened last.
     seen: Mutex<HashMap<NodeId, Version>>,
-    /// Sums of copies that were found, with what was held against them.
+    /// Sums of copies that were found, with the chunks verified so far.
     sums: Mutex<HashMap<Key, Arc<Sums>>>,
-    /// How many copies are being made.
+    /// The number of copies with an open file of the source.
     making: Arc<AtomicUsize>,
 }
 
 impl Kept {
-    /// Keeps what comes by. An error if the directory cannot be used, or threads cannot be had.
+    /// Creates the layer. Returns an error if the directory cannot be used or threads cannot be
+    /// started.
     pub fn new(options: Options) -> io::Result<Kept> {
         let store = Store::new(&*options.dir, options.size, options.process)
             .map_err(|errno| io::Error::from_raw_os_error(errno.raw() as i32))?;
@@ -120,7 +132,7 @@ impl Kept {
         })
     }
 
-    /// Waits until all that has come is written, and all is fetched that is to be.
+    /// Waits until all queued data is written and all queued fetches are done.
     pub fn wait(&self) {
         self.shared.workers.wait();
     }
@@ -136,13 +148,13 @@ impl Kept {
         entry
     }
 
-    /// One that was perhaps made.
+    /// Wraps the result of a create, whose file may be new or not.
     fn made(
         &self,
         (entry, file): (Entry, Arc<dyn File>),
         flags: OpenFlags,
     ) -> (Entry, Arc<dyn File>) {
-        // Nobody could know before which file it is.
+        // Its id was unknown before.
         let id = entry.attr.id;
         if writes(flags) {
             self.shared.void(id);
@@ -158,21 +170,22 @@ impl Drop for Kept {
     fn drop(&mut self) {
         self.shared.workers.close();
         if let Some(writer) = self.writer.take() {
-            // If it has panicked, it has said so.
+            // A panic has printed its own message.
             let _ = writer.join();
         }
     }
 }
 
 impl Shared {
-    /// So many versions and sums are remembered: some MB. Then it begins anew, which costs a second fetch or look.
+    /// The maximum number of versions and of sums in memory, some MB. Beyond it they are dropped,
+    /// at the cost of fetching or verifying again.
     const REMEMBERED: usize = 1 << 14;
 
-    /// Bytes of the largest file that is fetched as a whole because it is opened for the second time: some seconds of a slow line, for one of which
-    /// perhaps nobody wants more than the beginning.
+    /// The size in bytes of the largest file that is fetched completely on the second open: some
+    /// seconds on a slow link, for a file of which perhaps only the beginning is needed.
     const AT_ONCE: u64 = 16 << 20;
 
-    /// The copy of a file is not what it has, from now on; and there is to be none.
+    /// Invalidates the copy of a file for current opens, and deletes it.
     fn void(&self, id: NodeId) {
         if let Some(entry) = self.table.find(id) {
             entry.doubt();
@@ -180,7 +193,8 @@ impl Shared {
         self.store.remove(Key::of(&self.source, id));
     }
 
-    /// Where the contents of a file come from that was opened when it was at `epoch`, and is as `attr` says behind that.
+    /// Returns where to read the contents of a file from that was opened at `epoch` and had `attr`
+    /// after the open.
     fn choose(
         &self,
         entry: &table::Entry,
@@ -231,7 +245,7 @@ impl Shared {
         Choice::Filling(filling)
     }
 
-    /// The same sums, with what is known of them.
+    /// Returns the same sums, with the results of earlier verification.
     fn known(&self, key: Key, sums: Sums) -> Arc<Sums> {
         let mut known = self.sums.lock().expect("no panic holds it");
         if known.len() >= Shared::REMEMBERED {
@@ -245,7 +259,7 @@ impl Shared {
         known.clone()
     }
 
-    /// Whether it was opened before.
+    /// Returns whether the same version was opened before, and remembers it.
     fn was_seen(&self, id: NodeId, version: Version) -> bool {
         let mut seen = self.seen.lock().expect("no panic holds it");
         if seen.len() >= Shared::REMEMBERED {
@@ -361,7 +375,7 @@ impl Layer for Kept {
         from.copy(cx, offset, KeptFile::below(to), to_offset, len, how)
     }
 
-    /// Whoever has got a lock sees what others have written.
+    /// An acquired lock invalidates the copy, so that its owner sees the writes of other clients.
     fn host_lock(
         &self,
         inner: &dyn Node,

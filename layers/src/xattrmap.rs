@@ -1,10 +1,10 @@
-//! Extended attributes have other names below than clients know them by: the rules of virtiofsd's
-//! `--xattrmap`, as its `doc/xattr-mapping.md` has them.
+//! Renames extended attributes between clients and the source, by the rules of virtiofsd's
+//! `--xattrmap` (`doc/xattr-mapping.md` there).
 //!
-//! A rule is `:TYPE:SCOPE:KEY:PREPEND:`; its first character, whichever that is, separates its fields,
-//! and white space may stand between rules. Of the rules the first that matches decides: by `KEY`, the
-//! beginning of a name that a client uses (scopes `client` and `all`), or by `PREPEND`, the beginning of
-//! a name that the source lists (`server` and `all`). What it decides is its type:
+//! A rule is `:TYPE:SCOPE:KEY:PREPEND:`; its first character is the separator of its fields, and
+//! white space may stand between rules. The first rule that matches applies: it matches by `KEY`, a
+//! prefix of the name that a client uses (scopes `client` and `all`), or by `PREPEND`, a prefix of
+//! the name that the source lists (`server` and `all`). The types:
 //!
 //! | type | a client's name | a name in a listing |
 //! |---|---|---|
@@ -13,14 +13,14 @@
 //! | `bad` | `EPERM` | is hidden |
 //! | `unsupported` | `EOPNOTSUPP` | is hidden |
 //!
-//! `:map:KEY:PREPEND:`, which can only be the last, stands for the rules that map `KEY` safely: names
-//! below that clients must not reach past the map are out of reach. A name that no rule matches is
-//! treated as by `bad`.
+//! `:map:KEY:PREPEND:`, which can only be the last, is an abbreviation of the rules that map `KEY`
+//! safely: clients cannot reach the mapped names directly. A name that no rule matches is treated
+//! as `bad`.
 //!
-//! What Linux guards under a name stays guarded under another: `trusted.` is the super-user's alone,
-//! `security.` is his to change and everyone's to read. And where `security.capability` has another
-//! name below, the source does not know that it goes when a file changes: this layer takes it away, but
-//! from the target of a copy, where clients do.
+//! Names that Linux protects stay protected when they are renamed: `trusted.` is for the super-user
+//! alone, `security.` is readable for all and writable for the super-user. If `security.capability`
+//! is renamed below, the source does not know that it must be removed when the file changes: this
+//! layer removes it, except from the target of a copy, where the client does.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -37,11 +37,11 @@ use crate::{BadMap, Layer, Opened, forward};
 
 mod rules;
 
-/// The rules, and the layer that keeps them.
+/// The rules, and the layer that applies them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XattrMap {
     rules: Rules,
-    /// What file capabilities are called below, if that is something else.
+    /// The name of file capabilities below, if it is a different one.
     capability: Option<Vec<u8>>,
 }
 
@@ -62,7 +62,7 @@ impl FromStr for XattrMap {
 }
 
 impl XattrMap {
-    /// What is below of a client's `name` that `caller` changes.
+    /// Returns the name below for a client's `name` that `caller` changes.
     fn writable<'a>(&self, name: &'a [u8], caller: &Caller) -> Result<Cow<'a, [u8]>> {
         let guarded = name.starts_with(b"trusted.") || name.starts_with(b"security.");
         match self.rules.below(name)? {
@@ -71,7 +71,7 @@ impl XattrMap {
         }
     }
 
-    /// Takes file capabilities away that the source does not know for what they are, as Linux does
+    /// Removes file capabilities that the source does not recognise by their name, as Linux does
     /// before a file changes (`fs/inode.c`, `file_remove_privs`).
     fn kill_capability(&self, node: &dyn Node, cx: &Cx<'_>) -> Result<()> {
         let Some(name) = &self.capability else {
@@ -82,12 +82,14 @@ impl XattrMap {
         }
         let root = Caller::ROOT;
         let kernel = cx.on_behalf_of(&root);
-        // Who writes may do it more often than the super-user, who need not be one below.
+        // Tries as the caller first: a writer may do it more often than the super-user, who may be
+        // squashed below.
         let kill = |cx: &Cx<'_>| match node.xattr(cx, name) {
             Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
             Err(errno) => Err(errno),
             Ok(_) => {
-                // What follows may need more patience, and this would be its trace.
+                // The operation itself may still answer `WOULD_BLOCK`, and must leave no trace
+                // then.
                 cx.may_wait()?;
                 match node.remove_xattr(cx, name) {
                     Err(Errno::ENODATA) => Ok(()),
@@ -102,12 +104,13 @@ impl XattrMap {
     }
 }
 
-/// Whether `caller` is not to see the attribute that it calls `name` (`fs/xattr.c`, `xattr_permission`).
+/// Returns whether the attribute `name` is invisible to `caller` (`fs/xattr.c`,
+/// `xattr_permission`).
 fn hidden(name: &[u8], caller: &Caller) -> bool {
     name.starts_with(b"trusted.") && caller.uid != 0
 }
 
-/// Whether Linux takes file capabilities away along with this change.
+/// Returns whether Linux removes file capabilities along with this change.
 fn kills(set: &SetAttr) -> bool {
     set.kill_priv || set.size.is_some() || set.uid.is_some() || set.gid.is_some()
 }
@@ -131,7 +134,7 @@ impl Layer for XattrMap {
         let root = Caller::ROOT;
         match self.rules.below(name)? {
             Cow::Owned(_) if hidden(name, cx.caller) => Err(Errno::ENODATA),
-            // Not by the file's permissions, which are what counts for the name below.
+            // Reads as root: the file's permissions apply to the name below, but not to this one.
             Cow::Owned(below) if !name.starts_with(b"user.") => {
                 inner.xattr(&cx.on_behalf_of(&root), &below)
             }
@@ -187,7 +190,7 @@ impl Layer for XattrMap {
 
     fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         if flags.contains(OpenFlags::TRUNC) && self.capability.is_some() {
-            // Nothing goes unless it may be opened.
+            // Removes nothing unless the caller may open the file.
             inner.open(cx, flags - OpenFlags::TRUNC)?;
             self.kill_capability(inner, cx)?;
         }

@@ -1,4 +1,4 @@
-//! A copy that is there, and reading it.
+//! A complete copy, and reading from it.
 
 use std::sync::Arc;
 
@@ -21,8 +21,9 @@ impl Copy {
         &self.sums
     }
 
-    /// [`File::read`], of chunks that are what they have to be. Nothing if it is not to be believed, and then the sink has nothing. Less
-    /// than there has to be if it was cut meanwhile.
+    /// Reads as [`File::read`] does, after verifying the chunks. Returns `None`, with nothing in
+    /// the sink, if the copy is invalid, and fewer bytes than expected if it was truncated
+    /// meanwhile.
     pub(super) fn read(
         &self,
         cx: &Cx<'_>,
@@ -48,7 +49,7 @@ impl Copy {
         }
     }
 
-    /// How many bytes a read has to give.
+    /// Returns the number of bytes that a read must return.
     pub(super) fn expected(&self, offset: u64, len: usize) -> usize {
         let rest = self.sums.version.size.saturating_sub(offset);
         usize::try_from(rest).map_or(len, |rest| rest.min(len))
@@ -63,7 +64,7 @@ impl Copy {
     }
 }
 
-/// What an error of the directory's comes to: nobody who reads is told, but who has to come again or has given up.
+/// Converts an error of the directory: readers see only requests to retry and cancellations.
 fn turned_down(errno: Errno) -> Result<Option<usize>> {
     match errno {
         Errno::WOULD_BLOCK | Errno::PARKED | Errno::EINTR => Err(errno),
@@ -71,7 +72,7 @@ fn turned_down(errno: Errno) -> Result<Option<usize>> {
     }
 }
 
-/// Chunk `number` of a file of `size` bytes; less if it ends before.
+/// Reads chunk `number` of a file of `size` bytes; fewer bytes if the file ends early.
 pub(super) fn chunk(cx: &Cx<'_>, file: &dyn File, number: u64, size: u64) -> Result<Vec<u8>> {
     let start = number * CHUNK;
     let len = CHUNK.min(size.saturating_sub(start)) as usize;

@@ -1,4 +1,4 @@
-//! An open file whose contents may be here.
+//! An open file whose contents may come from a copy.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use super::filling::Filling;
 use super::table::Entry;
 use crate::forward;
 
-/// What a file is known by.
+/// The attributes that determine a file's version.
 pub(super) const ASKED: Want = Want::STAT.union(Want::GENERATION);
 
 /// One open of a regular file.
@@ -21,17 +21,17 @@ pub(super) struct KeptFile {
     shared: Arc<Shared>,
     entry: Arc<Entry>,
     flags: OpenFlags,
-    /// The entry's when it was opened.
+    /// The entry's epoch at the open.
     epoch: u64,
-    /// Where its contents come from: decided once its attributes are known, as of behind the open.
+    /// The origin of its contents: decided once, from attributes read after the open.
     choice: OnceLock<Choice>,
 }
 
-/// Where contents come from.
+/// The origin of a file's contents.
 pub(super) enum Choice {
     Source,
     Copy(Arc<Copy>),
-    /// The source, and what comes is made a copy of.
+    /// The source, while its data fills a copy.
     Filling(Arc<Filling>),
 }
 
@@ -44,13 +44,13 @@ impl Drop for KeptFile {
     }
 }
 
-/// Whether who opens a file with `flags` may change it.
+/// Returns whether a file opened with `flags` may be changed through it.
 pub(super) fn writes(flags: OpenFlags) -> bool {
     flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC)
 }
 
 impl KeptFile {
-    /// `inner`, which was opened with `flags` when `entry` was at `epoch`.
+    /// Wraps `inner`, which was opened with `flags` when `entry` was at `epoch`.
     pub(super) fn new(
         inner: Arc<dyn File>,
         shared: &Arc<Shared>,
@@ -74,7 +74,7 @@ impl KeptFile {
         }
     }
 
-    /// What is below `file`, if that is one of these.
+    /// Returns the file below `file` if that is a `KeptFile`, otherwise `file`.
     pub(super) fn below(file: &dyn File) -> &dyn File {
         match file.as_any().downcast_ref::<KeptFile>() {
             Some(file) => &*file.inner,
@@ -89,7 +89,7 @@ impl KeptFile {
         })
     }
 
-    /// Where to read, as it is now.
+    /// Returns where to read from at present.
     fn choice(&self, cx: &Cx<'_>) -> Result<&Choice> {
         let choice = match self.choice.get() {
             Some(choice) => choice,
@@ -212,7 +212,8 @@ impl File for KeptFile {
     forward! { wrapped: write readdir fsync flush allocate seek extents lease }
 }
 
-/// Has what a reader gets, too; nothing if it came as a file, which is read faster from where it is.
+/// A sink that also keeps the data it passes on; `None` if the data came as a file descriptor, from
+/// which it is faster to read.
 struct Tee<'a> {
     sink: &'a mut dyn Sink,
     taken: Option<Vec<u8>>,

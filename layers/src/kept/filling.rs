@@ -1,9 +1,10 @@
-//! A copy that is being made: what readers bring, and what is fetched besides, until all of it is there.
+//! A copy that is being filled, with the data of reads and with fetched data, until it is complete.
 //!
-//! Its contents are of one version whatever changes meanwhile: a file that has changed is of another version from then on, and nobody asks for a copy
-//! of the one that was.
+//! Its contents always belong to one version: a file that changes gets a new version, and copies of
+//! the old one are not looked up again.
 //!
-//! Lock order: the part's, which is held by the thread that writes while it does, then the state's or the source's.
+//! Lock order: the part's, which the writing thread holds while it writes, then the state's or the
+//! source's.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,17 +23,17 @@ pub(super) struct Filling {
     pub(super) key: Key,
     pub(super) version: Version,
     store: Arc<Store>,
-    /// The open file of the source, until all of its bytes have come.
+    /// The open file of the source, until all of its bytes have been read.
     from: Mutex<Option<Arc<Source>>>,
     part: Mutex<Option<Part>>,
     state: Mutex<State>,
 }
 
-/// An open file of the source, with the caller that it is read for.
+/// An open file of the source, with the caller that reads it.
 struct Source {
     file: Arc<dyn File>,
     caller: Caller,
-    /// The number of these.
+    /// The number of `Source`s.
     count: Arc<AtomicUsize>,
 }
 
@@ -44,20 +45,20 @@ impl Drop for Source {
 
 #[derive(Default)]
 struct State {
-    /// Bytes that somebody reads, or has read.
+    /// Bytes that are being read, or have been.
     claimed: Ranges,
-    /// Bytes that are in the file.
+    /// Bytes that are in the copy.
     here: Ranges,
-    /// The number of bytes that have come, written or not.
+    /// The number of bytes read from the source, written or not.
     brought: u64,
-    /// It is put in place, or nothing becomes of it.
+    /// It is in place or abandoned.
     over: bool,
-    /// No reader brings any more.
+    /// The file is closed: no more data comes from reads.
     closed: bool,
     fetch: Fetch,
 }
 
-/// Whether what readers do not bring is fetched.
+/// The state of fetching the ranges that no reader has read.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Fetch {
     #[default]
@@ -67,16 +68,17 @@ enum Fetch {
 }
 
 impl Filling {
-    /// So many files of the source are open at once.
+    /// The maximum number of source files that are open for copies.
     const MOST: usize = 128;
 
-    /// So many stretches are remembered; who reads in more has it fetched, or does not.
+    /// The maximum number of ranges to remember; with more of them, reads no longer add data, only
+    /// a fetch does.
     const STRETCHES: usize = 512;
 
-    /// Bytes that are fetched in one call: several messages.
+    /// Bytes to fetch in one call: several messages.
     const STEP: u64 = 4 << 20;
 
-    /// Nothing if there are too many.
+    /// Creates an empty copy. Returns `None` if too many are being filled.
     pub(super) fn new(
         (key, version): (Key, Version),
         store: &Arc<Store>,
@@ -106,7 +108,7 @@ impl Filling {
         self.from.lock().expect("no panic holds it")
     }
 
-    /// Counts bytes of a claim that have come. Lets go of the source's file once all have.
+    /// Counts bytes of a claim that were read. Closes the source's file once all have been.
     pub(super) fn brought(&self, bytes: usize) {
         let mut state = self.state();
         state.brought += bytes as u64;
@@ -122,17 +124,17 @@ impl Filling {
         self.state.lock().expect("no panic holds it")
     }
 
-    /// Whether nothing more becomes of it.
+    /// Returns whether the copy is in place or abandoned.
     pub(super) fn is_over(&self) -> bool {
         self.state().over
     }
 
-    /// Nothing is to become of it.
+    /// Abandons the copy.
     pub(super) fn cancel(&self) {
         self.state().over = true;
     }
 
-    /// What of `range` is there and nobody brings yet: the first stretch of it, which is the caller's now.
+    /// Claims the first part of `range` that exists and is not claimed yet, for the caller to read.
     pub(super) fn claim(&self, range: Range<u64>) -> Option<Range<u64>> {
         let end = range.end.min(self.version.size);
         let mut state = self.state();
@@ -145,14 +147,15 @@ impl Filling {
         Some(from..to + 1)
     }
 
-    /// Somebody else may bring what is left of a claim.
+    /// Releases the rest of a claim for others.
     pub(super) fn disclaim(&self, range: Range<u64>) {
         if !range.is_empty() {
             self.state().claimed.remove(range.start, range.end - 1);
         }
     }
 
-    /// Writes what has come; puts the copy in place once it is whole. For one thread at a time.
+    /// Writes data that was read; puts the copy in place once it is complete. Called by one thread
+    /// at a time.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() || self.is_over() {
             return;
@@ -171,14 +174,14 @@ impl Filling {
         }
     }
 
-    /// Whether it is in place now.
+    /// Writes data, and returns whether the copy is in place now.
     fn try_write(&self, part: &mut Option<Part>, offset: u64, bytes: &[u8]) -> Result<bool> {
         let size = self.version.size;
         if part.is_none() {
             *part = Some(self.store.begin(self.key, size)?);
         }
         let file = &*part.as_ref().expect("there").file;
-        // Holes stay holes.
+        // Zeros are not written: they stay holes.
         if bytes.iter().any(|byte| *byte != 0) {
             own(|cx| whole::write(cx, file, offset, bytes))?;
         }
@@ -198,7 +201,7 @@ impl Filling {
             }
             Ok(sums)
         })?;
-        // It is gone if it cannot be put there.
+        // The part is removed if it cannot be put in place.
         let part = part.take().expect("there");
         match self.is_over() {
             true => self.store.give_up(&part, size, Errno::ECANCELED),
@@ -207,8 +210,8 @@ impl Filling {
         Ok(true)
     }
 
-    /// Nobody has the file open any more, and what readers brought is written. Whether the rest is to be fetched, which is worth it if half of
-    /// it is here.
+    /// Called after the last close, once the data of reads is written. Returns whether the rest is
+    /// to be fetched, which is worth it if half of the file is here.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.closed = true;
@@ -224,15 +227,15 @@ impl Filling {
         worth
     }
 
-    /// All was tried that nobody else brings, and what was fetched is written.
+    /// Called after a fetch has tried all unclaimed ranges and its data is written.
     pub(super) fn fetched(&self) {
         let mut state = self.state();
         state.fetch = Fetch::Done;
-        // Otherwise readers may still bring what they have begun to read.
+        // Otherwise reads in flight may still add their data.
         state.over |= state.closed;
     }
 
-    /// Whether it is to be fetched by who asks, as nobody does yet.
+    /// Returns whether the caller is to fetch the rest: `true` once, unless the copy is over.
     pub(super) fn wants_fetching(&self) -> bool {
         let mut state = self.state();
         let wants = !state.over && state.fetch == Fetch::Not;
@@ -242,7 +245,7 @@ impl Filling {
         wants
     }
 
-    /// Fetches what nobody has brought, and gives it to `each` until that says that it is enough (`false`).
+    /// Fetches the unclaimed ranges, and passes them to `each` until that returns `false`.
     pub(super) fn fetch(&self, each: &mut dyn FnMut(u64, Vec<u8>) -> bool) {
         let Some(source) = self.source().clone() else {
             return;

@@ -1,13 +1,15 @@
-//! The directory of copies, and its bound.
+//! The directory of copies, and its size limit.
 //!
-//! A copy is two files: `KEY.data`, its contents as they are, and `KEY.sums`, what they have to be. Both are made as `KEY.NUMBER.part` and renamed when they are whole, contents
-//! first. No order of what reaches the disk is relied upon: sums that are not of these contents are noticed. What large contents took to fetch
-//! is worth that they are synced before.
+//! A copy is two files: `KEY.data`, the contents, and `KEY.sums`, their checksums. Both are created
+//! as `KEY.NUMBER.part` and renamed when they are complete, contents first. The order in which they
+//! reach the disk does not matter: sums that do not match the contents are detected. Large
+//! contents, costly to fetch again, are synced before the rename.
 //!
-//! Others may have the directory at the same time: what they put in place is whole, what they take away can still be read by who has it open. Names that are none
-//! of these are nobody's business here.
+//! Other processes may use the directory at the same time: files that they put in place are
+//! complete, and files that they remove remain readable where they are open. Files with other names
+//! are ignored.
 //!
-//! Lock order: its own mutex, held while it looks for room.
+//! Lock order: its own mutex, held while it makes room.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,50 +25,51 @@ use super::sums::{Key, Sums};
 use super::version::Version;
 use crate::whole;
 
-/// Files that nobody but their owner may read: whoever reads them need not ask the server.
+/// Readable for the owner only: reading a copy bypasses the server's permission checks.
 const MODE: Mode = Mode::exactly(0o600);
 
-/// What is left of a process that did not come to the end of it counts as such when it is so many seconds older than the newest
-/// file: a fetch writes all the time.
+/// The age in seconds, compared with the newest file, at which an unfinished file counts as left
+/// behind by a process that crashed: a fetch writes all the time.
 const STALE: i64 = 3600;
 
 pub(super) struct Store {
     dir: Arc<dyn Node>,
-    /// What unfinished files of this process are told from those of others by.
+    /// Distinguishes the unfinished files of this process from those of others.
     process: u64,
     serial: AtomicU64,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Bytes at most, and as many as there was space for.
+    /// The maximum size in bytes, reduced when the disk is full.
     most: u64,
-    /// Bytes of all files, as far as is known; nothing before anybody has looked.
+    /// Bytes of all files, as far as is known; `None` before the first scan.
     used: Option<u64>,
-    /// Bytes that came from here since anybody has looked.
+    /// Bytes added by this process since the last scan.
     since: u64,
 }
 
-/// A file that is being made.
+/// An unfinished file.
 pub(super) struct Part {
     pub(super) file: Arc<dyn File>,
     name: String,
 }
 
-/// A copy: its contents, and what they have to be.
+/// A copy: its contents and their checksums.
 pub(super) struct Found {
     pub(super) data: Arc<dyn File>,
     pub(super) sums: Sums,
 }
 
-/// Does something in the directory: it is this process's own, with whatever that takes.
+/// Runs an operation on the directory as root, with full patience.
 pub(super) fn own<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
     let call = Call::detached();
     act(&Cx::new(&Caller::ROOT, &call))
 }
 
 impl Store {
-    /// In the root of `fs`, up to `most` bytes. Unfinished files are told from other processes' by `process`.
+    /// Opens the root of `fs` as a directory of at most `most` bytes. `process` distinguishes
+    /// unfinished files from those of other processes.
     pub(super) fn new(fs: &dyn FileSystem, most: u64, process: u64) -> Result<Store> {
         Ok(Store {
             dir: own(|cx| fs.root(cx))?,
@@ -84,12 +87,12 @@ impl Store {
         self.state.lock().expect("no panic holds it")
     }
 
-    /// The largest file that is worth keeping: one alone does not drive out all others.
+    /// Returns the size of the largest file to cache: one file must not evict all others.
     pub(super) fn largest(&self) -> u64 {
         self.state().most / 2
     }
 
-    /// The copy of `key`, if it is one of `version`.
+    /// Returns the copy of `key` if it is of `version`.
     pub(super) fn find(&self, key: Key, version: Version) -> Option<Found> {
         let found = own(|cx| {
             let (node, file) = self.open(cx, &sums_name(key))?;
@@ -109,7 +112,7 @@ impl Store {
                 mtime: Some(SetTime::Now),
                 ..SetAttr::default()
             };
-            // If not, it goes sooner.
+            // On failure the copy is evicted earlier.
             let _ = node.setattr(cx, &used);
             Ok(Some(Found { data, sums }))
         });
@@ -124,7 +127,8 @@ impl Store {
         }
     }
 
-    /// A file for contents of `size` bytes of `key`, with holes still. `EDQUOT` if the bound has no room for so many.
+    /// Creates a file for `size` bytes of contents of `key`, all holes at first. Returns `EDQUOT`
+    /// if the size limit has no room for it.
     pub(super) fn begin(&self, key: Key, size: u64) -> Result<Part> {
         self.take(size + Sums::len(size))?;
         let part = self.make(key, |part, cx| {
@@ -137,7 +141,7 @@ impl Store {
         self.or_back(size, part)
     }
 
-    /// What comes of a file of `size` bytes, which gives back what it had of the bound if that is nothing.
+    /// Returns `done`. On failure, releases the share of the size limit of a file of `size` bytes.
     fn or_back<T>(&self, size: u64, done: Result<T>) -> Result<T> {
         if let Err(errno) = &done {
             let mut state = self.state();
@@ -167,7 +171,7 @@ impl Store {
         })
     }
 
-    /// Puts contents in place that are whole, and their sums.
+    /// Puts complete contents and their sums in place.
     pub(super) fn put(&self, key: Key, part: &Part, sums: &Sums) -> Result<()> {
         let bytes = sums.encode();
         let put = self
@@ -194,28 +198,29 @@ impl Store {
         })
     }
 
-    /// Nothing becomes of `part`, which was to have `size` bytes of contents, for what was done to it has failed with `why`.
+    /// Deletes `part`, meant for `size` bytes of contents, after an operation on it failed with
+    /// `why`.
     pub(super) fn give_up(&self, part: &Part, size: u64, why: Errno) {
         self.unlink(&part.name);
         let _ = self.or_back::<()>(size, Err(why));
     }
 
-    /// Takes the copy of `key` away, if there is one.
+    /// Removes the copy of `key`, if there is one.
     pub(super) fn remove(&self, key: Key) {
         self.unlink(&sums_name(key));
         self.unlink(&data_name(key));
     }
 
     fn unlink(&self, name: &str) {
-        // What stays has the wrong sums or none, or goes for want of room.
+        // A file that remains does not match its sums or has none, or is evicted later.
         let _ = own(|cx| self.dir.unlink(cx, Name::new(name.as_bytes())?, false));
     }
 
-    /// Takes `bytes` of the bound.
+    /// Reserves `bytes` of the size limit.
     fn take(&self, bytes: u64) -> Result<()> {
         let mut state = self.state();
         let fits = |used: u64, most: u64| used.checked_add(bytes).is_some_and(|sum| sum <= most);
-        // Others put files there, too: these are seen from time to time.
+        // Other processes add files, too: a scan from time to time counts them.
         let used = match state.used {
             Some(used) if fits(used, state.most) && state.since < state.most / 64 => used,
             _ => {
@@ -232,8 +237,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the copies away that were used least lately if `bytes` more would not fit, and says how many bytes the others are. It is a 16th more than has to be, or each
-    /// file would have to look through all of them.
+    /// Evicts the least recently used copies if `bytes` more would not fit, and returns the size of
+    /// the rest in bytes. It frees a 16th more than necessary, or each new file would need a scan.
     fn make_room(&self, most: u64, bytes: u64) -> Result<u64> {
         let mut looking = Looking::default();
         own(|cx| {
@@ -286,7 +291,8 @@ impl Store {
 }
 
 impl State {
-    /// There is no space on the disk: what is kept by now is as much as there will be, and a little less, for others need some too.
+    /// Lowers the limit when the disk is full: to a little less than the present size, to leave
+    /// space for others.
     fn is_full(&mut self) {
         let used = self.used.unwrap_or(0);
         self.most = self.most.min(used - used / 16);
@@ -307,24 +313,24 @@ fn sums_name(key: Key) -> String {
     format!("{}.sums", hex(key))
 }
 
-/// The files of a copy.
+/// The size and last use of a copy's two files.
 #[derive(Default)]
 struct Copied {
     bytes: u64,
     used: Time,
 }
 
-/// A file of ours.
+/// A file of a copy, finished or not.
 struct Ours {
     name: String,
-    /// In hexadecimal digits.
+    /// Hexadecimal digits.
     key: [u8; 32],
     part: bool,
     bytes: u64,
     used: Time,
 }
 
-/// Looks at the directory.
+/// A scan of the directory.
 #[derive(Default)]
 struct Looking {
     cookie: u64,
@@ -341,7 +347,7 @@ impl DirSink for Looking {
     }
 }
 
-/// The file that an entry is of, if it is one of ours.
+/// Returns the file of a copy that `entry` names, `None` for any other file.
 fn ours(entry: &DirEntry<'_>) -> Option<Ours> {
     let attr = entry.entry.as_ref()?.attr;
     let (key, end) = entry.name.split_first_chunk::<32>()?;
@@ -357,7 +363,7 @@ fn ours(entry: &DirEntry<'_>) -> Option<Ours> {
         name: String::from_utf8_lossy(entry.name).into_owned(),
         key: *key,
         part,
-        // In units of 512 bytes, whatever the file system's are (stat(2)).
+        // In units of 512 bytes, whatever the file system's block size (stat(2)).
         bytes: attr.blocks.saturating_mul(512),
         used: attr.mtime,
     })

@@ -1,41 +1,43 @@
-//! What a copy has to be: the file beside it, `KEY.sums`.
+//! The checksums of a copy: the file `KEY.sums`.
 //!
-//! [`MAGIC`], a checksum of all that follows, the key, the version, and for each [`CHUNK`] of the contents a hash of key, version, number and bytes. So a
-//! file of sums that is torn, or of another copy, is of no contents at all, and contents that are torn, or older, or another's, have other sums.
+//! Its layout: [`MAGIC`], a checksum of the rest, the key, the version, and for each [`CHUNK`] of
+//! the contents a hash of key, version, chunk number and bytes. A file of sums that is torn, or of
+//! another copy, is therefore invalid, and contents that are torn, outdated or of another file do
+//! not match.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::version::Version;
 
-/// What a file of sums begins with. Another layout gets another one.
+/// The first bytes of a file of sums. Another layout gets another value.
 const MAGIC: [u8; 8] = *b"bargecpy";
 
-/// Bytes of contents that are verified at once: few enough that a read which wants a page of them does not take a millisecond more, and so many that their
-/// sums are nothing.
+/// Bytes of contents that are verified at once: few enough that reading one page takes no
+/// millisecond longer, enough to make the size of the sums negligible.
 pub(super) const CHUNK: u64 = 1 << 20;
 
-/// Bytes of a sum: nobody meets one by chance.
+/// Bytes of a sum: enough to make a collision negligible.
 const SUM: usize = 16;
 
-/// Bytes before the first chunk's sum.
+/// Bytes before the sum of the first chunk.
 const HEAD: usize = MAGIC.len() + SUM + Key::LEN + Version::LEN;
 
 type Sum = [u8; SUM];
 
-/// Which file of which source, as names of the directory begin.
+/// A file of a source, as the prefix of names in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key(pub(super) [u8; Key::LEN]);
 
 impl Key {
     pub(super) const LEN: usize = 16;
 
-    /// The node `id` of the source that is known by `source`.
+    /// Returns the key of node `id` of the source identified by `source`.
     pub(super) fn of(source: &[u8; 32], id: vfs::NodeId) -> Key {
         Key(sum(&[source, &id.to_le_bytes()]))
     }
 }
 
-/// The sums of a copy, and which of its chunks have been held against them.
+/// The sums of a copy, and which of its chunks are verified.
 pub(super) struct Sums {
     key: Key,
     pub(super) version: Version,
@@ -44,7 +46,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Of contents that `chunk` gives in order, by their numbers.
+    /// Builds the sums of the contents from `chunk`, which is called with each chunk number in
+    /// order.
     pub(super) fn make(
         key: Key,
         version: Version,
@@ -63,12 +66,12 @@ impl Sums {
         }
     }
 
-    /// Bytes of a file of sums of so many bytes of contents.
+    /// Returns the size in bytes of the file of sums for `size` bytes of contents.
     pub(super) fn len(size: u64) -> u64 {
         HEAD as u64 + count(size) * SUM as u64
     }
 
-    /// The file.
+    /// Returns the contents of the file.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Sums::len(self.version.size) as usize);
         bytes.extend_from_slice(&MAGIC);
@@ -81,7 +84,7 @@ impl Sums {
         bytes
     }
 
-    /// What `bytes` say of `version` of `key`; nothing if they are of anything else, or torn.
+    /// Parses the sums of `version` of `key`. Returns `None` if they are of another copy, or torn.
     pub(super) fn parse(bytes: &[u8], key: Key, version: Version) -> Option<Sums> {
         let rest = bytes.strip_prefix(&MAGIC)?;
         let (whole, said) = rest.split_first_chunk::<SUM>()?;
@@ -93,18 +96,18 @@ impl Sums {
         (sound && *whole == sum(&[said])).then(|| Sums::with(key, version, chunks.to_vec()))
     }
 
-    /// Whether they are the same, so that what was found out of one is true of the other.
+    /// Returns whether both are equal, so that verification of one holds for the other.
     pub(super) fn same(&self, other: &Sums) -> bool {
         (self.key, self.version) == (other.key, other.version) && self.chunks == other.chunks
     }
 
-    /// Whether chunk `number` has been held against its sum, and was right.
+    /// Returns whether chunk `number` has been verified.
     pub(super) fn is_good(&self, number: u64) -> bool {
         let good = self.good.get(number as usize);
         good.is_some_and(|good| good.load(Ordering::Acquire))
     }
 
-    /// Holds `bytes` against the sum of chunk `number`.
+    /// Verifies `bytes` against the sum of chunk `number`.
     pub(super) fn verify(&self, number: u64, bytes: &[u8]) -> bool {
         let at = number as usize;
         let right = self.chunks.get(at) == Some(&chunk_sum(self.key, &self.version, number, bytes));
@@ -115,12 +118,12 @@ impl Sums {
     }
 }
 
-/// What chunk `number` has to have for a sum if it is `bytes`.
+/// Returns the sum of chunk `number` with the contents `bytes`.
 pub(super) fn chunk_sum(key: Key, version: &Version, number: u64, bytes: &[u8]) -> Sum {
     sum(&[&key.0, &version.encode(), &number.to_le_bytes(), bytes])
 }
 
-/// How many chunks there are of so many bytes.
+/// Returns the number of chunks in `size` bytes.
 pub(super) fn count(size: u64) -> u64 {
     size.div_ceil(CHUNK)
 }
@@ -200,7 +203,7 @@ mod tests {
             prop_assert!(Sums::parse(&head, key, version).is_none());
         }
 
-        /// A checksum is soon made: what it is of has to fit.
+        /// The checksum alone is easy to produce: key, version and length must match, too.
         #[test]
         fn sums_that_are_sealed_are_of_what_they_say(
             key: [u8; Key::LEN], other: [u8; Key::LEN],

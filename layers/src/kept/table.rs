@@ -1,4 +1,4 @@
-//! Which files are open.
+//! The table of open files.
 //!
 //! Lock order: its own mutex, alone; then that of a file.
 
@@ -12,12 +12,12 @@ use super::copy::Copy;
 use super::filling::Filling;
 use super::version::Version;
 
-/// A file that somebody has open.
+/// An open file.
 pub(super) struct Entry {
     pub(super) id: NodeId,
-    /// Moves when no copy is what the file has any more, for those who have it open.
+    /// Incremented when copies become invalid for the current opens.
     epoch: AtomicU64,
-    /// How many may write to it.
+    /// The number of opens for writing.
     writers: AtomicUsize,
     state: Mutex<State>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Entry {
 pub(super) struct State {
     pub(super) copy: Option<Arc<Copy>>,
     pub(super) filling: Option<Arc<Filling>>,
-    /// What whoever reads a copy believes the file to be.
+    /// The version that readers of a copy take the file to have.
     pub(super) version: Option<Version>,
 }
 
@@ -39,12 +39,12 @@ impl Entry {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Whether somebody may write to it.
+    /// Returns whether the file is open for writing.
     pub(super) fn is_written(&self) -> bool {
         self.writers.load(Ordering::SeqCst) > 0
     }
 
-    /// Whoever has it open reads the source from now on.
+    /// Sends all current opens back to the source.
     pub(super) fn doubt(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         let old = std::mem::take(&mut *self.state());
@@ -53,7 +53,7 @@ impl Entry {
         }
     }
 
-    /// Attributes have come, of which all of [`vfs::Want::STAT`] was asked for.
+    /// Checks new attributes, requested with all of [`vfs::Want::STAT`], for a change.
     pub(super) fn meet(&self, attr: &Attr) {
         let version = self.state().version;
         if version.is_some_and(|version| !version.is_of(attr)) {
@@ -74,7 +74,7 @@ impl Table {
         self.entries().get(&id).map(|(entry, _)| entry.clone())
     }
 
-    /// One more has the file open, perhaps to write to it.
+    /// Counts an open of the file, perhaps for writing.
     pub(super) fn open(&self, id: NodeId, writes: bool) -> Arc<Entry> {
         let mut entries = self.entries();
         let (entry, opens) = entries.entry(id).or_insert_with(|| {
@@ -93,7 +93,7 @@ impl Table {
         entry.clone()
     }
 
-    /// One has it no more; the copy that was being made if he was the last.
+    /// Counts a close. The last one returns the copy that was being filled.
     pub(super) fn close(&self, entry: &Entry, writes: bool) -> Option<Arc<Filling>> {
         let mut entries = self.entries();
         if writes {
