@@ -1,18 +1,24 @@
-//! A page cache that merges: what programs read and write in small pieces goes below in large ones.
+//! A page cache that coalesces small reads and writes into large ones below.
 //!
-//! - **Reading**: a stream is read ahead of, in windows that grow with it; a small read at random brings along what is around it as
-//!   long as that pays. Whoever misses something reads it himself; what is ahead is read by threads.
-//! - **Writing behind**: bytes written stay here until a whole message of adjacent ones is there, until too much is, until
-//!   they are some seconds old, or until somebody wants them below: fsync, close, a change of size or attributes, a lock
-//!   given back. They leave in the order of their offsets. What is lost is told by fsync and by close, once to each who has the file open.
-//! - **Coherence** is from close to open: at open the change counter is compared, and what was read is forgotten if it has
-//!   moved, or if it says nothing because the file was written here. So it is when a lock is had. Attributes that come by
-//!   tell of others' changes earlier. A write past the cache (`O_DIRECT`, `O_APPEND`, `O_SYNC`) is seen by all who have the file open here.
+//! - **Reads**: sequential reads trigger read-ahead, in windows that grow; a small random read also
+//!   fetches the pages around it (read-around) as long as that pays. The caller of a read fetches
+//!   what it misses itself; threads do the read-ahead.
+//! - **Write-back**: written data stays here until a whole message of adjacent bytes is dirty,
+//!   until too much is, until it is some seconds old, or until it must be below: for fsync, close,
+//!   a change of size or attributes, an unlock. It is written in the order of offsets. Errors are
+//!   reported by fsync and close, once to each open file.
+//! - **Coherence** is close-to-open: an open compares the change counter, and drops what was read
+//!   if the counter has changed, or if it is meaningless because the file was written here.
+//!   Acquiring a lock does the same. Attributes that pass through reveal other clients' changes
+//!   earlier. A write past the cache (`O_DIRECT`, `O_APPEND`, `O_SYNC`) is visible to all who have
+//!   the file open here.
 //!
-//! What it lacks on purpose: names and attributes (whoever mounts keeps these), directories, memory maps.
+//! Deliberately absent: caching of names and attributes (the client that mounts caches these),
+//! directories, memory maps.
 //!
-//! Lock order: the table of files, then a file's state, then memory's and the workers'; none across a call below. A stream's
-//! and the count of errors seen are taken alone, the latter before the file's state.
+//! Lock order: the table of files, then a file's state, then memory's and the workers'; none across
+//! a call below. A stream's lock and that of the errors seen are leaves, except that the latter
+//! comes before the file's state.
 
 mod ahead;
 mod cached;
@@ -40,33 +46,34 @@ use self::file::CachedFile;
 use self::table::Table;
 use crate::{Layer, Opened, forward};
 
-/// What is kept, by the names that Linux's 9P client has for it (`Documentation/filesystems/9p.rst`). Its `none` is to have
-/// no such layer.
+/// The data to cache, by the names of Linux's 9P client (`Documentation/filesystems/9p.rst`). Its
+/// `none` corresponds to a stack without this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// What was read and is read ahead; writes go below at once.
+    /// Data that was read, with read-ahead; writes go below at once.
     ReadAhead,
-    /// Also what was written, until the file is closed.
+    /// Also data that was written, until the file is closed.
     Mmap,
-    /// What small reads at random brought along, while the file is open: the rest has who is above, who trusts that nobody else
-    /// changes anything.
+    /// Pages around small random reads, while the file is open: everything else is cached by the
+    /// client above, which assumes that there are no other writers.
     Loose,
 }
 
-/// How a cache is made.
+/// Configuration of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What it keeps.
+    /// The data to cache.
     pub mode: Mode,
-    /// Bytes of memory, but for what is on its way; half of it at most waits to be written.
+    /// The memory in bytes, excluding data in flight; at most half of it is dirty.
     pub memory: usize,
-    /// Threads, which is how many messages are under way at once besides those of who waits for theirs.
+    /// The number of threads, and of concurrent messages in addition to those that callers wait
+    /// for.
     pub threads: usize,
 }
 
 impl Default for Options {
-    /// Memory for a few streams with their largest windows; as many threads as keep messages of 1 MiB under way on a fast
-    /// connection.
+    /// Returns memory for a few streams with the largest windows, and enough threads to keep
+    /// messages of 1 MiB in flight on a fast connection.
     fn default() -> Options {
         Options {
             mode: Mode::Mmap,
@@ -76,14 +83,14 @@ impl Default for Options {
     }
 }
 
-/// What a cache has done.
+/// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Reads that had all they wanted.
+    /// Reads served from the cache alone.
     pub hits: u64,
-    /// Those that had to read below.
+    /// Reads that needed data from below.
     pub misses: u64,
-    /// Bytes that it holds.
+    /// Bytes of memory in use.
     pub bytes: u64,
 }
 
@@ -94,7 +101,7 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// An empty cache. An error if not even one thread can be had.
+    /// Creates an empty cache. Returns an error if not even one thread can be started.
     pub fn new(options: Options) -> io::Result<PageCache> {
         let core = Core::new(options.memory, options.threads.max(1))?;
         Ok(PageCache {
@@ -103,7 +110,7 @@ impl PageCache {
         })
     }
 
-    /// What it has done.
+    /// Returns the statistics so far.
     pub fn figures(&self) -> Figures {
         let core = &self.table.core;
         Figures {
@@ -117,7 +124,8 @@ impl PageCache {
         self.table.core.landings()
     }
 
-    /// What a name has led to, asked for when [`Core::landings`] was `since`.
+    /// Reconciles the entry of a name, requested when [`Core::landings`] was `since`, with the
+    /// cache.
     fn met(&self, mut entry: Entry, since: u64) -> Entry {
         if let Some(file) = self.table.find(entry.attr.id) {
             file.meet(&mut entry.attr, since);
@@ -125,7 +133,7 @@ impl PageCache {
         entry
     }
 
-    /// Keeps `file`, a file's, which was opened with `flags`.
+    /// Wraps `file`, a regular file that was opened with `flags`.
     fn keep(
         &self,
         file: Arc<dyn File>,
@@ -140,7 +148,7 @@ impl PageCache {
         CachedFile::new(file, self.table.clone(), cached, (self.mode, flags))
     }
 
-    /// The same of one that was perhaps made.
+    /// Wraps the result of a create, whose file may be new or not.
     fn keep_made(
         &self,
         (entry, file): (Entry, Arc<dyn File>),
@@ -151,7 +159,7 @@ impl PageCache {
         let entry = self.met(entry, since);
         let file = self.keep(file, flags, &entry.attr, since);
         if flags.contains(OpenFlags::TRUNC) && entry.attr.size > 0 {
-            // What others here have written arrived behind the cut.
+            // Delayed writes to the file arrived after it was truncated.
             let cut = SetAttr {
                 size: Some(0),
                 ..SetAttr::default()
@@ -164,7 +172,7 @@ impl PageCache {
 }
 
 impl Layer for PageCache {
-    /// Nothing is kept here of an open file that the host reads and writes by itself.
+    /// No data is cached of an open file that the host reads and writes directly.
     fn leaves_contents(&self) -> bool {
         self.mode != Mode::Loose
     }
@@ -211,7 +219,7 @@ impl Layer for PageCache {
             }
             return Ok(Arc::new(self.over(file, cached, flags)));
         }
-        // What it takes is more than one call below.
+        // The operation takes several calls below.
         cx.may_wait()?;
         let known = self.table.find(inner.id());
         let known = known.filter(|_| flags.contains(OpenFlags::TRUNC));
@@ -230,7 +238,7 @@ impl Layer for PageCache {
         let since = self.landings();
         let entry = inner.lookup(cx, name)?;
         match self.table.find(entry.attr.id) {
-            // With the times of what was written here, which may have arrived since.
+            // Its times must include writes made here, which may have arrived since.
             Some(file) if !file.is_sure(&file.lock(), since) => {
                 let attr = file.attr(cx, Want::STAT, || entry.node.attr(cx, Want::STAT))?;
                 Ok(Entry { attr, ..entry })
@@ -321,12 +329,13 @@ impl Layer for PageCache {
     ) -> Result<u64> {
         match inner.as_any().downcast_ref::<CachedFile>() {
             Some(file) => file.copy(cx, offset, to, to_offset, len, how),
-            // It is a directory, and what is below says so.
+            // It is a directory, and the layer below reports that.
             None => inner.copy(cx, offset, CachedFile::below(to), to_offset, len, how),
         }
     }
 
-    /// Whoever gives a lock back has his bytes below first, and whoever has got one sees what others have written.
+    /// Before an unlock, dirty data is written; an acquired lock makes the writes of other clients
+    /// visible.
     fn host_lock(
         &self,
         inner: &dyn Node,

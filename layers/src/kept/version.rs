@@ -1,31 +1,33 @@
-//! Which contents of a file they are: what a source tells of it, and when that can be believed.
+//! The version of a file's contents: the attributes that define it, and when they are reliable.
 
 use std::time::Duration;
 
 use vfs::{Attr, Time};
 
-/// All that tells one state of a file's contents from another. It goes by and never comes again: once a file has changed,
-/// its time of last change is another.
+/// The attributes that distinguish one state of a file's contents from another. A version does not
+/// recur: each change gives the file a new change time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     generation: u64,
     device: u64,
     change: u64,
-    /// Bytes.
+    /// In bytes.
     pub(super) size: u64,
     mtime: Time,
     ctime: Time,
 }
 
 impl Version {
-    /// Bytes of one that is encoded.
+    /// The size in bytes of its encoding.
     pub(super) const LEN: usize = 4 * 8 + 2 * 12;
 
-    /// For how long a file has to be as it is. Times of change come by ticks, of 4 ms on most file systems and of 2 s on some: what is
-    /// changed twice in one has the same time. The rest is for a server's clock that is behind this host's.
+    /// The minimum age of a change. Change times have a granularity, 4 ms on most file systems and
+    /// 2 s on some: two changes within one tick have the same time. The rest allows for a server's
+    /// clock that is behind this host's.
     const SETTLED: Duration = Duration::from_secs(10);
 
-    /// That of a file of which all of [`vfs::Want::STAT`] and the generation were asked for.
+    /// Returns the version from attributes requested with all of [`vfs::Want::STAT`] and the
+    /// generation.
     pub(super) fn of(attr: &Attr) -> Version {
         Version {
             generation: attr.generation,
@@ -37,9 +39,9 @@ impl Version {
         }
     }
 
-    /// Whether `attr`, of which [`vfs::Want::STAT`] was asked for, says nothing else.
+    /// Returns whether `attr`, requested with [`vfs::Want::STAT`], is consistent with this version.
     pub(super) fn is_of(&self, attr: &Attr) -> bool {
-        // Not every way to attributes has the generation.
+        // Not every source of attributes includes the generation.
         let generation = self.generation;
         *self
             == Version {
@@ -48,14 +50,14 @@ impl Version {
             }
     }
 
-    /// Whether no change can come that leaves it as it is, `now` after the Unix epoch.
+    /// Returns whether every later change gives another version, at `now` after the Unix epoch.
     pub(super) fn is_settled(&self, now: Duration) -> bool {
         let now = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX);
         let changed = i128::from(self.ctime.sec) * 1_000_000_000 + i128::from(self.ctime.nsec);
         now - changed >= Version::SETTLED.as_nanos() as i128
     }
 
-    /// Its bytes, by which it is written down.
+    /// Returns its encoding.
     pub(super) fn encode(&self) -> [u8; Version::LEN] {
         let mut bytes = [0; Version::LEN];
         let numbers = [self.generation, self.device, self.change, self.size];

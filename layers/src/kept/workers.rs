@@ -1,6 +1,7 @@
-//! Threads that make copies: one writes what has come to the disk, in its order; few fetch what readers did not bring.
+//! Threads that fill copies: one writes data to the disk, in order of arrival; a few fetch data
+//! that no reader has read.
 //!
-//! Lock order: their own mutex, behind all others; not held while they work.
+//! Lock order: their own mutex, after all others; not held while they work.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,13 +10,13 @@ use std::thread::{Builder, JoinHandle};
 
 use super::filling::Filling;
 
-/// What there is to do on the disk.
+/// A task of the thread that writes.
 enum Job {
-    /// Bytes have come.
+    /// Writes data.
     Piece(Arc<Filling>, u64, Vec<u8>),
-    /// No more come from readers.
+    /// Ends the data from reads.
     Close(Arc<Filling>),
-    /// No more are fetched.
+    /// Ends the fetch.
     Fetched(Arc<Filling>),
 }
 
@@ -29,24 +30,26 @@ pub(super) struct Workers {
 struct Queue {
     disk: VecDeque<Job>,
     fetch: VecDeque<Arc<Filling>>,
-    /// Bytes that wait for the disk.
+    /// Bytes queued for the disk.
     bytes: usize,
-    /// Threads that are at work.
+    /// The number of threads at work.
     busy: usize,
     closed: bool,
 }
 
 impl Workers {
-    /// Bytes that may wait for the disk: more are left where they came from, for readers do not wait for it. So much is a moment of a disk.
+    /// The maximum number of bytes queued for the disk: beyond it data is not cached, for readers
+    /// do not wait for the disk. A disk writes as much in a moment.
     const MOST: usize = 32 << 20;
 
-    /// Bytes that a piece counts for besides its own: files may have few.
+    /// Bytes that a queued piece counts for in addition to its data, which may be short.
     const OVERHEAD: usize = 1 << 10;
 
-    /// Threads that fetch, which is how many calls of theirs a server has besides those of readers.
+    /// The number of fetching threads, and of their concurrent calls to a server.
     const FETCHERS: usize = 2;
 
-    /// The threads, and the one that writes, which ends behind [`Workers::close`] once all that has come is written.
+    /// Starts the threads. Returns the handle of the writing one, which ends after
+    /// [`Workers::close`] once all queued data is written.
     pub(super) fn start() -> io::Result<(Arc<Workers>, JoinHandle<()>)> {
         let workers = Arc::new(Workers::default());
         let named = || Builder::new().name("barge-kept".into());
@@ -63,12 +66,12 @@ impl Workers {
         self.queue.lock().expect("no panic holds it")
     }
 
-    /// Whether `bytes` more can be taken.
+    /// Returns whether `bytes` more fit in the queue.
     pub(super) fn takes(&self, bytes: usize) -> bool {
         self.queue().bytes + bytes + Workers::OVERHEAD <= Workers::MOST
     }
 
-    /// `bytes` have come.
+    /// Queues data that was read.
     pub(super) fn piece(&self, filling: &Arc<Filling>, offset: u64, bytes: Vec<u8>) {
         filling.brought(bytes.len());
         let mut queue = self.queue();
@@ -78,13 +81,13 @@ impl Workers {
         self.changed.notify_all();
     }
 
-    /// Readers bring no more.
+    /// Queues the end of the data from reads.
     pub(super) fn end(&self, filling: Arc<Filling>) {
         self.queue().disk.push_back(Job::Close(filling));
         self.changed.notify_all();
     }
 
-    /// Has the rest fetched.
+    /// Queues a fetch of the rest.
     pub(super) fn rest(&self, filling: Arc<Filling>) {
         let mut queue = self.queue();
         if !queue.closed {
@@ -93,7 +96,7 @@ impl Workers {
         }
     }
 
-    /// What has come is written, nothing else is fetched any more.
+    /// Stops fetching; data that is queued is still written.
     pub(super) fn close(&self) {
         let mut queue = self.queue();
         queue.closed = true;
@@ -103,7 +106,7 @@ impl Workers {
         self.changed.notify_all();
     }
 
-    /// Waits until there is nothing to be done.
+    /// Waits until the queues are empty and all threads idle.
     pub(super) fn wait(&self) {
         let mut queue = self.queue();
         while !(queue.disk.is_empty() && queue.fetch.is_empty() && queue.busy == 0) {
@@ -111,7 +114,7 @@ impl Workers {
         }
     }
 
-    /// The next thing that `take` takes; nothing once there is none and there will be none.
+    /// Waits for the next job that `take` finds; `None` once the queue is closed and has none.
     fn next<T>(&self, take: impl Fn(&mut Queue) -> Option<T>) -> Option<T> {
         let mut queue = self.queue();
         loop {
@@ -157,7 +160,8 @@ impl Workers {
         }
     }
 
-    /// [`Workers::piece`] as soon as that can be taken; `false` if it is over.
+    /// Calls [`Workers::piece`] as soon as the queue has room. Returns `false` if the queue is
+    /// closed.
     fn piece_in_time(&self, filling: &Arc<Filling>, offset: u64, bytes: Vec<u8>) -> bool {
         let mut queue = self.queue();
         while queue.bytes + bytes.len() + Workers::OVERHEAD > Workers::MOST && !queue.closed {

@@ -1,32 +1,33 @@
-//! Read-ahead: whether reads of an open file are a stream, and how far ahead of it to read.
+//! Read-ahead: detection of sequential reads, and the size of the window.
 
 use std::ops::Range;
 
 use super::pages::BLOCK;
 
-/// What is known of the reads of an open file.
+/// The read pattern of an open file.
 #[derive(Default)]
 pub(super) struct Stream {
-    /// Where the stream began, if it is one that did not begin with the file.
+    /// Where the stream began; 0 if it began with the file.
     began: u64,
-    /// Where the next read of the stream begins.
+    /// The offset at which the next read is expected.
     next: u64,
-    /// Up to where it has been read ahead; 0 as long as it is no stream.
+    /// The end of the read-ahead; 0 while reads are not sequential.
     ahead: u64,
 }
 
 impl Stream {
-    /// The least that is read ahead. Programs that read the beginning of a file mostly read the rest.
+    /// The smallest window. Programs that read the beginning of a file mostly read the rest.
     const LEAST: u64 = 256 << 10;
 
-    /// The most: as much as a connection of 8 Gbit/s has under way within 8 ms.
+    /// The largest window: as much as a connection of 8 Gbit/s has in flight within 8 ms.
     const MOST: u64 = 8 << 20;
 
-    /// The kernel sends several reads of a stream at once, and they come in any order: so far from where one was expected.
+    /// The distance from the expected offset that a sequential read may have: the kernel sends
+    /// several reads of a stream at once, and they arrive in any order.
     const DISORDER: u64 = 512 << 10;
 
-    /// A program reads `range` of a file of `size` bytes: says what is to be read ahead, if anything, which is no more than
-    /// `most` ahead of it.
+    /// Records a read of `range` of a file of `size` bytes. Returns the range to read ahead, if
+    /// any, which is at most `most` bytes ahead of it.
     pub(super) fn read(&mut self, range: &Range<u64>, size: u64, most: u64) -> Option<Range<u64>> {
         let disorder = match self.is_stream() {
             true => Stream::DISORDER,
@@ -42,7 +43,7 @@ impl Stream {
             return None;
         }
         self.next = self.next.max(range.end);
-        // Half of what was read at most is read for nothing.
+        // At most half as much as the program has read is fetched in vain.
         let window = (self.next - self.began) / 2;
         let window = match self.began {
             0 => window.max(Stream::LEAST),
@@ -50,7 +51,7 @@ impl Stream {
             _ => window,
         };
         let window = window.min(Stream::MOST).min(most);
-        // What is read now is read by whoever reads it.
+        // The caller reads the present range itself.
         self.ahead = self.ahead.max(self.next.next_multiple_of(BLOCK));
         if self.ahead - self.next > window / 2 || self.ahead >= size {
             return None;
@@ -60,7 +61,7 @@ impl Stream {
         (from < self.ahead).then_some(from..self.ahead)
     }
 
-    /// Whether the last reads were a stream.
+    /// Returns whether the last reads were sequential.
     pub(super) fn is_stream(&self) -> bool {
         self.ahead > 0
     }

@@ -1,5 +1,5 @@
-//! One file in the cache, shared by all who have it open: its contents, its size, what is to be written and by whom, and
-//! what went wrong with that.
+//! One file in the cache, shared by all opens: its contents, its size, dirty data and its writer,
+//! and write-back errors.
 //!
 //! Lock order: the state's mutex, never held across a call below; then those of memory and workers.
 
@@ -17,7 +17,7 @@ use super::memory::Held;
 use super::pages::Pages;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// A file that somebody has open, or of which there is something in the cache.
+/// A file that is open, or has data in the cache.
 pub(super) struct Cached {
     this: Weak<Cached>,
     pub(super) id: NodeId,
@@ -28,57 +28,60 @@ pub(super) struct Cached {
 
 pub(super) struct State {
     pub(super) pages: Pages,
-    /// Its size for those who have it open; nothing if it has to be asked for.
+    /// The size that all opens see; `None` if it must be requested.
     pub(super) size: Option<u64>,
-    /// The change counter that the contents are of; nothing once they were written here, for then it says nothing of what others do.
+    /// The change counter of the contents; `None` once they were written here, when the counter no
+    /// longer shows other clients' changes.
     change: Option<u64>,
     generation: u64,
-    /// Moves when contents were forgotten or changed past the cache: what is on its way from below is of before.
+    /// Incremented when contents are dropped or changed past the cache: data in flight from below
+    /// is outdated then.
     pub(super) epoch: u64,
-    /// When last a write was sent or came back, by [`Core::landings`].
+    /// The value of [`Core::landings`] when a write was last sent or came back.
     pub(super) landed: u64,
-    /// By what and on whose behalf it is written: whoever wrote last.
+    /// The open file and caller of the last write, used for write-back.
     writer: Option<Arc<Writer>>,
     pub(super) errors: Errors,
-    /// Somebody changes it below meanwhile: writes wait.
+    /// Whether the file is being changed below: writes wait.
     pub(super) exclusive: bool,
-    /// All that there is to be written is, not only what fills a message.
+    /// Whether all dirty data is to be written, not only whole messages.
     urgent: bool,
-    /// Where the last message that was written ended: the next goes on there, as an elevator.
+    /// The end of the last message written: the next one continues there, as an elevator.
     hand: u64,
-    /// Where there is enough for a whole message.
+    /// Offsets of whole messages that are dirty.
     full: Vec<u64>,
-    /// How many workers were asked to write it.
+    /// The number of write jobs queued or running.
     writers: usize,
     pub(super) opens: usize,
-    /// It is on the list of files that have something to be written; at the last tick it was.
+    /// Whether it is on the workers' list of dirty files, and whether it was dirty at the last
+    /// tick.
     listed: bool,
     old: bool,
 }
 
-/// What a file has to be known for.
+/// The reason to keep a file in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Somebody has it open, or something of it is here.
+    /// It is open or has data in the cache.
     Needed,
-    /// Somebody is still to be told of what was lost, which is only so if he let go of it without closing.
+    /// It has an unreported write-back error, from an open that was dropped without a flush.
     Untold,
-    /// Nothing.
+    /// None.
     Idle,
 }
 
-/// What came of [`Cached::fetch`].
+/// The result of [`Cached::fetch`].
 pub(super) enum Fetched {
-    /// All up to there was read, or was here.
+    /// All data up to this offset was read or was here already.
     UpTo(u64),
-    /// Others read it, and have done some more of it.
+    /// Another caller was reading it, and has made progress.
     ByOthers,
 }
 
-/// A part of a file that one reads, and when he began, by [`State`]'s words.
+/// A range that is being read, with the values of [`State`] at the start.
 pub(super) struct Reserved {
     range: Range<u64>,
-    /// Which part of it a program has asked for, if it reads at random.
+    /// The part that a program requested, if it reads at random.
     asked: Option<Range<u64>>,
     epoch: u64,
     landed: u64,
@@ -89,8 +92,8 @@ struct Writer {
     caller: Caller,
 }
 
-/// What went wrong in writing behind, as Linux counts it (`lib/errseq.c`): each who has the file open is told once of each
-/// time; what nobody was told of is told to whoever opens it next.
+/// Write-back errors, counted as in Linux (`lib/errseq.c`): each open is told once about each
+/// error; an error that no open was told about is reported to the next one.
 pub(super) struct Errors {
     count: u64,
     last: Errno,
@@ -98,7 +101,7 @@ pub(super) struct Errors {
 }
 
 impl Errors {
-    /// From where one who opens the file counts.
+    /// Returns the count at which a new open starts, before an unreported error.
     pub(super) fn sample(&self) -> u64 {
         match self.told {
             true => self.count,
@@ -106,7 +109,7 @@ impl Errors {
         }
     }
 
-    /// Tells one who has seen those up to `seen`.
+    /// Reports an error newer than `seen`, and updates `seen`.
     pub(super) fn check(&mut self, seen: &mut u64) -> Result<()> {
         if self.count == *seen {
             return Ok(());
@@ -123,7 +126,7 @@ impl Errors {
     }
 }
 
-/// Nobody writes the file while this is held, and nothing is to be written.
+/// A guard: while it exists, nobody writes the file and there is no dirty data.
 pub(super) struct Exclusive<'a>(&'a Cached);
 
 impl Drop for Exclusive<'_> {
@@ -133,7 +136,7 @@ impl Drop for Exclusive<'_> {
     }
 }
 
-/// Whoever waits looks whether it was cancelled.
+/// Waiters check whether they were cancelled.
 impl Wake for Cached {
     fn wake(self: Arc<Self>) {
         let _state = self.lock();
@@ -142,7 +145,8 @@ impl Wake for Cached {
 }
 
 impl Cached {
-    /// Bytes of a message of write-behind; a source of smaller ones cuts it, and has the parts under way at once.
+    /// Bytes of a write-back message; a source with smaller messages splits it, and sends the parts
+    /// concurrently.
     pub(super) const MESSAGE: u64 = 1 << 20;
 
     pub(super) fn new(core: Arc<Core>, id: NodeId) -> Arc<Cached> {
@@ -184,7 +188,7 @@ impl Cached {
         self.changed.notify_all();
     }
 
-    /// Waits for a change of the state; `EINTR` once cancelled.
+    /// Waits for a change of the state. Returns `EINTR` if the call is cancelled.
     pub(super) fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
@@ -197,7 +201,8 @@ impl Cached {
         Ok(state)
     }
 
-    /// Before the first [`Cached::wait`] of a call, and without the lock.
+    /// Prepares for [`Cached::wait`]; must be called before the first wait of a call, without the
+    /// lock.
     pub(super) fn may_wait(&self, cx: &Cx<'_>) -> Result<()> {
         cx.may_wait()?;
         if let Some(this) = self.this.upgrade() {
@@ -206,7 +211,7 @@ impl Cached {
         Ok(())
     }
 
-    /// [`Pages::evict`]; without `again` only what is gone already counts.
+    /// Calls [`Pages::evict`]; if `again` is `None`, only checks whether the entry is gone already.
     pub(super) fn evict(&self, held: Held, again: Option<bool>) -> bool {
         let pages = &mut self.lock().pages;
         match again {
@@ -215,7 +220,7 @@ impl Cached {
         }
     }
 
-    /// What it has to be known for.
+    /// Returns the reason to keep the file.
     pub(super) fn used(&self) -> Use {
         let state = self.lock();
         let empty = state.pages.is_empty() && state.pages.is_clean();
@@ -226,7 +231,7 @@ impl Cached {
         }
     }
 
-    /// What nobody was told of, if nobody has it open; somebody is now, if that is to do (`told`).
+    /// Returns the unreported error if the file is closed, and marks it as reported if `told`.
     pub(super) fn owes(&self, told: bool) -> Result<()> {
         let mut state = self.lock();
         if state.opens > 0 || state.errors.told {
@@ -236,7 +241,7 @@ impl Cached {
         Err(state.errors.last)
     }
 
-    /// Something of it is lost, and nobody has it open any more.
+    /// Records a lost write and the last close.
     #[cfg(test)]
     pub(super) fn lose(&self) {
         let mut state = self.lock();
@@ -244,7 +249,7 @@ impl Cached {
         state.opens -= 1;
     }
 
-    /// It was opened when `attr` was so, asked for when [`Core::landings`] was `since`.
+    /// Records an open with the attributes `attr`, requested when [`Core::landings`] was `since`.
     pub(super) fn opened(&self, attr: &Attr, since: u64) {
         let mut state = self.lock();
         state.opens += 1;
@@ -261,12 +266,12 @@ impl Cached {
         }
     }
 
-    /// It was opened, and what is known of it is true still.
+    /// Records an open after which all cached data is still valid.
     pub(super) fn joined(&self) {
         self.lock().opens += 1;
     }
 
-    /// One who had it open has not any more. What was read is kept for who opens it later, if that is to be (`keep`).
+    /// Records a close. The data that was read stays for later opens if `keep`.
     pub(super) fn closed(&self, keep: bool) {
         let mut state = self.lock();
         state.opens -= 1;
@@ -276,13 +281,13 @@ impl Cached {
         }
     }
 
-    /// Whether attributes that came are newer than all that was written here.
+    /// Returns whether attributes requested at `since` are newer than all writes made here.
     pub(super) fn is_sure(&self, state: &State, since: u64) -> bool {
         state.pages.is_clean() && !state.exclusive && state.landed <= since
     }
 
-    /// Attributes have come, asked for when [`Core::landings`] was `since`: they say what others have done, or the
-    /// size is ours.
+    /// Reconciles attributes requested when [`Core::landings`] was `since`: they show other
+    /// clients' changes, or, if they are older than writes made here, get the size of this cache.
     pub(super) fn meet(&self, attr: &mut Attr, since: u64) {
         let mut state = self.lock();
         if !self.is_sure(&state, since) {
@@ -296,7 +301,8 @@ impl Cached {
         state.resize(attr.size);
     }
 
-    /// Attributes that `ask` asks for. Times and space are those of what was written here, so it is sent first.
+    /// Returns the attributes that `ask` requests. Dirty data is written first, for it changes
+    /// times and space.
     pub(super) fn attr(
         &self,
         cx: &Cx<'_>,
@@ -312,7 +318,7 @@ impl Cached {
         Ok(attr)
     }
 
-    /// Changes attributes by `change`, behind all that was written here.
+    /// Changes attributes with `change`, after dirty data is written.
     pub(super) fn setattr(
         &self,
         cx: &Cx<'_>,
@@ -328,7 +334,7 @@ impl Cached {
         Ok(attr)
     }
 
-    /// Others may have changed it: what was read is read anew, and its size asked for.
+    /// Drops what was read and the size: other clients may have changed the file.
     pub(super) fn doubt(&self) {
         let mut state = self.lock();
         state.forget();
@@ -337,7 +343,7 @@ impl Cached {
         }
     }
 
-    /// Its size, asked for by `file` if it is not known.
+    /// Returns the size, requested through `file` if it is unknown.
     pub(super) fn size(&self, file: &dyn File, cx: &Cx<'_>) -> Result<u64> {
         if let Some(size) = self.lock().size {
             return Ok(size);
@@ -350,7 +356,7 @@ impl Cached {
         Ok(*state.size.get_or_insert(attr.size))
     }
 
-    /// It was cut or extended to `size` below, while nobody wrote.
+    /// Records a truncation or extension to `size` below, during which nobody wrote.
     pub(super) fn cut(&self, size: u64) {
         let mut state = self.lock();
         state.pages.cut(size);
@@ -360,7 +366,8 @@ impl Cached {
         state.size = Some(size);
     }
 
-    /// Something was changed below past the cache: `range` is not what it was, and the size is what `size` makes of it.
+    /// Records a change below past the cache: drops `range`, and sets the size to the value that
+    /// `size` returns.
     pub(super) fn overwritten(
         &self,
         range: Range<u64>,
@@ -380,7 +387,7 @@ impl Cached {
 }
 
 impl State {
-    /// Forgets what was read.
+    /// Drops what was read.
     pub(super) fn forget(&mut self) {
         self.pages.forget_clean();
         self.epoch += 1;
@@ -393,8 +400,8 @@ impl State {
         self.size = Some(size);
     }
 
-    /// The source has nothing from `end` on, where it was asked for up to `to`: what is there was written here and has not
-    /// arrived, or somebody else has cut the file.
+    /// Handles a read up to `to` that ended at `end`: the data after it was written here and has
+    /// not arrived, or another client has truncated the file.
     fn ends_at(&mut self, end: u64, to: u64) {
         if self.pages.unwritten_from(end) {
             self.pages.fill(end..to, None);

@@ -1,4 +1,4 @@
-//! What all files of a cache share.
+//! The state that all files of a cache share.
 
 use std::io;
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Core {
     pub(super) memory: Arc<Memory>,
     pub(super) workers: Arc<Workers>,
-    /// How many messages of a file are under way at once.
+    /// The maximum number of concurrent messages for a file.
     pub(super) depth: usize,
-    /// Moves with each write that is sent, and with each that comes back.
+    /// Incremented when a write is sent, and when its reply arrives.
     landings: AtomicU64,
-    /// Reads that had all they wanted here, and those that had not.
+    /// Reads served from the cache alone, and those that were not.
     pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
-    /// For messages of write-behind, which must not have to ask for memory: it may be what makes room.
+    /// Buffers for write-back messages, which must not depend on an allocation: they may be what
+    /// frees memory.
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Core {
-    /// With `bytes` of memory and up to `depth` threads.
+    /// Creates the state, with `bytes` of memory and up to `depth` threads.
     pub(super) fn new(bytes: usize, depth: usize) -> io::Result<Arc<Core>> {
         let buffer = || vec![0; Cached::MESSAGE as usize];
         Ok(Arc::new(Core {
@@ -38,17 +39,18 @@ impl Core {
         }))
     }
 
-    /// How many writes have been sent and have come back by now.
+    /// Returns the number of writes sent plus the number of replies.
     pub(super) fn landings(&self) -> u64 {
         self.landings.load(Ordering::SeqCst)
     }
 
-    /// One more is sent, or has come back.
+    /// Counts a write that is sent, or its reply; returns the new number.
     pub(super) fn landed(&self) -> u64 {
         self.landings.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// A buffer of a message; more than there are workers are made for those that wait for what they write themselves.
+    /// Returns a buffer for a message: a preallocated one for each worker, new ones for callers
+    /// that write themselves.
     pub(super) fn buffer(&self) -> Vec<u8> {
         let buffer = self.buffers.lock().expect("no panic holds it").pop();
         buffer.unwrap_or_default()

@@ -18,7 +18,7 @@ use super::table::Table;
 use crate::forward;
 use crate::sync::{Mutex, MutexGuard};
 
-/// One open of a file that the cache knows.
+/// An open of a file in the cache.
 pub(super) struct CachedFile {
     inner: Arc<dyn File>,
     table: Arc<Table>,
@@ -26,7 +26,7 @@ pub(super) struct CachedFile {
     mode: Mode,
     flags: OpenFlags,
     stream: Mutex<Stream>,
-    /// Up to which error whoever has opened it was told.
+    /// The last error reported to this open.
     seen: Mutex<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Drop for CachedFile {
 }
 
 impl CachedFile {
-    /// `inner`, which was opened with `flags`, over what there is in the cache.
+    /// Wraps `inner`, which was opened with `flags`, over the cached data.
     pub(super) fn new(
         inner: Arc<dyn File>,
         table: Arc<Table>,
@@ -58,7 +58,7 @@ impl CachedFile {
         }
     }
 
-    /// What is below `file`, if that is one of the cache's.
+    /// Returns the file below `file` if that is a `CachedFile`, otherwise `file`.
     pub(super) fn below(file: &dyn File) -> &dyn File {
         match file.as_any().downcast_ref::<CachedFile>() {
             Some(file) => &*file.inner,
@@ -70,7 +70,7 @@ impl CachedFile {
         self.stream.lock().expect("no panic holds it")
     }
 
-    /// Tells what went wrong in writing behind, once.
+    /// Reports a write-back error, once.
     fn check(&self) -> Result<()> {
         let mut seen = self.seen.lock().expect("no panic holds it");
         self.cached.lock().errors.check(&mut seen)
@@ -91,7 +91,7 @@ impl CachedFile {
     /// Writes past the cache.
     fn write_below(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         let append = self.flags.contains(OpenFlags::APPEND);
-        // Who keeps what is written puts it in order, too.
+        // A client that caches writes orders them, too.
         let ordered = self.mode == Mode::Loose && !append;
         let exclusive = (!ordered).then(|| self.cached.exclusive(cx));
         let _exclusive = exclusive.transpose()?;
@@ -99,7 +99,7 @@ impl CachedFile {
         let len = data.len();
         let done = self.inner.write(cx, offset, data);
         if append {
-            // It is behind all that anybody here has seen.
+            // It is beyond all offsets that were seen here.
             self.cached
                 .overwritten(size.unwrap_or(0)..u64::MAX, |_| None);
             return done;
@@ -111,7 +111,7 @@ impl CachedFile {
         done
     }
 
-    /// Whether a read is for who is above alone: he reads ahead, and keeps what he reads.
+    /// Returns whether a read bypasses the cache, for a client that reads ahead and caches itself.
     fn is_for_above(&self, range: &Range<u64>) -> bool {
         if self.mode != Mode::Loose {
             return false;
@@ -121,7 +121,7 @@ impl CachedFile {
         stream.is_stream() || range.end - range.start >= BLOCK
     }
 
-    /// Has read ahead what is to come.
+    /// Starts the read-ahead that a read of `range` triggers.
     fn read_ahead(&self, cx: &Cx<'_>, range: &Range<u64>, size: u64) {
         if self.mode == Mode::Loose {
             return;
@@ -134,7 +134,8 @@ impl CachedFile {
         self.cached.read_ahead(&self.inner, cx, ahead);
     }
 
-    /// Whether what a read of `range` lacks comes with what is around it, not by blocks.
+    /// Returns whether data missing for a read of `range` is fetched with the pages around it, not
+    /// in whole blocks.
     fn is_random(&self, range: &Range<u64>) -> bool {
         self.mode == Mode::Loose || range.end - range.start < BLOCK && !self.stream().is_stream()
     }
@@ -162,10 +163,11 @@ impl File for CachedFile {
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
-        /// So often it may happen that what was read for it has to make room before it is seen.
+        /// The number of attempts, each of which fails if the fetched data is evicted before it is
+        /// used.
         const TRIES: usize = 4;
         let may = self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
-        // Offsets are signed wherever files are.
+        // Offsets are signed in all file systems.
         if !may || self.flags.contains(OpenFlags::DIRECT) || i64::try_from(offset).is_err() {
             return self.read_below(cx, offset, len, sink);
         }
@@ -176,7 +178,7 @@ impl File for CachedFile {
         let (mut read_ahead, mut tries) = (true, 0);
         while tries < TRIES {
             let size = match self.mode {
-                // Who is above knows it.
+                // The client above knows it.
                 Mode::Loose => u64::MAX,
                 Mode::ReadAhead | Mode::Mmap => self.cached.size(&*self.inner, cx)?,
             };
@@ -204,7 +206,7 @@ impl File for CachedFile {
                 self.table.make_room(2 * BLOCK);
                 let missing = missing.start..range.end;
                 match self.cached.fetch_around(&*self.inner, cx, missing, size)? {
-                    // It ends there.
+                    // The file ends there.
                     Fetched::UpTo(end) if end < range.end => break,
                     Fetched::UpTo(_) => {}
                     Fetched::ByOthers => tries = 0,
@@ -276,7 +278,7 @@ impl File for CachedFile {
     fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
         let _exclusive = self.cached.exclusive(cx)?;
         let done = self.inner.allocate(cx, how, offset, len);
-        // Some of them move all that is behind.
+        // Some of them shift all data after the range.
         self.cached.overwritten(offset..u64::MAX, |_| None);
         done
     }
@@ -318,7 +320,7 @@ impl File for CachedFile {
 
     forward! { wrapped: readdir lease }
 
-    /// What was written here is below first, and nothing is kept of what was read.
+    /// Dirty data is written first, and what was read is dropped.
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
         let backing = self.inner.backing(cx)?;
         let _exclusive = self.cached.exclusive(cx).ok()?;

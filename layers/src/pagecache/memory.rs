@@ -1,6 +1,8 @@
-//! The memory of all files together: how much there is, what goes first, how many blocks are to be written.
+//! The memory that all files share: its limit, the order of eviction, and the number of dirty
+//! blocks.
 //!
-//! Lock order: its own mutex, behind that of a file. Making room takes files' locks, one at a time and not under its own.
+//! Lock order: its own mutex, after that of a file. Eviction takes files' locks, one at a time and
+//! not under its own.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -14,54 +16,55 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 pub(super) struct Memory {
-    /// The most bytes, but for blocks that are being filled or written.
+    /// The maximum in bytes, excluding blocks that are being filled or written.
     capacity: u64,
-    /// How many blocks have bytes to be written.
+    /// The number of dirty blocks.
     dirty: AtomicUsize,
     inner: Mutex<Inner>,
-    /// Rung when a block is to be written no more.
+    /// Notified when a block is no longer dirty.
     less_dirty: Condvar,
 }
 
 #[derive(Default)]
 struct Inner {
     used: u64,
-    /// Bytes that were ever taken, which is what time is here.
+    /// Bytes ever taken: the clock for ages.
     taken: u64,
-    /// Memory of blocks that are gone.
+    /// Buffers of freed blocks.
     spare: Vec<Vec<u8>>,
-    /// What there is in the order in which it may go; some is gone already.
+    /// Entries in the order of eviction; some are gone already.
     queue: VecDeque<Entry>,
-    /// Pages that were handed out, which go before all else.
+    /// Pages that were handed out, evicted before all others.
     spent: VecDeque<Entry>,
-    /// Who waits for [`Memory::less_dirty`].
+    /// The number of waiters for [`Memory::less_dirty`].
     waiting: usize,
 }
 
-/// Something that may make room.
+/// A candidate for eviction.
 struct Entry {
     owner: Weak<Cached>,
     held: Held,
-    /// When it came, by [`Inner::taken`].
+    /// The value of [`Inner::taken`] when it was added.
     since: u64,
 }
 
-/// What of a file is in memory, by its number.
+/// A part of a file in memory, by its number.
 #[derive(Clone, Copy)]
 pub(super) enum Held {
     Block(u64),
-    /// A page that nobody has got yet.
+    /// A page that was not handed out yet.
     Page(u64),
     /// A page that was handed out.
     Spent(u64),
 }
 
 impl Memory {
-    /// What was not handed out is there until so many times the memory was taken, though there be pages that were: then it is of no
-    /// use. A file of four times the memory is read at random to its end meanwhile.
+    /// The age, in multiples of the capacity, up to which data is kept in preference to pages that
+    /// were handed out. Older data is useless: a random read of a file four times as large as the
+    /// memory is complete by then.
     const LIVES: u64 = 4;
 
-    /// Memory of blocks that are gone is kept for so many others.
+    /// The maximum number of buffers of freed blocks to keep for reuse.
     const SPARE: usize = 64;
 
     pub(super) fn new(bytes: usize) -> Arc<Memory> {
@@ -73,25 +76,27 @@ impl Memory {
         })
     }
 
-    /// With fewer blocks, what is read ahead would be gone before it is read.
+    /// The minimum number of blocks: with fewer, read-ahead data would be evicted before it is
+    /// read.
     const LEAST: u64 = 16;
 
-    /// Bytes that are in use.
+    /// Returns the bytes in use.
     pub(super) fn used(&self) -> u64 {
         self.inner().used
     }
 
-    /// Bytes in all.
+    /// Returns the capacity in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.capacity
     }
 
-    /// The most bytes that are to be written: half of all, so that there is something to make room of.
+    /// Returns the maximum of dirty bytes: half of the capacity, so that there is something to
+    /// evict.
     pub(super) fn most_dirty(&self) -> u64 {
         self.bytes() / 2
     }
 
-    /// Whether it is time to write, whatever is adjacent to what.
+    /// Returns whether it is time to write, even short runs.
     pub(super) fn is_full_of_dirt(&self) -> bool {
         self.dirty.load(Ordering::Relaxed) as u64 * BLOCK > self.most_dirty() / 2
     }
@@ -100,7 +105,7 @@ impl Memory {
         self.inner.lock().expect("no panic holds it")
     }
 
-    /// Memory for the block `number` of `owner`, with anything in it.
+    /// Takes memory for the block `number` of `owner`, with arbitrary contents.
     pub(super) fn take(&self, owner: &Weak<Cached>, number: u64) -> Vec<u8> {
         let mut inner = self.inner();
         inner.take(BLOCK, owner, Held::Block(number));
@@ -118,12 +123,12 @@ impl Memory {
         }
     }
 
-    /// The page `number` of `owner` takes memory.
+    /// Accounts memory for the page `number` of `owner`.
     pub(super) fn take_page(&self, owner: &Weak<Cached>, number: u64) {
         self.inner().take(PAGE, owner, Held::Page(number));
     }
 
-    /// The page `number` of `owner` was handed out: it may go.
+    /// Marks the page `number` of `owner` as handed out: it may be evicted first.
     pub(super) fn spent(&self, owner: &Weak<Cached>, number: u64) {
         let mut inner = self.inner();
         let entry = inner.entry(owner, Held::Spent(number));
@@ -146,13 +151,13 @@ impl Memory {
         }
     }
 
-    /// Whether `len` more bytes may be kept to be written.
+    /// Returns whether `len` more bytes may become dirty.
     pub(super) fn takes(&self, len: usize) -> bool {
         let dirty = self.dirty.load(Ordering::Relaxed) as u64 * BLOCK;
         dirty == 0 || dirty + len as u64 <= self.most_dirty()
     }
 
-    /// Waits until [`Memory::takes`] `len` more bytes.
+    /// Waits until [`Memory::takes`] accepts `len` more bytes.
     pub(super) fn wait_for_less_dirty(self: &Arc<Self>, cx: &Cx<'_>, len: usize) -> Result<()> {
         cx.call.wake_on_cancel(&Waker::from(self.clone()));
         let mut inner = self.inner();
@@ -165,24 +170,24 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes room for `bytes` more, of what nobody needs. Files that have lost something are handed to `emptied`. Must be called
-    /// without a file's lock.
+    /// Evicts unneeded data to make room for `bytes` more. Calls `emptied` with each file that has
+    /// lost something. Must be called without a file's lock.
     pub(super) fn make_room(&self, bytes: u64, emptied: impl Fn(&Arc<Cached>)) {
         let bytes = bytes + 2 * BLOCK;
-        // Twice as many as there are pages may be needed: one of those that were handed out has two.
+        // Twice the number of pages may be needed: each page that was handed out has two entries.
         let most = 3 * (self.capacity / PAGE) as usize;
         let (mut tries, mut again) = (0, true);
         loop {
             let mut inner = self.inner();
             let crowded = inner.used + bytes > self.capacity;
-            // Those that are gone already must not pile up.
+            // Entries that are gone must not pile up.
             if !crowded && inner.entries() <= most {
                 return;
             }
             if tries > inner.entries() {
                 match again {
                     true => (tries, again) = (0, false),
-                    // All that there is is needed: it becomes more for a while.
+                    // Everything is needed: the limit is exceeded for a while.
                     false => return,
                 }
             }
@@ -226,7 +231,8 @@ impl Inner {
         self.queue.len() + self.spent.len()
     }
 
-    /// What is to go next: what was handed out, unless something is there longer than `most`.
+    /// Returns the next candidate: a page that was handed out, unless something is older than
+    /// `most`.
     fn next(&mut self, most: u64) -> Option<Entry> {
         let oldest = self.queue.front();
         let old = oldest.is_some_and(|entry| self.taken - entry.since > most);
@@ -234,7 +240,7 @@ impl Inner {
         spent.or_else(|| self.queue.pop_front())
     }
 
-    /// Where more is that is gone already, if there is too much.
+    /// Returns the queue that probably has more stale entries.
     fn longer(&mut self) -> &mut VecDeque<Entry> {
         match self.spent.len() > self.queue.len() {
             true => &mut self.spent,
@@ -242,7 +248,7 @@ impl Inner {
         }
     }
 
-    /// It is needed still, as if it had come now (`anew`).
+    /// Puts back an entry that is still needed, as if it were new if `anew`.
     fn back(&mut self, mut entry: Entry, anew: bool) {
         if anew {
             entry.since = self.taken;
@@ -255,7 +261,7 @@ impl Inner {
     }
 }
 
-/// Whoever waits looks whether it was cancelled.
+/// Waiters check whether they were cancelled.
 impl Wake for Memory {
     fn wake(self: Arc<Self>) {
         let _inner = self.inner();

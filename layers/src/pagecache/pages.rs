@@ -1,6 +1,7 @@
-//! What the cache has of one file: blocks, which of their bytes are valid, and which are to be written.
+//! The cached contents of one file: blocks, their valid bytes and their dirty bytes.
 //!
-//! It knows nothing of the file's end, of who reads or of time. Lock order: none, the file's state guards it.
+//! Independent of the file's size, of callers and of time. Lock order: none, the file's state
+//! guards it.
 
 mod around;
 
@@ -14,33 +15,33 @@ use self::around::Around;
 use super::cached::Cached;
 use super::memory::{Held, Memory};
 
-/// Bytes of a block: the grain in which memory is had, and how much is read around a read at random.
+/// Bytes of a block: the unit of allocation, and of read-around.
 pub(super) const BLOCK: u64 = 64 << 10;
 
-/// Bytes of a page: the least that is read at a time.
+/// Bytes of a page: the minimum to read.
 pub(super) const PAGE: u64 = 4 << 10;
 
-/// Contents of one file, or some of them.
+/// The cached contents of one file.
 pub(super) struct Pages {
     memory: Arc<Memory>,
     owner: Weak<Cached>,
     blocks: BTreeMap<u64, Block>,
-    /// Which blocks have bytes to be written.
+    /// The numbers of blocks with dirty bytes.
     dirty: BTreeSet<u64>,
-    /// What is being written: not to be written by another message before that has come back.
+    /// Ranges being written: no other message may write them before the reply arrives.
     flights: Vec<Range<u64>>,
-    /// What is being read: what was written in between must still be here when it comes.
+    /// Ranges being read: data written meanwhile must still be here when the reply arrives.
     fetches: Vec<Range<u64>>,
-    /// What reads at random have brought, which is clean. What is in a block, too, is of the block.
+    /// Clean pages from random reads. Where a block has the same bytes, the block's are valid.
     around: Around,
 }
 
-/// Ranges are in bytes of the file.
+/// A block; its ranges are in bytes of the file.
 struct Block {
     data: Arc<Vec<u8>>,
     valid: Ranges,
     dirty: Ranges,
-    /// How often it was read from since it came.
+    /// The number of reads since it was loaded or spared.
     reads: u8,
     memory: Arc<Memory>,
 }
@@ -51,7 +52,7 @@ impl Drop for Block {
     }
 }
 
-/// Bytes that stay as they are, whatever becomes of the cache.
+/// Bytes that do not change, whatever happens to the cache.
 pub(super) struct Piece {
     data: Arc<Vec<u8>>,
     range: Range<usize>,
@@ -63,13 +64,13 @@ impl Piece {
     }
 }
 
-/// Bytes to be written by one message.
+/// Adjacent bytes to write in one message.
 pub(super) struct Run {
     pub(super) range: Range<u64>,
     pub(super) pieces: Vec<Piece>,
 }
 
-/// The parts of `range` that lie in one block each.
+/// Splits `range` into its parts in each block.
 fn split(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -81,7 +82,7 @@ fn split(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     })
 }
 
-/// Where a part of a block lies in its memory.
+/// Returns where a part of a block lies in its memory.
 fn within(part: &Range<u64>) -> Range<usize> {
     let begin = (part.start % BLOCK) as usize;
     begin..begin + (part.end - part.start) as usize
@@ -104,22 +105,22 @@ impl Pages {
         }
     }
 
-    /// Whether there is nothing of the file.
+    /// Returns whether nothing of the file is cached.
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.around.is_empty()
     }
 
-    /// Whether nothing is to be written, or being written.
+    /// Returns whether no data is dirty or being written.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty.is_empty() && self.flights.is_empty()
     }
 
-    /// Whether there are bytes to be written that no message has taken yet.
+    /// Returns whether there is dirty data that is not being written.
     pub(super) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Whether anything at or behind `at` is to be written or being written.
+    /// Returns whether any data after `at` is dirty or being written.
     pub(super) fn unwritten_from(&self, at: u64) -> bool {
         let last = self.dirty.last().and_then(|number| self.blocks.get(number));
         last.is_some_and(|block| block.dirty.next(at).is_some())
@@ -137,7 +138,7 @@ impl Pages {
         })
     }
 
-    /// Takes over what a program has written at `at`.
+    /// Stores data that a program writes at `at`.
     pub(super) fn write(&mut self, at: u64, data: &[u8]) {
         for (number, page) in self.around.take(&(at..at + data.len() as u64)) {
             self.fill(number * PAGE..(number + 1) * PAGE, Some(&page));
@@ -157,7 +158,7 @@ impl Pages {
         }
     }
 
-    /// Takes over what came from below for `at`, where nothing is yet: zeros without `data`.
+    /// Stores data that was read for `range` where none is valid yet; zeros if `data` is `None`.
     pub(super) fn fill(&mut self, range: Range<u64>, data: Option<&[u8]>) {
         let start = range.start;
         for (number, part) in split(range) {
@@ -176,7 +177,7 @@ impl Pages {
         }
     }
 
-    /// All of `range`, or the first part of it that is not here.
+    /// Returns all of `range`, or the first part of it that is missing.
     pub(super) fn get(&mut self, range: Range<u64>) -> Result<Vec<Piece>, Range<u64>> {
         let mut pieces = Vec::with_capacity(((range.end - range.start) / BLOCK) as usize + 2);
         for (number, part) in split(range.clone()) {
@@ -194,7 +195,8 @@ impl Pages {
         Ok(pieces)
     }
 
-    /// Where what is missing from `from` on ends, `to` at the latest: blocks of which nothing is here are taken together.
+    /// Returns where the missing data at `from` ends, at most `to`: adjacent missing parts are
+    /// combined.
     fn missing(&self, from: u64, to: u64) -> u64 {
         let mut end = from;
         for (number, part) in split(from..to) {
@@ -210,7 +212,7 @@ impl Pages {
         end
     }
 
-    /// `range`, as far as it is missing at its beginning and nobody reads it already; nothing if that is no byte.
+    /// Returns the first missing part of `range` that is not being read; empty if there is none.
     pub(super) fn wanted(&self, mut range: Range<u64>) -> Range<u64> {
         while range.start < range.end {
             let busy = self
@@ -240,12 +242,12 @@ impl Pages {
         range.start..self.missing(range.start, range.end)
     }
 
-    /// Whether somebody reads something of `range`.
+    /// Returns whether any part of `range` is being read.
     pub(super) fn is_fetched(&self, range: &Range<u64>) -> bool {
         self.fetches.iter().any(|fetch| overlap(fetch, range))
     }
 
-    /// Somebody reads `range` from below, until [`Pages::fetched`].
+    /// Marks `range` as being read, until [`Pages::fetched`].
     pub(super) fn fetch(&mut self, range: Range<u64>) {
         self.fetches.push(range);
     }
@@ -256,13 +258,14 @@ impl Pages {
         }
     }
 
-    /// How many separate stretches there are to be written in the block at `at`.
+    /// Returns the number of separate dirty runs in the block at `at`.
     pub(super) fn scattered(&self, at: u64) -> usize {
         let block = self.blocks.get(&(at / BLOCK));
         block.map_or(0, |block| block.dirty.count())
     }
 
-    /// The stretch to be written that has the byte `at`, up to `most` bytes before it and behind it.
+    /// Returns the dirty run that contains the byte `at`, limited to about `most` bytes on each
+    /// side.
     pub(super) fn stretch(&self, at: u64, most: u64) -> Option<Range<u64>> {
         let dirty = |number: u64| self.blocks.get(&number).map(|block| &block.dirty);
         let (first, last) = dirty(at / BLOCK)?
@@ -285,9 +288,9 @@ impl Pages {
         Some(start..end)
     }
 
-    /// Takes the next bytes to be written, at or behind `from` or else from the front: adjacent ones together, up to `most`,
-    /// ending at a multiple of it if they go on. None that are being written already. They are being written until
-    /// [`Pages::landed`].
+    /// Takes the next dirty run, at or after `from` or else from the start of the file: adjacent
+    /// bytes, at most `most`, up to a multiple of `most` if they extend beyond it. Bytes that are
+    /// being written already are skipped. The run counts as being written until [`Pages::landed`].
     pub(super) fn pick(&mut self, from: u64, most: u64) -> Option<Run> {
         let number = from / BLOCK;
         let busy = |at: u64| self.flights.iter().any(|flight| flight.contains(&at));
@@ -313,7 +316,8 @@ impl Pages {
         self.take(start..end)
     }
 
-    /// Takes the `most` bytes at `at`, if all of them are to be written and none is being written: as [`Pages::pick`].
+    /// Takes the `most` bytes at `at`, as [`Pages::pick`] does, if all are dirty and none is being
+    /// written.
     pub(super) fn pick_whole(&mut self, at: u64, most: u64) -> Option<Run> {
         let whole = at..at + most;
         let ready = self.stretch(at, most)?.end >= whole.end;
@@ -322,7 +326,7 @@ impl Pages {
         self.take(whole)
     }
 
-    /// Whether more than `bytes` may be to be written.
+    /// Returns whether more than `bytes` may be dirty.
     pub(super) fn has_more_than(&self, bytes: u64) -> bool {
         self.dirty.len() as u64 * BLOCK > bytes
     }
@@ -344,8 +348,8 @@ impl Pages {
         Some(Run { range, pieces })
     }
 
-    /// `run` is not being written any more. What of it was not is to be written again (`again`), or lost: not here any more,
-    /// unless it was written anew meanwhile.
+    /// Ends the write of `run`. The rest after `written` bytes becomes dirty again (`again`), or is
+    /// lost: invalid unless it was written again meanwhile.
     pub(super) fn landed(&mut self, run: &Range<u64>, written: u64, again: bool) {
         if let Some(at) = self.flights.iter().position(|flight| flight == run) {
             self.flights.swap_remove(at);
@@ -370,12 +374,12 @@ impl Pages {
         }
     }
 
-    /// Forgets everything from `size` on.
+    /// Drops everything from `size` on.
     pub(super) fn cut(&mut self, size: u64) {
         self.remove(size..u64::MAX);
     }
 
-    /// Forgets `range`, whether or not it is to be written.
+    /// Drops `range`, dirty or not.
     pub(super) fn remove(&mut self, range: Range<u64>) {
         self.around.take(&range);
         let numbers = range.start / BLOCK..range.end.div_ceil(BLOCK);
@@ -400,7 +404,7 @@ impl Pages {
         }
     }
 
-    /// Forgets all but what is to be written or being written.
+    /// Drops everything that is neither dirty nor being written.
     pub(super) fn forget_clean(&mut self) {
         self.around.forget();
         let flights = &self.flights;
@@ -416,13 +420,13 @@ impl Pages {
         });
     }
 
-    /// The file is opened anew.
+    /// Called for each open of the file.
     pub(super) fn opened(&mut self) {
         self.around.unsee();
     }
 
-    /// Makes room of something, unless somebody needs it, and says whether it is gone. A block that has been read from again is
-    /// given another round first (`again`).
+    /// Evicts an entry unless it is needed, and returns whether it is gone. A block that was read
+    /// repeatedly is spared once first if `again`.
     pub(super) fn evict(&mut self, held: Held, again: bool) -> bool {
         match held {
             Held::Block(number) => return self.evict_block(number, again),
@@ -449,7 +453,7 @@ impl Pages {
         true
     }
 
-    /// Whether it is here still.
+    /// Returns whether the entry is still cached.
     pub(super) fn has(&self, held: Held) -> bool {
         match held {
             Held::Block(number) => self.blocks.contains_key(&number),

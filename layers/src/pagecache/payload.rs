@@ -1,4 +1,4 @@
-//! The cache's ends of reads and writes of what is below.
+//! Sinks and payloads between the cache and the source.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -9,13 +9,14 @@ use vfs::{Fill, Patience, Result, Sink};
 use super::cached::Cached;
 use super::pages::Piece;
 
-/// Takes what comes from below into the cache, piece by piece as it comes, unless the file was changed since it was asked for.
+/// A sink that stores data in the cache as it arrives, unless the file was changed since the
+/// request.
 pub(super) struct Filling<'a> {
     file: &'a Cached,
     epoch: u64,
-    /// What has not come yet.
+    /// The range that has not arrived yet.
     rest: Range<u64>,
-    /// What a program has asked for of it, if it reads at random.
+    /// The range that a program requested, if it reads at random.
     asked: Option<Range<u64>>,
 }
 
@@ -64,7 +65,7 @@ impl Sink for Filling<'_> {
     }
 
     fn file(&mut self, fd: BorrowedFd<'_>, offset: u64, len: usize, _: Patience) -> Result<usize> {
-        /// At a time.
+        /// In bytes per read.
         const PART: usize = 128 << 10;
         let mut buffer = vec![0; PART.min(len)];
         let mut done = 0;
@@ -76,7 +77,7 @@ impl Sink for Filling<'_> {
                     self.bytes(&buffer[..read]);
                     done += read;
                 }
-                // What came before the error is good; the next read meets the error again.
+                // Data before the error is valid; the next read meets the error again.
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),
             }
@@ -84,13 +85,14 @@ impl Sink for Filling<'_> {
         Ok(done)
     }
 
-    /// Its memory moves while nobody holds the lock.
+    /// Refuses: the cache's memory may move while its lock is not held.
     fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
         None
     }
 }
 
-/// Pieces of the cache as one, put together in `buffer` unless there is one only: sources send what is in one piece from where it is.
+/// Returns the pieces as one payload, joined in `buffer` unless there is only one: a source sends a
+/// single piece without a copy.
 pub(super) fn together<'a>(pieces: &'a [Piece], buffer: &'a mut Vec<u8>) -> SlicePayload<'a> {
     if let [one] = pieces {
         return SlicePayload::new(one.bytes());

@@ -1,4 +1,4 @@
-//! Which files there are in a cache.
+//! The table of files in a cache.
 //!
 //! Lock order: its own mutex, before that of a file.
 
@@ -12,26 +12,28 @@ use super::core::Core;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Files that are open, or of which something is in the cache: no more than are open and there is memory of, and those whose errors
-/// nobody was told of, which are never forgotten: nothing is written behind while there are [`Table::UNTOLD`], so they become no more than
-/// that and what the memory had to be written.
+/// Files that are open or have data in the cache, a number bounded by the open files and the
+/// memory, and files with write-back errors that nobody was told about. The latter are never
+/// dropped; while there are [`Table::UNTOLD`] of them, writes are not delayed, so there are no more
+/// than that plus the files whose data was dirty then.
 pub(super) struct Table {
     pub(super) core: Arc<Core>,
     files: Mutex<Files>,
-    /// How many are untold, for those who do not have the lock.
+    /// The size of `Files::untold`, readable without the lock.
     untold: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Files {
     by_id: HashMap<NodeId, Arc<Cached>>,
-    /// Those that were left with errors that nobody was told of.
+    /// Closed files with unreported errors.
     untold: HashSet<NodeId>,
 }
 
 impl Table {
-    /// So many files may be left with errors that nobody was told of, which takes programs that close without asking, or write by memory
-    /// maps. From there on whoever writes waits for it, and is told at once.
+    /// The maximum number of closed files with unreported errors, left by programs that ignore the
+    /// result of close, or write through memory maps. Beyond it writes are synchronous and report
+    /// their errors at once.
     const UNTOLD: usize = 1024;
 
     pub(super) fn new(core: Arc<Core>) -> Arc<Table> {
@@ -50,12 +52,12 @@ impl Table {
         self.files().by_id.get(&id).cloned()
     }
 
-    /// A file that was opened; see [`Cached::opened`].
+    /// Adds an open of a file; see [`Cached::opened`].
     pub(super) fn open(&self, attr: &Attr, since: u64) -> Arc<Cached> {
         self.opened(attr.id, |file| file.opened(attr, since))
     }
 
-    /// A file that was opened, and nobody was asked what it is.
+    /// Adds an open of a file whose attributes were not read.
     pub(super) fn join(&self, id: NodeId) -> Arc<Cached> {
         self.opened(id, Cached::joined)
     }
@@ -64,15 +66,15 @@ impl Table {
         let mut files = self.files();
         let new = || Cached::new(self.core.clone(), id);
         let file = files.by_id.entry(id).or_insert_with(new).clone();
-        // Who has it open asks.
+        // The new open will be told the error.
         files.untold.remove(&id);
         self.count(&files);
-        // Before the table's lock is gone, lest somebody takes it for idle.
+        // Before the table's lock is released, lest the file count as idle.
         open(&file);
         file
     }
 
-    /// Forgets a file if there is no need of it any more.
+    /// Drops a file that is no longer needed.
     pub(super) fn leave(&self, file: &Arc<Cached>) {
         let mut files = self.files();
         let known = files.by_id.get(&file.id);
@@ -100,13 +102,13 @@ impl Table {
         }
     }
 
-    /// Whether there is room for more errors that nobody may ask for.
+    /// Returns whether writes may be delayed: whether there is room for more unreported errors.
     pub(super) fn writes_behind(&self) -> bool {
         self.untold.load(Ordering::Relaxed) < Table::UNTOLD
     }
 
-    /// Tells what was lost of files that nobody has open any more. Who opens them is told as well, unless there are too many to be
-    /// remembered for that.
+    /// Reports write-back errors of files that nobody has open. Later opens are told, too, unless
+    /// there are too many files to remember for that.
     pub(super) fn check(&self) -> Result<()> {
         let full = !self.writes_behind();
         let mut done = Ok(());
@@ -117,7 +119,7 @@ impl Table {
         done
     }
 
-    /// Room for `bytes` more.
+    /// Makes room for `bytes` more.
     pub(super) fn make_room(&self, bytes: u64) {
         self.core.memory.make_room(bytes, |file| self.leave(file));
     }
@@ -135,7 +137,7 @@ mod tests {
         vfs_testkit::script::plain_attr(id, vfs::Kind::File)
     }
 
-    /// One that was written, lost, and left without anybody asking.
+    /// Leaves a file with a write-back error that was not reported.
     fn left(table: &Table, id: NodeId) {
         let file = table.open(&attr(id), 0);
         file.lose();
@@ -154,7 +156,7 @@ mod tests {
         left(&table, most + 1);
         assert!(!table.writes_behind());
         assert_eq!(table.all().len(), Table::UNTOLD + 1);
-        // Who opens one is told, and then there is nothing to be known.
+        // The next open is told, and then the file need not be remembered.
         let opened = |id| {
             let file = table.open(&attr(id), 0);
             assert!(file.lock().errors.check(&mut 0).is_err());
@@ -165,7 +167,8 @@ mod tests {
         opened(1);
         opened(2);
         assert!(table.writes_behind());
-        // Whoever asks for all is told of all, which is enough only where there is no room for more.
+        // A sync is told about all files, which clears the errors only if there are too many to
+        // remember.
         assert!(table.check().is_err() && table.check().is_err());
         opened(3);
         left(&table, most + 2);

@@ -1,6 +1,6 @@
-//! Threads that read ahead and write behind.
+//! Threads for read-ahead and write-back.
 //!
-//! Lock order: their own mutex, behind all others; none is held while a job runs.
+//! Lock order: their own mutex, after all others; none is held while a job runs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,11 +13,11 @@ use super::cached::{Cached, Reserved};
 use crate::sync::thread::Builder;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// What there is to do.
+/// A task for a thread.
 pub(super) enum Job {
-    /// Write what a file has to be written.
+    /// Writes a file's dirty data.
     Write(Arc<Cached>),
-    /// Read a part of it, on behalf of whoever will want it.
+    /// Reads a range of a file on behalf of the caller.
     Read(Arc<Cached>, Arc<dyn File>, Caller, Reserved),
 }
 
@@ -33,16 +33,16 @@ struct Queue {
     threads: usize,
     idle: usize,
     closed: bool,
-    /// Files that have bytes to be written.
+    /// Files with dirty data.
     dirty: Vec<Weak<Cached>>,
 }
 
 impl Workers {
-    /// What was written is on its way after twice this at the latest: sooner than a local file system, which takes up to
-    /// 30 s, for it is a program here that can be killed.
+    /// The write-back interval: written data is sent after twice this at the latest. That is sooner
+    /// than in a local file system, which takes up to 30 s, since this program can be killed.
     const TICK: Duration = Duration::from_secs(2);
 
-    /// Up to `most` threads; one is there at once.
+    /// Creates up to `most` threads, one of them at once.
     pub(super) fn new(most: usize) -> io::Result<Arc<Workers>> {
         let workers = Arc::new(Workers {
             queue: Mutex::default(),
@@ -57,7 +57,7 @@ impl Workers {
         self.queue.lock().expect("no panic holds it")
     }
 
-    /// Has `job` done.
+    /// Queues `job`.
     pub(super) fn run(self: &Arc<Self>, job: Job) {
         let mut queue = self.queue();
         queue.jobs.push_back(job);
@@ -70,23 +70,23 @@ impl Workers {
         }
     }
 
-    /// `file` has bytes to be written: it is written in a while, if nobody asks for it before.
+    /// Adds `file`, which has dirty data, to those that are written after a while.
     pub(super) fn watch(&self, file: Weak<Cached>) {
         let mut queue = self.queue();
         queue.dirty.push(file);
         if queue.dirty.len() == 1 {
-            // Whoever sleeps for ever has to look at the time.
+            // A thread that waits without a timeout must start one.
             self.work.notify_one();
         }
     }
 
-    /// All files that have bytes to be written, and perhaps some more.
+    /// Returns all files with dirty data, and perhaps some more.
     pub(super) fn dirty(&self) -> Vec<Arc<Cached>> {
         let queue = self.queue();
         queue.dirty.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Nobody has work for them any more.
+    /// Ends the threads once the queue is empty.
     pub(super) fn close(&self) {
         self.queue().closed = true;
         self.work.notify_all();
@@ -106,7 +106,7 @@ impl Workers {
                 Job::Write(file) => file.write_behind(),
                 Job::Read(file, from, caller, reserved) => {
                     let call = Call::detached();
-                    // Whoever wants it reads it himself, and meets the error.
+                    // The caller that needs the data reads it again, and meets the error.
                     let _ = file.fill(&*from, &Cx::new(&caller, &call), reserved);
                 }
             }
@@ -145,7 +145,7 @@ impl Workers {
     }
 }
 
-/// What is due, and what is to be looked at again.
+/// Returns jobs for the files that are due, and the files to check again.
 fn sort(dirty: Vec<Weak<Cached>>) -> (Vec<Job>, Vec<Weak<Cached>>) {
     let (mut due, mut rest) = (Vec::new(), Vec::new());
     for file in dirty {

@@ -1,4 +1,4 @@
-//! Writing behind: when, what, and what becomes of it.
+//! Write-back: its triggers, the order of writes, and their results.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use super::super::workers::Job;
 use super::{Cached, Exclusive, State, Writer};
 
 impl Cached {
-    /// Takes over `put`, which a program has written at `range` by `file`. Answers whether it took all.
+    /// Stores data that a program writes at `range` through `file`, with `put`.
     pub(in crate::pagecache) fn write(
         &self,
         (file, cx): (&Arc<dyn File>, &Cx<'_>),
         range: Range<u64>,
         put: impl FnOnce(&mut Pages) -> Result<()>,
     ) -> Result<()> {
-        /// So many stretches in one block are as many messages: they are sent before there are more.
+        /// The maximum number of dirty runs in a block, each of which takes a message: more are
+        /// written first.
         const SCATTERED: usize = 64;
         let mut state = self.lock();
         while state.exclusive
@@ -59,13 +60,13 @@ impl Cached {
         Ok(())
     }
 
-    /// Has it written if there is a whole message now, or too much in all.
+    /// Starts write-back if a whole message is dirty now, or too much in all.
     fn look_for_messages(&self, state: &mut State, written: Range<u64>) {
         if self.core.memory.is_full_of_dirt() {
             self.hurry(state);
             return;
         }
-        // Looked for where a block is complete, not for each write.
+        // Checked when a block is complete, not after each write.
         let last = written.end - 1;
         if !written.end.is_multiple_of(BLOCK) && written.end - written.start < Cached::MESSAGE {
             return;
@@ -83,7 +84,7 @@ impl Cached {
         }
     }
 
-    /// Has all of it written.
+    /// Starts write-back of all dirty data.
     fn hurry(&self, state: &mut State) {
         if !std::mem::replace(&mut state.urgent, true) || state.writers == 0 {
             self.ask(state, self.core.depth);
@@ -99,7 +100,7 @@ impl Cached {
         }
     }
 
-    /// All of it is to be written soon.
+    /// Starts write-back of all dirty data, if there is any.
     pub(in crate::pagecache) fn send_soon(&self) {
         let mut state = self.lock();
         if state.pages.has_dirty() {
@@ -107,7 +108,7 @@ impl Cached {
         }
     }
 
-    /// Time has passed: whether it is to be written now; nothing if there is nothing to be written.
+    /// Called at each tick. Returns whether to start write-back, `None` if there is no dirty data.
     pub(in crate::pagecache) fn grows_old(&self) -> Option<bool> {
         let mut state = self.lock();
         if state.pages.is_clean() {
@@ -122,19 +123,20 @@ impl Cached {
         Some(due)
     }
 
-    /// A worker's part: writes as long as there is something to be written.
+    /// The job of a worker: writes until no more is due.
     pub(in crate::pagecache) fn write_behind(&self) {
         let call = Call::detached();
         loop {
             let Some((run, writer)) = self.next_run(&mut self.lock(), false) else {
                 return;
             };
-            // Its error is noted, and nothing cancels it.
+            // The error is recorded, and nothing cancels the call.
             let _ = self.send(run, &writer, &Cx::new(&writer.caller, &call));
         }
     }
 
-    /// What is to be written next: for whoever waits for it (`all`), or for a worker, which leaves if there is nothing.
+    /// Returns the next run to write: of all dirty data for a caller that waits (`all`), otherwise
+    /// for a worker, which ends on `None`.
     fn next_run(&self, state: &mut State, all: bool) -> Option<(Run, Arc<Writer>)> {
         let run = match all || state.urgent {
             true => state.pages.pick(state.hand, Cached::MESSAGE),
@@ -168,8 +170,8 @@ impl Cached {
         found
     }
 
-    /// Writes `run`. What the source does not take is lost and the error noted; if the call is cancelled (`EINTR`) it is to be
-    /// written again.
+    /// Writes `run`. Data that the source rejects is lost and the error recorded; if the call is
+    /// cancelled (`EINTR`), the data stays dirty.
     fn send(&self, run: Run, writer: &Writer, cx: &Cx<'_>) -> Result<()> {
         let Run { range, pieces } = run;
         let len = range.end - range.start;
@@ -191,7 +193,7 @@ impl Cached {
         if let Some(errno) = error {
             tracing::warn!("{len} bytes that were written behind are lost: {errno}");
             state.errors.note(errno);
-            // Whether it is as long as they made it is to be asked.
+            // The size may not be the one that these writes gave the file.
             state.size = None;
         }
         if state.pages.is_clean() {
@@ -206,7 +208,8 @@ impl Cached {
         }
     }
 
-    /// Waits until nothing is to be written. Errors of that are noted; `EINTR` if the call is cancelled.
+    /// Waits until there is no dirty data. Write errors are recorded. Returns `EINTR` if the call
+    /// is cancelled.
     pub(in crate::pagecache) fn clean(&self, cx: &Cx<'_>) -> Result<()> {
         if self.lock().pages.is_clean() {
             return Ok(());
@@ -221,7 +224,7 @@ impl Cached {
                 self.hurry(&mut state);
             }
             let Some((run, writer)) = self.next_run(&mut state, true) else {
-                // What is to be written behind something on its way is nobody's before that has come back.
+                // Data that is dirty again while it is in flight must wait for the reply.
                 drop(self.wait(state, cx)?);
                 continue;
             };
@@ -231,7 +234,7 @@ impl Cached {
         }
     }
 
-    /// Has everything written, and nothing more until the answer is dropped.
+    /// Writes all dirty data, and blocks writes until the guard is dropped.
     pub(in crate::pagecache) fn exclusive(&self, cx: &Cx<'_>) -> Result<Exclusive<'_>> {
         self.may_wait(cx)?;
         let mut state = self.lock();

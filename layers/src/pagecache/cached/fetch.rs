@@ -1,4 +1,4 @@
-//! Reading what is not here.
+//! Reading missing data from the source.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use super::super::workers::Job;
 use super::{Cached, Fetched, Reserved, State};
 
 impl Cached {
-    /// `range` of it, which is within its size, or what of it is to be read first.
+    /// Returns the data of `range`, which is within the file's size, or the first part that must be
+    /// read.
     pub(in crate::pagecache) fn get(
         &self,
         range: Range<u64>,
@@ -19,7 +20,8 @@ impl Cached {
         self.lock().pages.get(range)
     }
 
-    /// Reads by `file` what is not here of the beginning of `range`, or waits for whoever does.
+    /// Reads what is missing at the beginning of `range` through `file`, or waits for another
+    /// caller that reads it.
     pub(in crate::pagecache) fn fetch(
         &self,
         file: &dyn File,
@@ -43,8 +45,8 @@ impl Cached {
         Ok(Fetched::UpTo(end))
     }
 
-    /// Reads by `file` what is not here of `asked`, which is read at random in a file of `size` bytes, and what is worth it around it;
-    /// or waits for whoever does.
+    /// Reads what is missing of `asked`, a random read in a file of `size` bytes, and the pages
+    /// around it if that pays, through `file`; or waits for another caller that reads it.
     pub(in crate::pagecache) fn fetch_around(
         &self,
         file: &dyn File,
@@ -76,7 +78,8 @@ impl Cached {
         }
     }
 
-    /// Has workers read by `file` what is not here of `range` and nobody reads yet. Whoever wants it meanwhile waits for them.
+    /// Starts jobs that read the missing parts of `range` through `file`. Readers of these parts
+    /// wait for them.
     pub(in crate::pagecache) fn read_ahead(
         &self,
         file: &Arc<dyn File>,
@@ -98,7 +101,7 @@ impl Cached {
         }
     }
 
-    /// Reads by `file` what is reserved for that, and says up to where that was.
+    /// Reads a reserved range through `file`. Returns the offset up to which data was read.
     pub(in crate::pagecache) fn fill(
         &self,
         file: &dyn File,

@@ -1,8 +1,10 @@
-//! What reads at random have brought of a file: single pages, those that were asked for and those around them.
+//! Read-around: single pages of a file from random reads, those that were requested and those
+//! around them.
 //!
-//! A page that was handed out is the kernel's now, so it is the first to make room and is not brought along again before the file is
-//! opened anew; one that nobody asked for yet stays for those who will. It knows nothing of what is written: whoever writes to a page
-//! takes it away first. Lock order: none, the file's state guards it; memory's mutex behind that.
+//! The kernel caches a page that was handed out, so it is evicted first and is not fetched along
+//! again before the next open; a page that was not requested yet is kept. Writes are handled
+//! elsewhere: a writer takes the page away first. Lock order: none, the file's state guards it;
+//! memory's mutex after that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -12,16 +14,16 @@ use super::super::cached::Cached;
 use super::super::memory::Memory;
 use super::{BLOCK, PAGE, Pages, Piece, overlap, within};
 
-/// Pages of one file, by their numbers.
+/// The pages of one file, by number.
 pub(super) struct Around {
     memory: Arc<Memory>,
     owner: Weak<Cached>,
     pages: BTreeMap<u64, Page>,
-    /// Which pages of a block were handed out since the file was opened last, a bit each.
+    /// The pages of each block that were handed out since the last open, a bit each.
     seen: HashMap<u64, u16>,
-    /// What bringing pages along has earned: above 0 more than it cost.
+    /// The balance of read-around: positive if it gained more than it cost.
     worth: i32,
-    /// How often [`Around::pays`] was asked.
+    /// The number of calls of [`Around::pays`].
     asked: u32,
 }
 
@@ -31,14 +33,14 @@ struct Page {
     memory: Arc<Memory>,
 }
 
-/// What became of a page since it came.
+/// The state of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Since {
-    /// It came along with another, and nobody asked for it yet.
+    /// Fetched along with another, not requested yet.
     Along,
-    /// It came for somebody, who has not got it yet.
+    /// Requested, not handed out yet.
     Asked,
-    /// It was handed out.
+    /// Handed out.
     Spent,
 }
 
@@ -48,30 +50,33 @@ impl Drop for Page {
     }
 }
 
-/// Numbers of the pages that have bytes of `range`.
+/// Returns the numbers of the pages that overlap `range`.
 fn numbers(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE)
 }
 
-/// Where a page is in what is known of its block.
+/// Returns the number of a page's block, and its bit there.
 fn place(number: u64) -> (u64, u16) {
     let each = BLOCK / PAGE;
     (number / each, 1 << (number % each))
 }
 
 impl Around {
-    /// As many pages as one that was asked for pays. Of a server of this host one page takes 125 µs and 16 take 212 (9P, Unix socket,
-    /// cold): each that is asked for later saves 95, and 6 are what one costs, so one of 16 would pay. Twice that, for the memory is
-    /// good for something else, too. With a server further away a message is worth more.
+    /// The number of pages fetched along that one page used later pays for. From a server on this
+    /// host, one page takes 125 µs and 16 take 212 µs (9P, Unix socket, cold): each page used later
+    /// saves 95 µs, and each page fetched along costs 6 µs, so one of 16 would break even. This is
+    /// twice that, for the memory has other uses, too. With a more distant server a message costs
+    /// more.
     const EARNS: i32 = 8;
 
-    /// So much is remembered: some hundred messages that were of no use make up for any number that were.
+    /// The limit of the balance: some hundred useless messages offset any number of useful ones.
     const WORTH: i32 = 4096;
 
-    /// So often it is tried again whether it pays: the tries cost 2 % more than none.
+    /// The interval of trials while read-around does not pay: they cost 2 % more than none.
     const TRIES: u32 = 32;
 
-    /// Of so many blocks it is known what was handed out, which is 4 GiB of a file, in 1 MiB of memory; then all begins anew.
+    /// The maximum number of blocks in `seen`, which is 4 GiB of a file, in 1 MiB of memory; beyond
+    /// it all are dropped.
     const SEEN: usize = 1 << 16;
 
     pub(super) fn new(memory: Arc<Memory>, owner: Weak<Cached>) -> Around {
@@ -85,18 +90,18 @@ impl Around {
         }
     }
 
-    /// Whether there is no page.
+    /// Returns whether there is no page.
     pub(super) fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// Whether the page is here.
+    /// Returns whether the page is cached.
     pub(super) fn has(&self, number: u64) -> bool {
         self.pages.contains_key(&number)
     }
 
-    /// Whether a read at random is to bring along what is around it: as long as enough of that was asked for later. Tried again now
-    /// and then.
+    /// Returns whether a random read is to fetch the pages around it: as long as enough of them
+    /// were requested later. Otherwise it is tried again at intervals.
     pub(super) fn pays(&mut self) -> bool {
         self.asked = self.asked.wrapping_add(1);
         self.worth >= 0 || self.asked.is_multiple_of(Around::TRIES)
@@ -106,14 +111,14 @@ impl Around {
         self.worth = (self.worth + pages).clamp(-Around::WORTH, Around::WORTH);
     }
 
-    /// Whether the page is worth bringing along.
+    /// Returns whether the page is worth fetching along.
     pub(super) fn lacks(&self, number: u64) -> bool {
         let (block, bit) = place(number);
         let seen = self.seen.get(&block).is_some_and(|seen| seen & bit != 0);
         !seen && !self.has(number)
     }
 
-    /// Takes over a page that has come for somebody who asked for `asked`: zeros without `data`.
+    /// Stores a page that was fetched for a request of `asked`; zeros if `data` is `None`.
     pub(super) fn bring(&mut self, number: u64, data: Option<&[u8]>, asked: &Range<u64>) {
         let asked = overlap(asked, &(number * PAGE..(number + 1) * PAGE));
         let wanted = match asked {
@@ -133,7 +138,7 @@ impl Around {
         self.pages.insert(number, page);
     }
 
-    /// Hands out a page, if it is here.
+    /// Hands out a page if it is cached.
     pub(super) fn hand_out(&mut self, number: u64) -> Option<Arc<Vec<u8>>> {
         let page = self.pages.get_mut(&number)?;
         let data = page.data.clone();
@@ -153,7 +158,7 @@ impl Around {
         Some(data)
     }
 
-    /// Takes the pages away that have bytes of `range`, with what is in them.
+    /// Removes the pages that overlap `range`, and returns them.
     pub(super) fn take(&mut self, range: &Range<u64>) -> Vec<(u64, Arc<Vec<u8>>)> {
         let found: Vec<u64> = self
             .pages
@@ -167,24 +172,25 @@ impl Around {
         each.collect()
     }
 
-    /// Forgets everything: others have changed the file.
+    /// Drops everything: another client has changed the file.
     pub(super) fn forget(&mut self) {
         self.pages.clear();
         self.seen.clear();
     }
 
-    /// The file is opened anew: the kernel asks for everything again.
+    /// Forgets which pages were handed out: after an open, the kernel requests all pages again.
     pub(super) fn unsee(&mut self) {
         self.seen.clear();
     }
 
-    /// Whether a page is in memory as what it is held for: one that was handed out is so for that only.
+    /// Returns whether a page is cached in the state of an eviction entry: handed out (`spent`) or
+    /// not.
     pub(super) fn holds(&self, number: u64, spent: bool) -> bool {
         let page = self.pages.get(&number);
         page.is_some_and(|page| (page.state == Since::Spent) == spent)
     }
 
-    /// Makes room of a page.
+    /// Evicts a page.
     pub(super) fn evict(&mut self, number: u64) {
         let page = self.pages.remove(&number);
         if page.is_some_and(|page| page.state == Since::Along) {
@@ -194,7 +200,8 @@ impl Around {
 }
 
 impl Pages {
-    /// Adds `part` of a block that does not have all of it, or says what is missing of it or behind it, up to `end`.
+    /// Appends `part` of an incomplete block to `pieces`. Otherwise returns what is missing, in it
+    /// or after it, up to `end`.
     pub(super) fn get_by_pages(
         &mut self,
         part: Range<u64>,
@@ -237,8 +244,8 @@ impl Pages {
         Ok(())
     }
 
-    /// What to read for a read at random of `asked`, which is not all here, of a file of `size` bytes: what is worth it around it, or
-    /// the pages alone.
+    /// Returns the range to read for a random read of `asked`, part of which is missing, of a file
+    /// of `size` bytes: with the pages around it if that pays, otherwise alone.
     pub(in crate::pagecache) fn window(&mut self, asked: &Range<u64>, size: u64) -> Range<u64> {
         let pages = asked.start / PAGE..asked.end.div_ceil(PAGE);
         let grain = if self.around.pays() { BLOCK / PAGE } else { 1 };
@@ -259,8 +266,8 @@ impl Pages {
         first * PAGE..(last * PAGE).min(size)
     }
 
-    /// Takes over what came from below for `range`, because somebody asked for `asked` at random: zeros without `data`. Whole pages
-    /// become single ones.
+    /// Stores data that was read for `range` because of a random read of `asked`; zeros if `data`
+    /// is `None`. Whole pages are stored as single pages, the rest in blocks.
     pub(in crate::pagecache) fn bring(
         &mut self,
         range: Range<u64>,
