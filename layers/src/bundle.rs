@@ -1,27 +1,32 @@
-//! Several exports as one tree: each is a directory by its name, below a root that has nothing else.
+//! Several exports as one tree: each is a directory at its name, below a root without other
+//! entries.
 //!
-//! A name may have slashes: then there are directories of the bundle's own on the way. Those cannot be
-//! changed, and a member's place in them is busy, as a mount point is. Members are other file systems to one another
-//! and to these directories: devices differ, and nothing is moved or linked across (`EXDEV`).
+//! A name may contain slashes: the bundle then has directories of its own on the path. These cannot
+//! be changed, and a member's name in them is busy, as a mount point is. Members are separate file
+//! systems from each other and from these directories: their devices differ, and renames and links
+//! across them fail (`EXDEV`).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `bundle` | names, and what they make of a tree |
-//! | `dir` | the directories of the bundle's own |
+//! | `bundle` | names, and the tree built from them |
+//! | `dir` | the bundle's own directories |
 //! | `member` | the layer over each member |
-//! | `numbers` | what nodes are known by: stable across restarts |
+//! | `numbers` | numbers and handles of nodes: stable across restarts |
 //!
-//! A member is usually served by itself, too. So whatever locks the bundle's clients hold of its nodes the member
-//! holds for all of them together in the member's own [`LockTable`](vfs::lock::LockTable): to the bundle's table that one
-//! is the host, and another of its clients is an outsider.
+//! A member is usually served directly, too. Locks that the bundle's clients hold on its nodes are
+//! therefore held in the member's own [`LockTable`](vfs::lock::LockTable), for all of them
+//! together: to the bundle's table the member's table is the host, and the member's other clients
+//! are outsiders.
 //!
-//! Members may come and go ([`Bundle::change`]): what is known of those that stay stays. A directory of the bundle's own is looked up
-//! anew in each operation, and `ESTALE` once nothing is below it. Who reads one while its members change may miss a name, or see one twice.
-//! That a member's nodes end with it is for whoever made the member ([`crate::Gate`]).
+//! Members may be added and removed ([`Bundle::change`]); those that remain keep their state. The
+//! bundle's own directories are looked up in each operation, and return `ESTALE` once nothing is
+//! below them. A listing that runs during a change may miss a name, or return one twice. Revoking
+//! the nodes of a removed member is the task of the member's creator ([`crate::Gate`]).
 //!
-//! What it lacks on purpose: members within members.
+//! Deliberately absent: members within members.
 //!
-//! Lock order: none here; the bundle's lock table, then the member's. Members are changed one change at a time.
+//! Lock order: none here; the bundle's lock table, then the member's. Changes of members are
+//! serialized.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -51,14 +56,14 @@ pub struct Bundle {
     changing: Mutex<()>,
 }
 
-/// What is where now.
+/// The current tree.
 struct Places {
     tree: ArcSwap<Tree>,
-    /// All of the bundle's clients, as members know them.
+    /// The lock client id of the bundle in the members' lock tables.
     client: u64,
 }
 
-/// Names that make no tree: what was expected, and what came.
+/// The error of invalid names: the expected form, and the names found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadNames(String);
 
@@ -70,14 +75,14 @@ impl fmt::Display for BadNames {
 
 impl std::error::Error for BadNames {}
 
-/// Places, by the paths that members are named by.
+/// A tree built from the paths of its members.
 struct Tree {
-    /// The root is the first.
+    /// The root comes first.
     dirs: Vec<Directory>,
     members: Vec<Mounted>,
-    /// What has which number.
+    /// Places by their numbers.
     places: HashMap<NodeId, Place>,
-    /// When this began to be so.
+    /// The time of the last change of members.
     made: Time,
 }
 
@@ -85,11 +90,11 @@ struct Tree {
 struct Directory {
     number: NodeId,
     up: NodeId,
-    /// In the order of their names.
+    /// Sorted by name.
     children: Vec<(Box<[u8]>, Place)>,
 }
 
-/// A member behind its layer.
+/// A member with its layer over it.
 #[derive(Clone)]
 struct Mounted {
     numbers: Numbers,
@@ -97,7 +102,7 @@ struct Mounted {
     fs: Arc<dyn FileSystem>,
 }
 
-/// What is at a path: an index into [`Tree::dirs`] or [`Tree::members`].
+/// A position in the tree: an index into [`Tree::dirs`] or [`Tree::members`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Directory(usize),
@@ -105,8 +110,8 @@ enum Place {
 }
 
 impl Bundle {
-    /// The tree of `members`, each at its name; slashes around that do not count. `made` is what its own
-    /// directories have for times.
+    /// Creates the tree of `members`, each at its name, from which leading and trailing slashes are
+    /// removed. `made` is the time shown for its own directories.
     pub fn new(members: &[Arc<Export>], made: Time) -> std::result::Result<Arc<Bundle>, BadNames> {
         let places = Arc::new(Places {
             tree: ArcSwap::from_pointee(Plan::new().tree(Vec::new(), made)),
@@ -118,8 +123,8 @@ impl Bundle {
         Ok(Arc::new(bundle))
     }
 
-    /// Has `members` from now on, at the time `now`. An export that is there already, under its name, is left as it is. If it fails
-    /// all is as it was.
+    /// Replaces the members with `members`, at the time `now`. An export that is already a member,
+    /// under its name, is unaffected. On failure nothing changes.
     pub fn change(&self, members: &[Arc<Export>], now: Time) -> std::result::Result<(), BadNames> {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.places.tree.load_full();
@@ -127,7 +132,7 @@ impl Bundle {
             .iter()
             .map(|export| (export.name.trim_matches('/'), export))
             .collect();
-        // What is derived from all of them must not depend on the order that they came in.
+        // Numbers that depend on all names must not depend on the order of the exports.
         members.sort_by_key(|(path, _)| *path);
         let mut plan = Plan::new();
         let mut placed = Vec::with_capacity(members.len());
@@ -178,7 +183,7 @@ impl Places {
     }
 }
 
-/// A tree while names are put into it.
+/// A tree under construction.
 struct Plan {
     dirs: Vec<Directory>,
     places: HashMap<NodeId, Place>,
@@ -209,7 +214,7 @@ impl Plan {
         }
     }
 
-    /// Makes a place for the next member at `path`. Says which directory that is in, and its number.
+    /// Adds the next member at `path`. Returns the index of its directory, and its number.
     fn place(&mut self, path: &str) -> std::result::Result<(usize, NodeId), BadNames> {
         let bad = |why| BadNames(format!("expected names as srv/a, got '{path}': {why}"));
         let mut dir = 0;
@@ -277,7 +282,7 @@ impl FileSystem for Bundle {
         }
     }
 
-    /// Every member, whatever becomes of the others.
+    /// Syncs every member, even after errors of others.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         let mut done = Ok(());
         for member in &self.places.tree().members {
@@ -298,7 +303,7 @@ impl FileSystem for Bundle {
     }
 }
 
-/// What the directories of the bundle's own can do, or leaves to members.
+/// The capabilities of the bundle's own directories; the most capable value where members decide.
 const OWN: Capabilities = Capabilities {
     read_only: true,
     xattr: Level::Native,
@@ -316,7 +321,7 @@ const OWN: Capabilities = Capabilities {
     no_births: false,
 };
 
-/// What both can do. Something can be changed if either can.
+/// Returns the capabilities that both have. The result is read-only if both are.
 fn least(one: Capabilities, other: Capabilities) -> Capabilities {
     Capabilities {
         read_only: one.read_only && other.read_only,

@@ -1,4 +1,4 @@
-//! The directories of a bundle's own: owned by the super-user, open to everybody, changed by nobody.
+//! The bundle's own directories: owned by the super-user, readable for all, immutable.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use vfs::{
 use super::{Directory, Place, Places, Tree, numbers};
 use crate::existing;
 
-/// One of them, as a node or open.
+/// One of them, as a node or an open file.
 #[derive(Clone)]
 pub(super) struct Dir {
     places: Arc<Places>,
@@ -21,13 +21,13 @@ pub(super) struct Dir {
 }
 
 impl Dir {
-    /// The directory that has this number.
+    /// Returns the directory with this number.
     pub(super) fn node(places: &Arc<Places>, number: NodeId) -> Arc<dyn Node> {
         let places = places.clone();
         Arc::new(Dir { places, number })
     }
 
-    /// [`Dir::node`] with its attributes.
+    /// Returns [`Dir::node`] with its attributes.
     pub(super) fn entry(places: &Arc<Places>, number: NodeId) -> Result<Entry> {
         let places = places.clone();
         let dir = Dir { places, number };
@@ -37,7 +37,7 @@ impl Dir {
         })
     }
 
-    /// The tree as it is now, and where in it this is.
+    /// Returns the current tree, and this directory's index in it.
     fn now(&self) -> Result<Now> {
         let tree = self.places.tree();
         match tree.places.get(&self.number) {
@@ -57,7 +57,7 @@ impl Dir {
         }
     }
 
-    /// As a file system in memory would have them that nobody has touched since it was made.
+    /// Returns attributes as those of an untouched directory in memory.
     fn attributes(&self) -> Result<Attr> {
         let now = self.now()?;
         let made = now.tree.made;
@@ -77,7 +77,7 @@ impl Dir {
             mtime: made,
             ctime: made,
             btime: Some(made),
-            // Another time there may be other members.
+            // The change counter: after a restart the members may differ.
             change: (made.sec as u64)
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(made.nsec.into()),
@@ -86,7 +86,7 @@ impl Dir {
     }
 }
 
-/// A directory in the tree that is there while this is.
+/// A directory in a snapshot of the tree.
 struct Now {
     tree: Arc<Tree>,
     at: usize,
@@ -195,7 +195,7 @@ impl Node for Dir {
         Err(existing::refuse(self, cx, name, Errno::EROFS))
     }
 
-    /// Whatever is there is a mount point, or leads to one.
+    /// Every entry is a mount point, or leads to one.
     fn unlink(&self, _: &Cx<'_>, name: Name<'_>, _: bool) -> Result<()> {
         self.now()?.child(name)?;
         Err(Errno::EBUSY)
@@ -232,7 +232,7 @@ impl Node for Dir {
         Err(Errno::EROFS)
     }
 
-    /// Nobody outside has it.
+    /// Succeeds: the host has no such directory.
     fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }
@@ -263,8 +263,9 @@ impl File for Dir {
         Err(Errno::EBADF)
     }
 
-    /// A member's entry has the number of its place, as a mount point's has that of what is beneath. One that the caller
-    /// is not let into is not there; one that cannot be reached is, of no kind that could be told.
+    /// A member's entry has the number of its place, as a mount point's entry has that of the
+    /// directory beneath. A member that refuses the caller is omitted; one that is unreachable has
+    /// no kind.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
         let now = self.now()?;
         let children = now.this().children.iter().zip(1..);

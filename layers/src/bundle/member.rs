@@ -1,4 +1,4 @@
-//! The layer over a member: its nodes have the bundle's numbers, and its root has a directory above.
+//! The layer over a member: translates node numbers, and gives the root a parent directory.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -15,13 +15,13 @@ use crate::{Layer, Opened, WithAttr, forward};
 
 pub(super) struct Member {
     places: Weak<Places>,
-    /// The directory that it is in.
+    /// The directory that contains it.
     dir: NodeId,
     numbers: Numbers,
     export: Arc<Export>,
-    /// All of the bundle's clients, towards the member's other ones.
+    /// The lock owner that stands for all of the bundle's clients in the member's table.
     owner: Owner,
-    /// What the member calls its root, once that was asked for.
+    /// The number of the member's root, once known.
     root: OnceLock<NodeId>,
 }
 
@@ -56,7 +56,7 @@ impl Member {
         }
     }
 
-    /// Notes that a request is for this member.
+    /// Attributes a request to this member.
     fn note(&self, cx: &Cx<'_>) {
         cx.call.note_share(self.numbers.place);
     }
@@ -72,7 +72,7 @@ impl Member {
         run()
     }
 
-    /// Runs an operation of this member, and numbers its value.
+    /// Runs an operation of this member, and translates the number in its value.
     fn numbered<T: WithAttr>(
         &self,
         cx: &Cx<'_>,
@@ -88,7 +88,7 @@ impl Layer for Member {
         self.numbers.id(below)
     }
 
-    /// `ESTALE` once the bundle is gone.
+    /// Returns `ESTALE` once the bundle is gone.
     fn above(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Option<Entry>> {
         if inner.kind() != Kind::Directory || inner.id() != self.root_id(cx)? {
             return Ok(None);
@@ -97,13 +97,14 @@ impl Layer for Member {
         Dir::entry(&places, self.dir).map(Some)
     }
 
-    /// What [`super::Bundle`] takes off before it has the rest resolved.
+    /// Prefixes the member's handle with its place, which [`super::Bundle`] strips before it
+    /// resolves the rest.
     fn handle(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Handle> {
         self.note(cx);
         numbers::handle(self.numbers.place, inner.handle(cx)?.bytes())
     }
 
-    /// The member's own table is the host of the bundle's.
+    /// Sets the lock in the member's table, which is the host of the bundle's.
     fn host_lock(
         &self,
         inner: &dyn Node,

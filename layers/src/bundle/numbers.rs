@@ -1,58 +1,61 @@
-//! What nodes of a bundle are known by. All of it derives from names alone, so that it is the same after a
-//! restart, and with other members beside.
+//! Numbers and handles of a bundle's nodes. They are derived from names alone, so that they are the
+//! same after a restart, and with other members.
 //!
-//! - A place (a directory of the bundle's own, or where a member is) has a number of 48 bits, a hash of its path. Two
-//!   that share one are refused when the bundle is made.
-//! - A member's nodes are numbered as a source numbers those of several devices: numbers below 2^48 are kept, under 15
-//!   bits that derive from the place (the next free value, in the order of names, where two members would have the
-//!   same; so only then another member matters). Larger ones become a hash of 63 bits under the highest bit: of a million of them
-//!   some two share a number with a probability of 1 in 18 million. The hash has no secret, but it does not go backwards:
-//!   who chooses numbers at one member cannot make them another's without trying some 2^63.
+//! - A place (a directory of the bundle's own, or that of a member) has a number of 48 bits, a hash
+//!   of its path. Paths with the same hash are refused when the bundle is created.
+//! - A member's nodes are numbered as a source numbers those of several devices: numbers below 2^48
+//!   stay in the low bits, below a tag of 15 bits derived from the place (the next free value, in
+//!   the order of names, if two members would have the same one; only then does another member
+//!   matter). Larger numbers become a hash of 63 bits with the highest bit set: among a million of
+//!   them two collide with a probability of 1 in 18 million. The hash is not secret, but it is
+//!   one-way: a user who chooses numbers at one member needs about 2^63 attempts to match one of
+//!   another member.
 //! - A member's devices become hashes of place and device; 0 is the bundle's own.
-//! - A handle is the place's number in 8 bytes, and behind it the member's handle.
+//! - A handle is the place's number in 8 bytes, followed by the member's handle.
 
 use std::collections::HashSet;
 
 use vfs::sip::{self, Key};
 use vfs::{Attr, Errno, Handle, NodeId, Result};
 
-/// For hashes of bundles alone.
+/// The hash key of bundles, used for nothing else.
 const KEY: Key = *b"barge bundle    ";
 
-/// Bits of a number that a member's stay in.
+/// The low bits of a number, which hold a member's number.
 const BITS: u32 = 48;
 
-/// The number of the place at `path`. Never 0.
+/// Returns the number of the place at `path`. Never 0.
 pub(super) fn of_place(path: &[u8]) -> NodeId {
     (sip::hash(&KEY, path) >> (64 - BITS)).max(1)
 }
 
-/// The number of the place that a handle names, and the handle there.
+/// Splits a handle into the number of the place and the handle there.
 pub(super) fn parse(handle: &Handle) -> Option<(NodeId, Handle)> {
     let (number, rest) = handle.bytes().split_first_chunk()?;
     let rest = Handle::new(rest).expect("shorter than a handle");
     Some((NodeId::from_le_bytes(*number), rest))
 }
 
-/// The handle of `rest` at the place `number`. `EOPNOTSUPP` if that is too long.
+/// Returns the handle of `rest` at the place `number`. Returns `EOPNOTSUPP` if it would be too
+/// long.
 pub(super) fn handle(number: NodeId, rest: &[u8]) -> Result<Handle> {
     let bytes = [&number.to_le_bytes(), rest].concat();
     Handle::new(&bytes).map_err(|_| Errno::EOPNOTSUPP)
 }
 
-/// The numbers of a member.
+/// The translation of a member's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
-    /// Of its place.
+    /// The number of its place.
     pub(super) place: NodeId,
     tag: u16,
 }
 
 impl Numbers {
-    /// The most members: 15 bits that are not 0, which places have.
+    /// The maximum number of members: tags of 15 bits, without 0, which places have.
     pub(super) const MOST: u64 = 0x7fff;
 
-    /// Those of the member at `place`, where `tags` are taken; nothing if all are.
+    /// Creates that of the member at `place`, with a tag not in `tags`; `None` if all are taken.
     pub(super) fn new(place: NodeId, tags: &mut HashSet<u16>) -> Option<Numbers> {
         let mut tags_from =
             (0..Numbers::MOST).map(|probe| ((place + probe) % Numbers::MOST) as u16 + 1);
@@ -60,12 +63,12 @@ impl Numbers {
         Some(Numbers { place, tag })
     }
 
-    /// Which of the tags is taken.
+    /// Returns the tag.
     pub(super) fn tag(&self) -> u16 {
         self.tag
     }
 
-    /// The number of the node that the member calls `below`.
+    /// Returns the number of the node that the member numbers `below`.
     pub(super) fn id(&self, below: NodeId) -> NodeId {
         match below >> BITS {
             0 => u64::from(self.tag) << BITS | below,
@@ -73,7 +76,7 @@ impl Numbers {
         }
     }
 
-    /// Attributes of one of the member's nodes.
+    /// Translates the attributes of one of the member's nodes.
     pub(super) fn attr(&self, attr: Attr) -> Attr {
         Attr {
             id: self.id(attr.id),
@@ -113,7 +116,7 @@ mod tests {
                 assert_eq!(id, again.id(below));
             }
         }
-        // What has been handed out must not become another's with the next version.
+        // Numbers must remain the same in later versions, since clients may store them.
         let one = [of_place(b"a"), members[0].id(7), members[0].id(1 << 48)];
         let expected = [
             0x5f12_fed4_924f,

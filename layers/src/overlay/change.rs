@@ -1,5 +1,5 @@
-//! Making, linking and removing names. A name that may be hidden, or has to be, takes more than one step, and so its time; where nothing is
-//! below, whoever is above does it alone.
+//! Creating, linking and removing names. Where a whiteout may exist or is needed, the change takes
+//! several steps and may block; a directory without a lower one passes it to the upper directory.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::node::{OverlayNode, State};
 use super::{Found, ours};
 
 impl OverlayNode {
-    /// What it is above, if all that it has is there.
+    /// Returns the upper node, if there is no lower one.
     fn alone(&self) -> Option<Arc<dyn Node>> {
         match self.state() {
             State {
@@ -72,7 +72,7 @@ impl OverlayNode {
                 Ok(entry)
             };
             match self.add(cx, name, &create) {
-                // Somebody was faster.
+                // Another caller was faster.
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
                 entry => {
                     let file = made.take().ok_or(Errno::EIO);
@@ -139,7 +139,7 @@ impl OverlayNode {
         self.add(cx, name, &linked)
     }
 
-    /// Whether the caller may give this directory the name `name`, and nothing has it.
+    /// Checks that the caller may create `name` in this directory, and that it does not exist.
     fn may_add(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         self.check(cx, Access::EXEC)?;
         let _names = self.tree.reading(cx)?;
@@ -150,7 +150,7 @@ impl OverlayNode {
         }
     }
 
-    /// Has `make` give the directory `name`, over a whiteout if there is one.
+    /// Creates `name` in the directory with `make`, over a whiteout if there is one.
     fn add(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -176,10 +176,10 @@ impl OverlayNode {
         self.made(cx, made, name)
     }
 
-    /// Something was made above.
+    /// Returns the entry of a file created in the upper directory.
     fn made(self: &Arc<Self>, cx: &Cx<'_>, mut made: Entry, name: Name<'_>) -> Result<Entry> {
         self.touch();
-        // It may have been moved since.
+        // Its attributes may have changed with the rename.
         made.attr = made.node.attr(&ours(cx), Want::STAT)?;
         Ok(self.found_above(cx, made, name)?.entry())
     }
@@ -198,7 +198,7 @@ impl OverlayNode {
         self.may_remove(cx, name, dir)?;
         let upper = self.copy_up(cx, u64::MAX)?;
         let _names = self.tree.changing();
-        // Names may have changed before they were held.
+        // Checked again: names may have changed before they were locked.
         let Found { node, .. } = self.may_remove_found(cx, name, dir)?;
         let cx = &ours(cx);
         let is_below = self.below(cx, name)?.is_some();
@@ -213,7 +213,7 @@ impl OverlayNode {
         Ok(())
     }
 
-    /// Removes a directory above that has nothing but whiteouts.
+    /// Removes an upper directory that contains only whiteouts.
     fn take_apart(&self, cx: &Cx<'_>, upper: &dyn Node, name: Name<'_>) -> Result<()> {
         match upper.unlink(cx, name, true) {
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
@@ -232,7 +232,8 @@ impl OverlayNode {
         self.may_remove_found(cx, name, dir).map(drop)
     }
 
-    /// What has the name, if the caller may take it away: as a directory, or as anything else. The caller holds the names.
+    /// Returns the entry `name` if the caller may remove it, as a directory or as another file. The
+    /// caller holds the names.
     fn may_remove_found(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<Found> {
         let found = self.find(cx, name)?;
         self.may_take(cx, &found.attr)?;
@@ -245,7 +246,7 @@ impl OverlayNode {
         Ok(found)
     }
 
-    /// Whether the caller may take the name of something from this directory (`fs/namei.c`, may_delete).
+    /// Checks that the caller may remove an entry from this directory (`fs/namei.c`, may_delete).
     pub(super) fn may_take(&self, cx: &Cx<'_>, victim: &Attr) -> Result<()> {
         const STICKY: u32 = 0o1000;
         self.check(cx, Access::WRITE | Access::EXEC)?;
@@ -257,7 +258,7 @@ impl OverlayNode {
         }
     }
 
-    /// Whether the directory has no entries. The caller holds the names.
+    /// Returns whether the directory has no entries. The caller holds the names.
     pub(super) fn is_empty(&self, cx: &Cx<'_>) -> Result<bool> {
         let mut empty = true;
         let mut any = |_: DirEntry<'_>| {
@@ -268,7 +269,8 @@ impl OverlayNode {
         Ok(empty)
     }
 
-    /// Puts an empty directory, as `node` is, in the place of what `node` has above, which has whiteouts only.
+    /// Replaces the upper directory of `node`, which contains only whiteouts, with an empty one
+    /// that has the same attributes.
     pub(super) fn clear(&self, cx: &Cx<'_>, node: &OverlayNode, name: Name<'_>) -> Result<()> {
         let (Some(upper), Some(old)) = (self.upper(), node.upper()) else {
             return Ok(());

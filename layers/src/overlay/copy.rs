@@ -1,14 +1,14 @@
-//! Contents from one file to another, through memory: the two are of different trees.
+//! Copies of contents between files of different trees, through memory.
 
 use sys::payload::SliceSink;
 use vfs::{Cx, File, Result, SetAttr};
 
 use crate::whole;
 
-/// Bytes at a time.
+/// Bytes per read.
 const PART: usize = 1 << 20;
 
-/// Copies the first `len` bytes of `from` to the empty file `to`; holes stay holes.
+/// Copies the first `len` bytes of `from` to the empty file `to`, preserving holes.
 pub(super) fn contents(cx: &Cx<'_>, from: &dyn File, to: &dyn File, len: u64) -> Result<()> {
     let mut stretches = Vec::new();
     from.extents(cx, 0, len, &mut |extent| {
@@ -34,7 +34,7 @@ pub(super) fn contents(cx: &Cx<'_>, from: &dyn File, to: &dyn File, len: u64) ->
     to.setattr(cx, &whole).map(drop)
 }
 
-/// Copies `len` bytes, and says how many there were.
+/// Copies up to `len` bytes, and returns the number copied.
 pub(super) fn range(
     cx: &Cx<'_>,
     from: &dyn File,

@@ -1,4 +1,5 @@
-//! Copying up: what is changed below becomes a file above, which is made aside and put in its place by a rename.
+//! Copy-up: creates an upper copy of a lower file in `barge`, and moves it into place with a
+//! rename.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use super::ours;
 use super::scratch::Temporary;
 
 impl OverlayNode {
-    /// What it is above, where it is copied if it has to be, with the directories on the way; the first `keep` bytes of a file are
-    /// enough. Takes its time.
+    /// Returns the upper node, after copying up this node and its parents if necessary. Of a
+    /// regular file, only the first `keep` bytes are copied. May block.
     pub(super) fn copy_up(&self, cx: &Cx<'_>, keep: u64) -> Result<Arc<dyn Node>> {
         if let Some(upper) = self.upper() {
             return Ok(upper);
@@ -41,7 +42,7 @@ impl OverlayNode {
         upper
     }
 
-    /// The same, its directory being there.
+    /// Copies up this node, whose directory is in the upper tree.
     fn copy_one(&self, cx: &Cx<'_>, keep: u64) -> Result<Arc<dyn Node>> {
         let _copying = self.copying.lock().expect("no panic holds it");
         let state = self.state();
@@ -55,7 +56,7 @@ impl OverlayNode {
             let attr = lower.attr(cx, Want::STAT)?;
             let copy = self.copy_aside(cx, (&*lower, &attr), &temporary, keep)?;
             let origin = match self.kind {
-                // It is where the one below is, by its name.
+                // A directory is matched with the lower one by name.
                 Kind::Directory => None,
                 _ => origin_of(self, cx, &state).and_then(Result::ok),
             };
@@ -75,7 +76,7 @@ impl OverlayNode {
         made
     }
 
-    /// Makes a copy by the name `temporary`.
+    /// Creates a copy at the name `temporary`.
     fn copy_aside(
         &self,
         cx: &Cx<'_>,
@@ -93,7 +94,7 @@ impl OverlayNode {
                 let from = lower.open(cx, OpenFlags::READ)?;
                 copy::contents(cx, &*from, &*file, attr.size.min(keep))?;
                 dress(lower, attr, &*made.node, cx, &self.tree.marks)?;
-                // The name must not be there before what it names.
+                // The contents must be durable before the name.
                 file.fsync(cx, false)?;
                 return Ok(made.node);
             }
@@ -112,7 +113,8 @@ impl OverlayNode {
         Ok(made)
     }
 
-    /// Puts the copy where this node is, unless it has lost its name meanwhile: then the copy has none either.
+    /// Renames the copy to the node's name. If the name was removed meanwhile, the copy has none
+    /// either.
     fn take_place(&self, cx: &Cx<'_>, temporary: &Temporary, copy: &Arc<dyn Node>) -> Result<()> {
         let scratch = &self.tree.scratch;
         let _names = self.tree.changing();
@@ -128,12 +130,12 @@ impl OverlayNode {
             .dir
             .rename(cx, temporary.name(), &*parent, name, flags);
         put.map_err(|errno| match errno {
-            // Somebody else has put something there.
+            // Another file was put there.
             Errno::EEXIST => Errno::ESTALE,
             errno => errno,
         })?;
         place.parent.touch();
-        // Nobody has changed the directory.
+        // The copy-up must not show in the directory's times.
         parent.setattr(cx, &times(&before)).map(drop)
     }
 }
@@ -146,7 +148,7 @@ fn times(attr: &Attr) -> SetAttr {
     }
 }
 
-/// Gives `copy` the attributes of `lower`.
+/// Copies the attributes of `lower` to `copy`.
 fn dress(lower: &dyn Node, attr: &Attr, copy: &dyn Node, cx: &Cx<'_>, marks: &Marks) -> Result<()> {
     let owner = SetAttr {
         uid: Some(attr.uid),
@@ -162,7 +164,7 @@ fn dress(lower: &dyn Node, attr: &Attr, copy: &dyn Node, cx: &Cx<'_>, marks: &Ma
     for name in names.split(|&byte| byte == 0).filter(shown) {
         let value = lower.xattr(cx, name)?;
         match copy.set_xattr(cx, name, &value, XattrFlags::empty()) {
-            // Without these, others could do what they could not before.
+            // Without these, the copy could permit more than the original.
             Err(Errno::EOPNOTSUPP) if !acl::is_acl(name) && !name.starts_with(b"security.") => {}
             set => set?,
         }
@@ -177,7 +179,7 @@ fn dress(lower: &dyn Node, attr: &Attr, copy: &dyn Node, cx: &Cx<'_>, marks: &Ma
     copy.setattr(cx, &times(attr)).map(drop)
 }
 
-/// Has a new root above look like the one below.
+/// Copies the attributes of the lower root to a new upper root.
 pub(super) fn dress_root(
     below: &dyn Node,
     upper: &dyn Node,

@@ -14,11 +14,11 @@ use super::{copy, ours};
 pub(super) struct OverlayFile {
     node: Arc<OverlayNode>,
     flags: OpenFlags,
-    /// As it was opened.
+    /// The file at the open.
     file: Arc<dyn File>,
-    /// It was opened above.
+    /// Whether it was opened in the upper tree.
     is_above: bool,
-    /// The copy, once there is one and somebody asked.
+    /// The copy, opened for reading on the first use after a copy-up.
     copy: OnceLock<Arc<dyn File>>,
 }
 
@@ -38,7 +38,7 @@ impl OverlayFile {
         }
     }
 
-    /// What it is now: who opened it below sees the copy, if one was made since.
+    /// Returns the current file: that of the copy if the node was copied up after the open.
     fn now(&self, cx: &Cx<'_>) -> Result<&Arc<dyn File>> {
         if self.is_above {
             return Ok(&self.file);
@@ -49,7 +49,7 @@ impl OverlayFile {
         let Some(upper) = self.node.upper() else {
             return Ok(&self.file);
         };
-        // Whoever opened it was let do that. It can have been to read only.
+        // Permissions were checked at the open, which was for reading only.
         let copy = upper.open(&ours(cx), OpenFlags::READ)?;
         Ok(self.copy.get_or_init(|| copy))
     }
@@ -85,7 +85,7 @@ impl File for OverlayFile {
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
-        // The copy is open for reading, whatever this file is.
+        // A file opened above checks its own mode; the copy is always open for reading.
         match self.reads() || self.is_above {
             true => self.now(cx)?.read(cx, offset, len, sink),
             false => Err(Errno::EBADF),
@@ -149,7 +149,7 @@ impl File for OverlayFile {
         if self.node.upper().is_some() {
             return from.copy(cx, offset, &**to.now(cx)?, to_offset, len, how);
         }
-        // What is below is of another file system.
+        // The lower tree is another file system.
         if how == CopyHow::Clone {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -160,7 +160,7 @@ impl File for OverlayFile {
         copy::range(cx, &**from, offset, &*to.file, to_offset, len)
     }
 
-    /// Who changes a copy cannot be told of by the file that it was.
+    /// Refuses: a lease on the lower file would not be broken by a change of the copy.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }

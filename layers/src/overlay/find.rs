@@ -1,4 +1,4 @@
-//! What a name in a directory is: above, below, or both.
+//! Look-up of a name in a directory: in the upper tree, the lower tree, or both.
 
 use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, Weak};
@@ -10,20 +10,20 @@ use super::marks::is_whiteout;
 use super::node::{OverlayNode, Place, State};
 use super::{Found, Tree, ours};
 
-/// Numbers of what is above only have this bit, those of what is below do not.
+/// The bit set in the numbers of nodes that exist in the upper tree only, and in no others.
 const ABOVE: NodeId = 1 << 63;
 
-/// Of what is below, the numbers that were made of a place have this.
+/// The bit set in numbers of lower nodes that are hashes of a parent and a name.
 const MADE: NodeId = 1 << 62;
 
-/// What `upper` says of a name.
+/// The result of a look-up in an upper directory.
 pub(super) enum Above {
     Nothing,
     Whiteout,
     There(Entry),
 }
 
-/// The entry `name` of a directory's part in `upper`.
+/// Looks up `name` in the upper directory `upper`.
 pub(super) fn above(upper: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Above> {
     match upper.lookup(cx, name) {
         Ok(entry) if is_whiteout(&entry.attr) => Ok(Above::Whiteout),
@@ -34,7 +34,8 @@ pub(super) fn above(upper: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Abo
 }
 
 impl OverlayNode {
-    /// The child `name`, as the caller may find it. The caller holds the tree's names.
+    /// Returns the child `name`, checking the caller's permissions. The caller holds the tree's
+    /// names.
     pub(super) fn find(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>) -> Result<Found> {
         let State { upper, lower, .. } = self.state();
         let Some(upper) = upper else {
@@ -44,7 +45,7 @@ impl OverlayNode {
         match above(&*upper, cx, name)? {
             Above::Whiteout => Err(Errno::ENOENT),
             Above::There(entry) => self.found_above(cx, entry, name),
-            // The upper directory has let the caller search.
+            // The upper directory has checked search permission.
             Above::Nothing => match lower {
                 Some(lower) => self.found_below(lower.lookup(&ours(cx), name)?, name),
                 None => Err(Errno::ENOENT),
@@ -52,7 +53,7 @@ impl OverlayNode {
         }
     }
 
-    /// The entry `name` below this directory, if the directory is anywhere there.
+    /// Returns the entry `name` of the lower directory, if there is one.
     pub(super) fn below(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         let Some(lower) = self.state().lower else {
             return Ok(None);
@@ -73,12 +74,13 @@ impl OverlayNode {
             ..State::default()
         };
         let node = OverlayNode::enter(&self.tree, id, state);
-        // If it was copied meanwhile, its attributes are the copy's by and by.
+        // If it has been copied up meanwhile, later attributes are the copy's.
         let attr = node.shown(attr);
         Ok(Found { node, attr })
     }
 
-    /// A file's names below are files of their own, so their numbers are of the names; others' are of what they name.
+    /// Returns the number of a lower entry. Hard links are separate files here, so their numbers
+    /// are hashes of their names; others keep the number of their node.
     pub(super) fn id_below(&self, attr: &Attr, name: Name<'_>) -> NodeId {
         if attr.nlink > 1 && attr.kind != Kind::Directory || attr.id & ABOVE != 0 {
             let mut place = self.id.to_le_bytes().to_vec();
@@ -88,7 +90,7 @@ impl OverlayNode {
         attr.id
     }
 
-    /// What `entry`, from this directory's part in `upper`, is.
+    /// Returns the node of `entry`, found in this directory's upper part.
     pub(super) fn found_above(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -123,7 +125,7 @@ impl OverlayNode {
         Ok(Found { node, attr })
     }
 
-    /// What a directory is below that the kernel has renamed.
+    /// Follows a redirect to the lower directory, which the kernel sets on a rename.
     fn redirected(&self, cx: &Cx<'_>, path: &[u8]) -> Result<Option<Entry>> {
         let (mut node, path) = match path.strip_prefix(b"/") {
             Some(path) => (self.tree.lower.root(cx)?, path),
@@ -134,7 +136,7 @@ impl OverlayNode {
         };
         let mut found = None;
         for name in path.split(|&byte| byte == b'/') {
-            // Whatever is no path there leads nowhere.
+            // An invalid path leads nowhere.
             let Ok(name) = Name::new(name) else {
                 return Ok(None);
             };
@@ -157,7 +159,7 @@ impl OverlayNode {
         }
     }
 
-    /// The node of number `id`, of which `state` was found: the one that is known, or a new one.
+    /// Returns the node with number `id` and merges `state` into it, or creates it.
     pub(super) fn enter(tree: &Arc<Tree>, id: NodeId, state: State) -> Arc<OverlayNode> {
         let real = state.upper.as_ref().or(state.lower.as_ref());
         let kind = real.expect("something was found").kind();
@@ -165,7 +167,7 @@ impl OverlayNode {
         let slot = nodes.entry(id);
         if let Slot::Occupied(known) = &slot
             && let Some(node) = known.get().upgrade()
-            // The number of something that is gone may be another's.
+            // The number of a deleted file may have been reused.
             && node.kind == kind
         {
             drop(nodes);
@@ -177,7 +179,7 @@ impl OverlayNode {
         node
     }
 
-    /// Whoever is dropped is not known any more.
+    /// Removes a node that was dropped from the table.
     pub(super) fn leave(tree: &Tree, id: NodeId) {
         let mut nodes = tree.nodes();
         if nodes
@@ -193,7 +195,7 @@ pub(super) fn id_above(id: NodeId) -> NodeId {
     id | ABOVE
 }
 
-/// The node as it is known by its number, if it is in use.
+/// Returns the node with this number, if it is in use.
 pub(super) fn known(tree: &Tree, id: NodeId) -> Option<Arc<OverlayNode>> {
     tree.nodes().get(&id)?.upgrade()
 }

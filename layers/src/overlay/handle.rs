@@ -1,12 +1,14 @@
-//! Handles. What is above has the upper's, behind a byte; what is or was below has its own for good, which says where that is:
+//! Handles. An upper node has the upper file system's handle, after a byte; a node that is or was
+//! in the lower tree keeps a handle that tells its location there:
 //!
 //! ```text
 //! 1 | the upper's handle
-//! 2 | number u64 | the handle of the directory below that has it, or its own if it is a directory
+//! 2 | number u64 | the lower handle of its directory, or its own if it is a directory
 //! ```
 //!
-//! Who has one is shown what it stands for as long as this process knows it. Otherwise the second form is looked for by name, which each
-//! directory on the way is listed for: what was renamed since is stale then.
+//! A handle resolves to its node while this process has that node. Otherwise a handle of the second
+//! form is resolved by name, by listing each directory on the path: it is stale if something on it
+//! was renamed.
 
 use std::sync::Arc;
 
@@ -19,10 +21,11 @@ use super::ours;
 const ABOVE: u8 = 1;
 const BELOW: u8 = 2;
 
-/// How deep a directory may be to be looked for: a path has no more components (`PATH_MAX`).
+/// The maximum depth of a directory that can be resolved by name, the most components that fit in
+/// `PATH_MAX`.
 const DEPTH: usize = 2048;
 
-/// The second form.
+/// A handle of the second form.
 pub(super) struct Origin<'a> {
     pub(super) id: NodeId,
     directory: &'a [u8],
@@ -41,7 +44,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// [`Node::handle`].
+/// Implements [`Node::handle`].
 pub(super) fn of(node: &OverlayNode, cx: &Cx<'_>) -> Result<Handle> {
     let state = node.state();
     let bytes = match (origin_of(node, cx, &state), &state.upper) {
@@ -59,7 +62,7 @@ pub(super) fn of(node: &OverlayNode, cx: &Cx<'_>) -> Result<Handle> {
     }
 }
 
-/// The handle of what is or was below.
+/// Returns the handle of a node that is or was in the lower tree.
 pub(super) fn origin_of(node: &OverlayNode, cx: &Cx<'_>, state: &State) -> Option<Result<Vec<u8>>> {
     if let Some(origin) = &state.origin {
         return Some(Ok(origin.clone()));
@@ -67,7 +70,7 @@ pub(super) fn origin_of(node: &OverlayNode, cx: &Cx<'_>, state: &State) -> Optio
     let directory = match (&state.lower, &state.place) {
         (None, _) => return None,
         (Some(lower), _) if node.kind == Kind::Directory => lower.handle(&ours(cx)),
-        // A name was found in a directory that was there.
+        // A lower name was found in a lower directory.
         (Some(_), Some(place)) => match place.parent.state().lower {
             Some(parent) => parent.handle(&ours(cx)),
             None => return None,
@@ -82,7 +85,7 @@ pub(super) fn origin_of(node: &OverlayNode, cx: &Cx<'_>, state: &State) -> Optio
     }))
 }
 
-/// [`vfs::FileSystem::resolve`].
+/// Implements [`vfs::FileSystem::resolve`].
 pub(super) fn resolve(
     root: &Arc<OverlayNode>,
     cx: &Cx<'_>,
@@ -97,7 +100,7 @@ pub(super) fn resolve(
     }
     let origin = Origin::read(handle.bytes()).ok_or(Errno::ESTALE)?;
     let directory = Handle::new(origin.directory)?;
-    // Whoever made the number up knows no handle of the directory's.
+    // Checked first: a client that makes up the number does not have the directory's handle.
     let directory = tree.lower.resolve(&ours(cx), &directory)?;
     if let Some(node) = known(tree, origin.id) {
         return match of(&node, cx) {
@@ -151,7 +154,7 @@ fn above(root: &Arc<OverlayNode>, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<Ov
     }
 }
 
-/// The names that lead from `top` to `dir`, the last first.
+/// Returns the names on the path from `top` to `dir`, the last one first.
 fn path_of(top: &dyn Node, cx: &Cx<'_>, mut dir: Arc<dyn Node>) -> Result<Vec<Vec<u8>>> {
     let mut path = Vec::new();
     while dir.id() != top.id() {
@@ -178,7 +181,7 @@ fn descend(root: &Arc<OverlayNode>, cx: &Cx<'_>, path: &[Vec<u8>]) -> Result<Arc
     Ok(node)
 }
 
-/// The name of the entry that `is_it`, `ESTALE` if there is none.
+/// Returns the name of the entry for which `is_it` is true, `ESTALE` if there is none.
 fn name_where(
     dir: &dyn Node,
     cx: &Cx<'_>,

@@ -1,5 +1,6 @@
-//! Listings: what is above, and what is below and not hidden. Names stand in the order of a hash of theirs, which is their cookie: so a listing
-//! goes on where it was, whatever was copied, made and removed since.
+//! Directory listings: the upper entries, and the lower ones that are not hidden. Entries are
+//! sorted by a hash of their names, which is their cookie: a listing can be continued after copies,
+//! creations and removals.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,9 +16,9 @@ use super::ours;
 
 /// The entries of a directory.
 struct Listing {
-    /// By their cookies.
+    /// Sorted by cookie.
     entries: Vec<(u64, Item)>,
-    /// A place among those that are kept, and the bytes; none if it is not kept.
+    /// The quota charges for a slot in the cache and for the bytes; `None` if it is not cached.
     charges: Option<[Charge; 2]>,
 }
 
@@ -27,20 +28,20 @@ struct Item {
     kind: Kind,
 }
 
-/// Those that were asked for last: a client reads one in pieces, and several are read at once.
-/// Where there is no room for one more, those go that have not been read for longest: the client's
-/// own if it has its share, or anybody's.
+/// A cache of recent listings: a client reads a listing in pieces, and several are read at once. If
+/// it is full, the least recently used ones are evicted: the client's own if its share is used up,
+/// otherwise anybody's.
 pub(super) struct Listings {
-    /// The one read last in front.
+    /// The most recently used one is at the front.
     kept: Mutex<VecDeque<(Key, Arc<Listing>)>>,
     places: Arc<Quota>,
     bytes: Arc<Quota>,
 }
 
-/// How many are kept.
+/// The maximum number of cached listings.
 const KEPT: usize = 64;
 
-/// How many bytes they take.
+/// The maximum size of cached listings in bytes.
 const KEPT_BYTES: usize = 64 << 20;
 
 impl Default for Listings {
@@ -63,7 +64,7 @@ impl Listings {
         Some(listing)
     }
 
-    /// Keeps `listing` on `account` if there is room, or can be made.
+    /// Caches `listing`, charged to `account`, if there is room or room can be made.
     fn keep(&self, key: Key, mut listing: Listing, account: &Account) -> Arc<Listing> {
         let mut kept = self.kept();
         kept.retain(|((id, ..), _)| *id != key.0);
@@ -96,11 +97,12 @@ impl Listings {
     }
 }
 
-/// A directory as it was: its number, how often it was changed here, and what the host says of it.
+/// The state of a directory: its number, the count of changes made here, and the upper's change
+/// counter.
 type Key = (NodeId, u64, u64);
 
 impl OverlayNode {
-    /// [`vfs::File::readdir`].
+    /// Implements [`vfs::File::readdir`].
     pub(super) fn list(
         &self,
         cx: &Cx<'_>,
@@ -108,13 +110,13 @@ impl OverlayNode {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        // Half a listing would have left a trace.
+        // A partial listing would leave a trace.
         cx.may_wait()?;
         let _names = self.tree.reading(cx)?;
         self.list_held(cx, cookie, plus, sink)
     }
 
-    /// The same, the names being held.
+    /// Lists the directory; the caller holds the names.
     pub(super) fn list_held(
         &self,
         cx: &Cx<'_>,
@@ -166,7 +168,7 @@ impl OverlayNode {
         if let Some(upper) = &upper {
             for (name, entry) in entries(&**upper, cx)? {
                 if !is_whiteout(&entry.attr) {
-                    // Its number is what a look-up finds, for it may have been a file below.
+                    // The number that a look-up returns, for it may have been a lower file.
                     let this = self.this();
                     let found = this.found_above(cx, entry, Name::new(&name)?)?;
                     items.push((name.clone(), found.node.id, found.node.kind));
@@ -188,7 +190,7 @@ impl OverlayNode {
 
 impl Listing {
     fn new(items: Vec<(Box<[u8]>, NodeId, Kind)>) -> Listing {
-        /// Far from where protocols have cookies of their own, and from the sign.
+        /// Keeps cookies away from values that protocols reserve, and from the sign bit.
         const MASK: u64 = (1 << 61) - 1;
         let mut cookies: HashMap<u64, u64> = HashMap::new();
         let mut listed: Vec<_> = items
@@ -200,7 +202,8 @@ impl Listing {
             .collect();
         listed.sort_unstable_by(|(a, one), (b, other)| (a, &one.name).cmp(&(b, &other.name)));
         for (cookie, _) in &mut listed {
-            // Two names of one hash, of which there are hardly any; and none is 0.
+            // Makes cookies of names with the same hash distinct, which is rare, and all of them
+            // non-zero.
             let again = cookies.entry(*cookie).or_default();
             *again += 1;
             *cookie += *again;
@@ -212,19 +215,19 @@ impl Listing {
         }
     }
 
-    /// The bytes that it takes.
+    /// Returns its size in bytes.
     fn bytes(&self) -> usize {
         let names = self.entries.iter().map(|(_, item)| item.name.len());
         names.sum::<usize>() + self.entries.capacity() * size_of::<(u64, Item)>()
     }
 
-    /// The account that it is kept on.
+    /// Returns the account that it is charged to.
     fn account(&self) -> Option<&Account> {
         self.charges.as_ref().map(|[place, _]| place.account())
     }
 }
 
-/// All entries of a directory of either tree.
+/// Returns all entries of a directory of either tree.
 fn entries(dir: &dyn Node, cx: &Cx<'_>) -> Result<Vec<(Box<[u8]>, Entry)>> {
     let mut all: Vec<(Box<[u8]>, Option<Entry>)> = Vec::new();
     let mut take = |entry: DirEntry<'_>| {
@@ -253,7 +256,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A listing of about so many bytes.
+    /// Returns a listing of about `bytes` bytes.
     fn listing(bytes: usize) -> Listing {
         let item = |at: usize| (at.to_string().into_bytes().into(), at as NodeId, Kind::File);
         Listing::new((0..bytes / 48).map(item).collect())
@@ -272,7 +275,7 @@ mod tests {
         }
         assert!(listings.get((1, 0, 0)).is_some(), "another client's");
         assert!(listings.get((10, 0, 0)).is_none(), "the oldest");
-        // One that is too large is read, and not kept.
+        // A listing that is too large is returned, but not cached.
         listings.keep((50, 0, 0), listing(20 * MIB), &other);
         assert!(listings.get((50, 0, 0)).is_none());
         for node in 100..1000 {

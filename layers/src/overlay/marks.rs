@@ -1,21 +1,21 @@
-//! What is said of a file by extended attributes of it, and by what it is.
+//! The attributes and file types with which overlayfs marks files.
 
 use vfs::{Attr, Cx, Device, Errno, Kind, Node, Result, XattrFlags};
 
-/// Marks, by the namespace that can be written here: the super-user's as the kernel has it by itself, or users' as with its option
-/// `userxattr`.
+/// The namespace of the marks: `trusted.overlay.`, the kernel's default, or `user.overlay.`, as
+/// with its option `userxattr`, whichever can be written here.
 pub(super) struct Marks {
     prefix: &'static [u8],
 }
 
-/// What was found on something in `upper`.
+/// The marks of an upper file.
 #[derive(Default)]
 pub(super) struct Marked {
-    /// What is below by the same name has nothing to do with it.
+    /// It hides the lower directory of the same name.
     pub(super) opaque: bool,
-    /// By what name it is below: one in the same directory, or a path from the root.
+    /// Its name in the lower tree: a name in the same directory, or a path from the root.
     pub(super) redirect: Option<Vec<u8>>,
-    /// What it was below: a handle.
+    /// The handle of its lower origin.
     pub(super) origin: Option<Vec<u8>>,
 }
 
@@ -24,11 +24,11 @@ const PREFIXES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 const OPAQUE: &[u8] = b"opaque";
 const REDIRECT: &[u8] = b"redirect";
 const METACOPY: &[u8] = b"metacopy";
-/// Ours: the kernel passes over what it does not know.
+/// An extension of barge: the kernel ignores unknown marks.
 const ORIGIN: &[u8] = b"barge";
 
 impl Marks {
-    /// Those that can be written on `scratch`, which is of the same file system.
+    /// Determines which marks can be written to `scratch`, which is on the same file system.
     pub(super) fn find(scratch: &dyn Node, cx: &Cx<'_>) -> Result<Marks> {
         let works = |prefix: &[u8]| {
             let name = [prefix, OPAQUE].concat();
@@ -40,7 +40,7 @@ impl Marks {
         }
     }
 
-    /// Whether an attribute is nobody else's business.
+    /// Returns whether an attribute is a mark, and hidden.
     pub(super) fn is_ours(&self, name: &[u8]) -> bool {
         name.starts_with(self.prefix)
     }
@@ -49,11 +49,11 @@ impl Marks {
         [self.prefix, what].concat()
     }
 
-    /// What `node` is marked as. `EIO` for what cannot be shown: a copy of attributes whose contents are still below.
+    /// Reads the marks of `node`. Returns `EIO` for a metadata-only copy, which is not supported.
     pub(super) fn of(&self, node: &dyn Node, cx: &Cx<'_>) -> Result<Marked> {
         let mut marked = Marked::default();
         let names = match node.xattrs(cx) {
-            // Of this kind of file there are none.
+            // This kind of file has no attributes.
             Err(Errno::EOPNOTSUPP | Errno::EPERM | Errno::EACCES) => return Ok(marked),
             names => names?,
         };
@@ -76,7 +76,8 @@ impl Marks {
         dir.set_xattr(cx, &self.name(OPAQUE), b"y", XattrFlags::empty())
     }
 
-    /// Tells what `node` was below. What cannot be marked, as a symbolic link by users' attributes, is another file from then on.
+    /// Records the lower origin of `node`. A file that cannot be marked, as a symbolic link with
+    /// `user.` attributes, is a new file after the copy-up.
     pub(super) fn set_origin(&self, node: &dyn Node, cx: &Cx<'_>, origin: &[u8]) -> Result<()> {
         match node.set_xattr(cx, &self.name(ORIGIN), origin, XattrFlags::empty()) {
             Err(Errno::EPERM | Errno::EOPNOTSUPP) => Ok(()),
@@ -85,7 +86,7 @@ impl Marks {
     }
 }
 
-/// The device that a whiteout is.
+/// The device number of a whiteout.
 pub(super) const WHITEOUT: Device = Device { major: 0, minor: 0 };
 
 pub(super) fn is_whiteout(attr: &Attr) -> bool {

@@ -1,23 +1,29 @@
-//! A tree that nothing can be written to, with a directory over it that takes what is written: as Linux's overlayfs has it
-//! (Documentation/filesystems/overlayfs.rst), so that the kernel can mount the same two, and any other source works below.
+//! An overlay: a read-only lower tree with a directory for changes, in the format of Linux's
+//! overlayfs (Documentation/filesystems/overlayfs.rst), so that the kernel can mount the same two;
+//! the lower tree can be any source.
 //!
-//! The directory has three: `upper`, what differs from the tree below; `work`, which is the kernel's; and `barge`, where whatever takes more
-//! than one step is made, before one rename puts it into `upper`. So what a crash leaves is the old or the new; what lies in `barge` then is
-//! removed at the next start.
+//! The directory contains three: `upper`, the differences from the lower tree; `work`, which is the
+//! kernel's; and `barge`, where every change of several steps is prepared before one rename moves
+//! it into `upper`. A crash therefore leaves either the old or the new state, and remains in
+//! `barge` are removed at the next start.
 //!
-//! - A name in `upper` hides the one below. A character device 0:0 (whiteout) hides it and is nothing itself; a directory there and one below
-//!   are one, unless the upper is marked opaque.
-//! - What is changed below is copied up first, contents, attributes and all. Who has it open sees the copy from then on.
-//! - A directory that is below too is not renamed (`EXDEV`, on which mv(1) copies). Names of one file below are files of their own.
-//! - Who may do what is decided by what is on top: the host in `upper`, the tree below where nothing is over it. Copies are this program's.
-//! - Numbers and handles stay the same when something is copied up: the copy has a mark that tells what it was.
+//! - A name in `upper` hides the lower one. A character device 0:0 (whiteout) hides it without
+//!   replacing it; a directory in both trees is merged, unless the upper one is marked opaque.
+//! - A change of a lower file first copies it up, with contents and attributes. Files that are open
+//!   use the copy from then on.
+//! - A directory that exists in the lower tree cannot be renamed (`EXDEV`, after which mv(1)
+//!   copies). Hard links in the lower tree are separate files here.
+//! - The topmost tree checks permissions: the host for `upper`, the lower tree otherwise. This
+//!   program makes the copies as itself.
+//! - Numbers and handles do not change on copy-up: an attribute of the copy records its origin.
 //!
-//! What it lacks on purpose: several trees below, indexes, copies of attributes alone, locks and leases of the host, marks of
-//! whiteouts and directories' whereabouts by attributes that the kernel makes on request only (`metacopy`, which is refused; `redirect_dir`, which is
-//! followed).
+//! Deliberately absent: several lower trees, indexes, metadata-only copies (`metacopy` is refused),
+//! whiteouts stored as attributes, creation of redirects (an existing `redirect` is followed),
+//! locks and leases of the host.
 //!
-//! Lock order: a node's copying, from the root down; then names; then a node's state, the table of nodes or the listings, one at a time. Copying and names
-//! are held across calls to the trees; the rest are not.
+//! Lock order: a node's copying, from the root down; then names; then a node's state, the table of
+//! nodes or the listings, one at a time. Copying and names are held across calls to the trees; the
+//! rest are not.
 
 mod change;
 mod copy;
@@ -45,30 +51,32 @@ use self::marks::Marks;
 use self::node::OverlayNode;
 use self::scratch::Scratch;
 
-/// A tree below and what is over it, as one.
+/// A lower tree and the directory of its changes, as one tree.
 pub struct Overlay {
     tree: Arc<Tree>,
     root: Arc<OverlayNode>,
 }
 
-/// What all nodes share.
+/// The state that all nodes share.
 struct Tree {
     lower: Arc<dyn FileSystem>,
-    /// The directory's file system.
+    /// The file system of the directory for changes.
     over: Arc<dyn FileSystem>,
     scratch: Scratch,
     marks: Marks,
     nodes: Mutex<HashMap<NodeId, Weak<OverlayNode>>>,
-    /// Held to write while names change, and to read while they are looked up.
+    /// Write-locked while names change, read-locked during look-ups.
     names: RwLock<()>,
     listings: Listings,
 }
 
 impl Overlay {
-    /// `lower` below what `over`'s root has in `upper`; what it lacks is made. The caller sees to it that nobody else
-    /// changes it meanwhile, the kernel least of all.
+    /// Creates the overlay of `lower` and `upper` in the root of `over`; missing directories are
+    /// created. The caller ensures that nobody else changes `over` meanwhile, in particular not the
+    /// kernel.
     ///
-    /// `EOPNOTSUPP` if `over` has no extended attributes, which marks are; `ENOTDIR` if either is no directory.
+    /// Returns `EOPNOTSUPP` if `over` has no extended attributes, `ENOTDIR` if either root is not a
+    /// directory.
     pub fn new(lower: Arc<dyn FileSystem>, over: Arc<dyn FileSystem>) -> Result<Arc<Overlay>> {
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
@@ -99,10 +107,10 @@ impl Overlay {
     }
 }
 
-/// A directory of what is over the tree.
+/// A subdirectory of the directory for changes.
 struct Own {
     node: Arc<dyn Node>,
-    /// It was not there.
+    /// Whether it was created now.
     made: bool,
 }
 
@@ -126,7 +134,7 @@ impl Tree {
         self.nodes.lock().expect("no panic holds it")
     }
 
-    /// Names stay as they are while it is held.
+    /// Locks names against changes.
     fn reading(&self, cx: &Cx<'_>) -> Result<RwLockReadGuard<'_, ()>> {
         match self.names.try_read() {
             Ok(guard) => Ok(guard),
@@ -135,7 +143,7 @@ impl Tree {
         }
     }
 
-    /// Names change by who holds it only.
+    /// Locks names for a change.
     fn changing(&self) -> RwLockWriteGuard<'_, ()> {
         self.names.write().expect("no panic holds it")
     }
@@ -174,12 +182,12 @@ impl FileSystem for Overlay {
     }
 }
 
-/// The same request, as this program's own.
+/// Returns the context of the same request, with this program itself as the caller.
 fn ours<'a>(cx: &Cx<'a>) -> Cx<'a> {
     cx.on_behalf_of(&Caller::ROOT)
 }
 
-/// Something that was found, before anybody was told.
+/// The result of a look-up.
 struct Found {
     node: Arc<OverlayNode>,
     attr: vfs::Attr,

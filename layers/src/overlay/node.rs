@@ -1,4 +1,4 @@
-//! A node of both trees.
+//! A node of the overlay.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,26 +18,26 @@ pub(super) struct OverlayNode {
     pub(super) tree: Arc<Tree>,
     pub(super) id: NodeId,
     pub(super) kind: Kind,
-    /// It is above itself.
+    /// Whether it is the root, which is its own parent.
     root: bool,
     state: RwLock<State>,
-    /// Held while it is copied up.
+    /// Held during copy-up.
     pub(super) copying: Mutex<()>,
-    /// Counts changes of a directory's names that are made here.
+    /// Counts changes of a directory's names made here.
     epoch: AtomicU64,
     this: std::sync::Weak<OverlayNode>,
 }
 
-/// What a node is at the moment.
+/// The present parts of a node.
 #[derive(Clone, Default)]
 pub(super) struct State {
-    /// Once there, it stays.
+    /// The upper node. Once set, it remains.
     pub(super) upper: Option<Arc<dyn Node>>,
-    /// What was copied, or is one with the directory above.
+    /// The lower node: the origin of a copy, or the directory merged with the upper one.
     pub(super) lower: Option<Arc<dyn Node>>,
-    /// One of its names; nothing for the root, and for what has none any more.
+    /// One of its names; `None` for the root and for a file without names.
     pub(super) place: Option<Place>,
-    /// The handle that it had below.
+    /// Its handle as a lower node.
     pub(super) origin: Option<Vec<u8>>,
 }
 
@@ -101,19 +101,20 @@ impl OverlayNode {
         self.read().upper.clone()
     }
 
-    /// What is on top.
+    /// Returns the upper node, or the lower one if there is none.
     pub(super) fn real(&self) -> Result<Arc<dyn Node>> {
         let state = self.read();
         let real = state.upper.as_ref().or(state.lower.as_ref());
         real.cloned().ok_or(Errno::ESTALE)
     }
 
-    /// Changes what it is.
+    /// Changes the state.
     pub(super) fn becomes(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.write().expect("no panic holds it"));
     }
 
-    /// It was looked up: what is told then is as good as what is known, or better.
+    /// Merges the result of a look-up into the state: what was found is as accurate as before, or
+    /// more so.
     pub(super) fn is_found(&self, found: State) {
         self.becomes(|state| {
             state.place = found.place.or(state.place.take());
@@ -125,7 +126,7 @@ impl OverlayNode {
         });
     }
 
-    /// It lost the name `name` in `dir`.
+    /// Removes the name `name` in `dir`.
     pub(super) fn lost(&self, dir: &OverlayNode, name: Name<'_>) {
         self.becomes(|state| {
             let is_it = |place: &Place| place.parent.id == dir.id && *place.name == *name.bytes();
@@ -136,7 +137,7 @@ impl OverlayNode {
         dir.touch();
     }
 
-    /// Its names have changed.
+    /// Counts a change of its names.
     pub(super) fn touch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
@@ -145,30 +146,30 @@ impl OverlayNode {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Both trees have something of this directory.
+    /// Returns whether this is a directory in both trees.
     fn is_merged(&self) -> bool {
         let state = self.read();
         self.kind == Kind::Directory && state.upper.is_some() && state.lower.is_some()
     }
 
-    /// Attributes of what is on top as those of this node.
+    /// Converts attributes of the topmost node to those of this node.
     pub(super) fn shown(&self, mut attr: Attr) -> Attr {
         attr.id = self.id;
         attr.generation = 0;
         attr.device = 0;
         if self.is_merged() {
-            // Directories below are not counted: that would take a listing.
+            // Its subdirectories are not counted: that would take a listing.
             attr.nlink = 1;
         }
         let state = self.read();
-        // Below, nothing is ever removed.
+        // A lower name is never removed.
         if state.upper.is_none() && state.place.is_none() {
             attr.nlink = 0;
         }
         attr
     }
 
-    /// What the caller may do, as if everything could be changed.
+    /// Returns the caller's permissions, as if everything were writable.
     pub(super) fn allowed(&self, cx: &Cx<'_>) -> Result<Access> {
         let State { upper, lower, .. } = self.state();
         if let Some(upper) = upper {
@@ -184,7 +185,7 @@ impl OverlayNode {
         Ok(perm::allowed(&attr, acl.as_ref(), cx.caller))
     }
 
-    /// `EACCES` unless the caller may do all of `want`.
+    /// Returns `EACCES` unless the caller has all permissions in `want`.
     pub(super) fn check(&self, cx: &Cx<'_>, want: Access) -> Result<()> {
         match self.allowed(cx)?.contains(want) {
             true => Ok(()),
@@ -192,7 +193,8 @@ impl OverlayNode {
         }
     }
 
-    /// What is above, copied there if it has to be, for a change that the caller may make as far as can be told before.
+    /// Returns the upper node, after a copy-up if necessary. Before it, `may` checks permissions as
+    /// far as possible.
     fn above(&self, cx: &Cx<'_>, may: impl FnOnce(&Attr) -> Result<()>) -> Result<Arc<dyn Node>> {
         if let Some(upper) = self.upper() {
             return Ok(upper);
@@ -202,7 +204,8 @@ impl OverlayNode {
         self.copy_up(cx, u64::MAX)
     }
 
-    /// Whether `set` is the caller's to make, roughly: the copy decides, but is not made for nothing.
+    /// Returns whether the caller may probably make the change `set`. The upper tree decides after
+    /// the copy-up; this check avoids useless copies.
     pub(super) fn may_set(&self, cx: &Cx<'_>, set: &SetAttr, attr: &Attr) -> Result<()> {
         let exact = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
         let owners = set.changes_access() || exact(set.atime) || exact(set.mtime);
@@ -215,7 +218,7 @@ impl OverlayNode {
         }
     }
 
-    /// Attributes that are marks, and nobody's to see or set.
+    /// Refuses attributes that are marks of the overlay, which are invisible to callers.
     fn check_name(&self, name: &[u8]) -> Result<()> {
         match self.tree.marks.is_ours(name) {
             true => Err(Errno::EOPNOTSUPP),
@@ -223,7 +226,7 @@ impl OverlayNode {
         }
     }
 
-    /// Opens it as it is now, for a file of ours.
+    /// Opens the topmost node, after a copy-up if `flags` permit changes.
     pub(super) fn open_as(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<OverlayFile>> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
         if writes && self.kind == Kind::File && self.upper().is_none() {
@@ -261,7 +264,7 @@ impl OverlayNode {
     }
 }
 
-/// Nodes above go one after the other, however deep it is.
+/// Drops the chain of parents in a loop, to bound the recursion.
 impl Drop for OverlayNode {
     fn drop(&mut self) {
         let parent = |node: &mut OverlayNode| {
@@ -410,7 +413,8 @@ impl Node for OverlayNode {
         upper.remove_xattr(cx, name)
     }
 
-    /// Nobody outside sees them: what they are on may be below, or become a copy.
+    /// Succeeds: locks are not passed to the host, for the node may be a lower one, or become a
+    /// copy.
     fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Renaming. What is below goes up first; what is one with a directory below stays, for nothing below can move (`EXDEV`).
+//! Renames. The entries are copied up first; a directory merged with a lower one cannot be moved,
+//! for lower files cannot be (`EXDEV`).
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use super::find::{Above, above};
 use super::node::{OverlayNode, Place};
 use super::{Found, ours};
 
-/// An entry of a directory that takes part.
+/// A source or target of a rename.
 struct End<'a> {
     dir: &'a Arc<OverlayNode>,
     name: Name<'a>,
@@ -24,7 +25,8 @@ impl End<'_> {
         self.node().is_some_and(|node| node.kind == Kind::Directory)
     }
 
-    /// Looks again, with the names held: whether it is what it was, and above.
+    /// Looks up the entry again, with the names locked. Returns whether it is unchanged and its
+    /// directory is in the upper tree.
     fn stays(&self, cx: &Cx<'_>) -> Result<bool> {
         let now = match self.dir.find(cx, self.name) {
             Err(Errno::ENOENT) => None,
@@ -89,7 +91,7 @@ enum Same {
     No,
 }
 
-/// Whether it may be: by what can be told before the host is asked.
+/// Checks whether the rename is allowed, as far as possible before the host is asked.
 fn may(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, flags: RenameFlags) -> Result<Same> {
     let exchange = flags.contains(RenameFlags::EXCHANGE);
     let source = from.found.as_ref().ok_or(Errno::ENOENT)?;
@@ -98,7 +100,7 @@ fn may(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, flags: RenameFlags) -> Resul
         Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
         None if exchange => return Err(Errno::ENOENT),
         _ if is_within(onto.dir, &source.node) => return Err(Errno::EINVAL),
-        // What is above it has it.
+        // The target contains the source.
         Some(target) if is_within(from.dir, &target.node) => {
             return Err(match exchange {
                 true => Errno::EINVAL,
@@ -141,7 +143,7 @@ fn is_within(dir: &Arc<OverlayNode>, above: &OverlayNode) -> bool {
     false
 }
 
-/// Moves what is above by now. The caller holds the names.
+/// Renames the upper entries. The caller holds the names.
 fn move_above(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, exchange: bool) -> Result<()> {
     let ours = &ours(cx);
     let tree = &from.dir.tree;
@@ -168,14 +170,14 @@ fn move_above(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, exchange: bool) -> Re
         }
         let whiteout = matches!(above(&*to, ours, onto.name)?, Above::Whiteout);
         if whiteout && from.is_dir() {
-            // No directory replaces it.
+            // A directory cannot replace a whiteout.
             flags = RenameFlags::EXCHANGE;
             leaves_whiteout = !below_from;
         } else if below_from {
             flags = RenameFlags::WHITEOUT;
         }
     }
-    // The host decides as well.
+    // The host checks permissions, too.
     dir.rename(cx, from.name, &*to, onto.name, flags)?;
     if leaves_whiteout {
         dir.unlink(ours, from.name, false)?;

@@ -1,4 +1,4 @@
-//! `barge`: where things are made, and where they go to be taken apart.
+//! The directory `barge`, where changes are prepared and removed directories are deleted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use vfs::{
 
 use super::marks::WHITEOUT;
 
-/// How deep what a crash has left may be: nothing that is made here is deeper.
+/// The maximum depth of what a crash leaves here: no change needs more.
 const DEPTH: usize = 3;
 
 pub(super) struct Scratch {
@@ -18,7 +18,7 @@ pub(super) struct Scratch {
     next: AtomicU64,
 }
 
-/// A name in it.
+/// A temporary name.
 pub(super) struct Temporary(String);
 
 impl Temporary {
@@ -28,7 +28,7 @@ impl Temporary {
 }
 
 impl Scratch {
-    /// Empties it: nobody else uses it.
+    /// Opens the directory and empties it: it has no other users.
     pub(super) fn new(dir: Arc<dyn Node>, cx: &Cx<'_>) -> Result<Scratch> {
         empty(&*dir, cx, DEPTH)?;
         Ok(Scratch {
@@ -41,7 +41,7 @@ impl Scratch {
         Temporary(self.next.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Makes a whiteout of `name` in `upper`, in the place of `there` if there is something.
+    /// Creates a whiteout at `name` in `upper`, in place of an entry of the kind `there`, if any.
     pub(super) fn white_out(
         &self,
         cx: &Cx<'_>,
@@ -64,7 +64,8 @@ impl Scratch {
         put
     }
 
-    /// Removes what has a name here, if there is anything, with all that it has. What cannot be removed is at the next start.
+    /// Removes the entry with this temporary name, if any, with its contents. The next start
+    /// removes an entry that remains.
     pub(super) fn discard(&self, cx: &Cx<'_>, temporary: &Temporary) {
         let removed = match self.dir.lookup(cx, temporary.name()) {
             Ok(entry) => remove(&*self.dir, cx, temporary.name(), &entry, DEPTH),
@@ -77,8 +78,10 @@ impl Scratch {
         }
     }
 
-    /// Has `make` make something by a name that a whiteout has in `upper`, as if it were made there: in a directory that gives on what
-    /// `upper` does, where anybody may. Then it takes the whiteout's place, marked by `mark` before.
+    /// Creates an entry at `name` in `upper`, where a whiteout is. `make` creates it in a
+    /// world-writable temporary directory with the group and default ACL of `upper`, so that it
+    /// inherits the same attributes. Then `mark` marks it if it is a directory, and it replaces the
+    /// whiteout.
     pub(super) fn over_whiteout<T>(
         &self,
         cx: &Cx<'_>,
