@@ -1,5 +1,5 @@
-//! What layers cost: reads a cached 4 KiB page of a file through none and through five empty ones,
-//! and the same without the system call, where layers are all there is to measure.
+//! Measures the cost of layers: reads a cached page of 4 KiB through no layers and through five
+//! empty ones, and the same without the system call, which leaves only the cost of the layers.
 //!
 //! `cargo run --release -p barge-layers --example stack_cost`
 
@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 const READS: u32 = 400_000;
 const ROUNDS: usize = 9;
 
-/// Reads come from a host file, as hostdir's do; everything else from below.
+/// Reads from a host file, as hostdir does; forwards all other operations.
 struct Host(File);
 
 impl Layer for Host {
@@ -49,7 +49,7 @@ impl Layer for Host {
     }
 }
 
-/// A buffer that pages are read into, over and over, or not even read.
+/// A buffer into which pages are read repeatedly, or not at all.
 struct Buffer {
     page: [u8; PAGE],
     reads: bool,
@@ -124,7 +124,7 @@ fn open(fs: &Arc<dyn FileSystem>) -> Arc<dyn vfs::File> {
     file
 }
 
-/// Nanoseconds per read.
+/// Returns nanoseconds per read.
 fn measure(file: &dyn vfs::File, reads: bool) -> f64 {
     let call = Call::detached();
     let cx = Cx {

@@ -143,7 +143,7 @@ fn nothing_goes_from_one_member_to_another() {
     ok(a.rename("file", &a, "moved"));
 }
 
-/// Two members of one kind have the same numbers by themselves.
+/// The numbers of two members of one kind are equal below the bundle.
 #[test]
 fn numbers_and_devices_are_each_members_own() {
     let [a, b] = ["a", "b"].map(member);
@@ -169,7 +169,7 @@ fn numbers_and_devices_are_each_members_own() {
     }
 }
 
-/// Numbers and handles outlive the program, and do not hang on who else is there.
+/// Numbers and handles survive a restart, and do not depend on the other members.
 #[test]
 fn another_bundle_of_the_same_members_knows_them_again() {
     let [a, b, c] = ["a", "b", "srv/c"].map(member);
@@ -186,7 +186,7 @@ fn another_bundle_of_the_same_members_knows_them_again() {
     assert_eq!(ok(root(&other).lookup("srv")).id(), srv.id());
     let of_b = ok(ok(top.lookup("b")).handle());
     refused(resolve(&other, &of_b), Errno::ESTALE);
-    // Not what another bundle has at the place, nor more than there is.
+    // Refused: a handle that is too long, and one of another bundle's node at the same place.
     let root_handle = ok(top.handle());
     let longer = [root_handle.bytes(), b"x"].concat();
     refused(resolve(&one, &ok(Handle::new(&longer))), Errno::ESTALE);
@@ -205,7 +205,7 @@ fn a_member_is_wrapped_and_so_is_the_bundle() {
     refused(inside.file("file", b""), Errno::EROFS);
     assert_eq!(ok(inside.parent()).id(), root.id());
     refused(ok(inside.parent()).set(SetAttr::default()), Errno::EROFS);
-    // A bundle is an export as any other.
+    // A bundle can be a member of another one.
     let inner = Arc::new(Export::new("inner", fs));
     let outer = bundle(&[&inner, &a]);
     let inside = ok(ok(self::root(&outer).lookup("inner")).lookup("b"));
@@ -281,7 +281,7 @@ fn lock(client: u64, space: Space, kind: LockKind, start: u64, end: u64) -> Lock
     }
 }
 
-/// One who locks in the bundle and one who locks at the member alone.
+/// A client that locks through the bundle, and one that locks through the member.
 struct Two {
     bundle: Export,
     member: Arc<Export>,
@@ -305,7 +305,7 @@ impl Two {
         }
     }
 
-    /// The bundle's is the first.
+    /// Returns the bundle's for 0, the member's for 1.
     fn at(&self, which: usize) -> (&Export, &Seen) {
         [(&self.bundle, &self.inside), (&*self.member, &self.direct)][which]
     }
@@ -363,7 +363,7 @@ fn locks_in_the_bundle_and_at_the_member_see_each_other() {
         two.release(other);
         assert!(two.bundle.locks.is_empty() && two.member.locks.is_empty());
     }
-    // Who holds a lock at the member is told in the bundle.
+    // The bundle reports the holder of a lock at the member.
     ok(two.take(1, Exclusive, 0, 0));
     assert_eq!(
         two.holder(0, Shared, 0, 9).map(|held| held.owner.pid),
@@ -379,7 +379,7 @@ fn clients_of_the_bundle_are_one_to_the_member() {
     ok(two.take(0, Shared, 0, 9));
     ok(two.take_as(0, third, false));
     two.release(0);
-    // The other of the two still holds it.
+    // The other client of the bundle still holds it.
     refused(two.take(1, Exclusive, 0, 0), Errno::EAGAIN);
     refused(two.take(0, Exclusive, 0, 0), Errno::EAGAIN);
 }
@@ -444,7 +444,7 @@ fn members_come_and_go_and_those_that_stay_are_left_as_they_are() {
     assert_eq!(ok(open.read(0, 9)), b"data");
     assert_eq!(ok(ok(top.lookup("a")).names()), [b"file".to_vec()]);
     assert_eq!(resolve(&fs, &ok(of_b.handle())), Err(Errno::ESTALE));
-    // The directory above what is gone is still there.
+    // The parent of a removed member's root still exists.
     assert_eq!(ok(of_b.parent()).id(), srv.id());
 
     bundle

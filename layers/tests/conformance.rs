@@ -1,4 +1,4 @@
-//! The shared suite over each layer, over a tree in memory; and over a member of a bundle.
+//! The shared suite over each layer, on a tree in memory; and on a member of a bundle.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn over(layer: impl Layer) -> Subject {
     Subject::new(stack(Memory::new(clock()), layer), Profile::posix())
 }
 
-/// Operations done below as they are.
+/// A layer that passes everything on.
 mod empty {
     use super::*;
 
@@ -36,7 +36,7 @@ mod empty {
     vfs_testkit::conformance!(subject);
 }
 
-/// Everyone but the super-user is somebody else on the host.
+/// All ids except that of the super-user are mapped.
 mod idmap {
     use super::*;
 
@@ -67,7 +67,7 @@ mod squash_none {
     vfs_testkit::conformance!(subject);
 }
 
-/// Everyone is nobody, who owns the root.
+/// All users are the anonymous user, who owns the root.
 mod squash_all {
     use super::*;
 
@@ -89,7 +89,7 @@ mod squash_all {
     vfs_testkit::conformance!(subject);
 }
 
-/// Attributes of the super-user are kept as those of users.
+/// Attributes of the super-user are stored as `user.` attributes.
 mod xattrmap {
     use super::*;
 
@@ -144,7 +144,8 @@ mod clients {
     vfs_testkit::conformance!(subject);
 }
 
-/// Over `fs`, with little memory, so that blocks come and go. Who reads what was read before moves no atime.
+/// Stacks a page cache over `fs`, small enough for evictions. Reads from the cache do not change
+/// atime.
 fn cached(fs: Arc<dyn FileSystem>, mode: Mode, profile: Profile) -> Subject {
     let options = pagecache::Options {
         mode,
@@ -189,14 +190,14 @@ mod pagecache_mmap {
     vfs_testkit::conformance!(subject);
 }
 
-/// Over `fs`, with room for little in `dir`. What is read from a copy moves no atime.
+/// Stacks a small disk cache in `dir` over `fs`. Reads from a copy do not change atime.
 fn kept(fs: Arc<dyn FileSystem>, dir: Arc<dyn FileSystem>, profile: Profile) -> Subject {
     let options = kept::Options {
         dir,
         size: 4 << 20,
         source: [1; 32],
         process: 1,
-        // Nothing is too new to be kept.
+        // No change is too recent to be cached.
         now: Arc::new(|| Duration::from_secs(1 << 40)),
     };
     let kept = Kept::new(options).expect("threads");
@@ -232,7 +233,7 @@ mod kept_hostdir {
     vfs_testkit::conformance!(subject);
 }
 
-/// Below a page cache, as a mount has it.
+/// Below a page cache, as in a mount.
 mod kept_and_pagecache {
     use super::*;
 
@@ -245,7 +246,7 @@ mod kept_and_pagecache {
     vfs_testkit::conformance!(subject);
 }
 
-/// Terms that let everybody in as who he is.
+/// Terms that admit all clients without squashing.
 mod gate {
     use super::*;
 
@@ -260,7 +261,7 @@ mod gate {
     vfs_testkit::conformance!(subject);
 }
 
-/// Half of all operations would block when they may not.
+/// Half of all operations would block if the patience is not full.
 mod fault {
     use super::*;
 
@@ -273,11 +274,11 @@ mod fault {
     vfs_testkit::conformance!(subject);
 }
 
-/// A bundle as seen from one of its members.
+/// The file system of a bundle, with one of its members as the root.
 struct Inside(Arc<Bundle>);
 
 impl Inside {
-    /// `fs` is the member, with another beside.
+    /// Creates a bundle of `fs` and another member.
     fn of(fs: Arc<dyn FileSystem>) -> Arc<Inside> {
         let members = [
             Export::new("srv/member", fs),
@@ -331,7 +332,7 @@ mod bundled_memory {
     vfs_testkit::conformance!(subject);
 }
 
-/// As this process, on the host's memory: a directory there, and what to expect of it.
+/// Returns a host directory in /dev/shm, served as this process, and its profile.
 fn host_directory() -> (tempfile::TempDir, Arc<dyn FileSystem>, Profile) {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let options = hostdir::Options {
@@ -380,7 +381,7 @@ mod bundled_hostdir {
     vfs_testkit::conformance!(subject);
 }
 
-/// With nothing below, over memory and over the host's: what is below, and what becomes of it, has tests of its own.
+/// Returns an overlay of an empty tree: changes of lower files have tests of their own.
 fn over_nothing(over: Arc<dyn FileSystem>, profile: Profile) -> Subject {
     let overlay = layers::Overlay::new(Memory::new(clock()), over).expect("an overlay");
     let mut skip = profile.skip;
@@ -389,7 +390,7 @@ fn over_nothing(over: Arc<dyn FileSystem>, profile: Profile) -> Subject {
         "whiteouts are what an overlay is made of: none can be made in one, nor in the kernel's",
     )]);
     let profile = Profile {
-        // The root is one with the directory below.
+        // The root is merged with the lower one.
         dir_links: false,
         skip,
         ..profile

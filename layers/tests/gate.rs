@@ -1,4 +1,4 @@
-//! Terms that change under those who are let in.
+//! Changes of terms while clients are connected.
 
 use std::sync::Arc;
 

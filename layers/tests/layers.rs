@@ -1,4 +1,4 @@
-//! What each layer does beyond passing things on.
+//! The behaviour of each layer, apart from forwarding.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -291,7 +291,7 @@ fn squash_makes_nobody_of_whom_it_says() {
     }
 }
 
-/// A call by a connection from `origin`.
+/// Returns a call over a connection from `origin`.
 fn call_from(origin: Origin) -> Call {
     let peer = Peer::new(origin, &vfs::Trust::Privileged, 0);
     Call::detached().coming_from(Arc::new(peer))
@@ -415,7 +415,7 @@ fn who_is_made_somebody_else_owns_what_that_one_owns() {
         });
         assert_eq!(opened, may, "{whom:?} {who:?}");
     }
-    // The host's user 1000 is shown as nobody: that makes nobody no owner.
+    // The host's user 1000 is shown as nobody, which does not make the user nobody an owner.
     let ids = map(&["1000:100000:10", "65534:65534:1"]);
     let map_ids = MapIds {
         uids: ids.clone(),
@@ -502,7 +502,7 @@ fn fault_blocks_once_when_told_which_call() {
     assert!(top.node.statfs(&hurried).is_ok());
 }
 
-/// Keeps events as text.
+/// Records events as text.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<Vec<String>>>);
 
@@ -629,7 +629,7 @@ fn a_sealed_handle_counts_as_it_is_and_with_its_own_key_alone() {
         Ok(root.id())
     );
     assert_eq!(other.resolve(&cx, &handle).map(drop), Err(Errno::ESTALE));
-    // As the source itself makes them.
+    // A handle of the source itself, without a seal.
     let bare = tree
         .root(&cx)
         .and_then(|root| root.handle(&cx))

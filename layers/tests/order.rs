@@ -1,4 +1,4 @@
-//! Which layer sees each operation when: drawn for a stack of three, and checked.
+//! The order in which layers see each operation: recorded for a stack of three, and checked.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use vfs_testkit::{Answer, Bytes, Room, Script};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Notes when an operation comes in and when it goes out.
+/// Records the start and the end of each operation.
 struct Recorder {
     name: &'static str,
     log: Log,
@@ -55,7 +55,7 @@ impl Layer for Recorder {
     }
 }
 
-/// What operations are called on.
+/// The objects to call operations on.
 struct Top {
     fs: Arc<dyn FileSystem>,
     dir: Arc<dyn Node>,
@@ -151,7 +151,7 @@ fn every_operation_goes_through_every_layer_in_order() {
     for op in Op::ALL {
         call(*op, &top, &cx).unwrap_or_else(|errno| panic!("{op}: {errno:?}"));
         let expected: &[&str] = match op {
-            // Resolved from the source up.
+            // Computed from the source upwards.
             Op::Capabilities => &["=c", "=b", "=a"],
             _ => &[">a", ">b", ">c", "<c", "<b", "<a"],
         };

@@ -1,5 +1,5 @@
-//! An overlay against a tree that can simply be written: random operations on both, and what is there afterwards, also by an overlay that is
-//! begun anew over what the first has left.
+//! An overlay compared with a writable tree: random operations on both, and the results, also after
+//! the overlay is created again over the same directories.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn walk(fs: &dyn FileSystem, path: &str) -> Result<Arc<dyn Node>> {
     })
 }
 
-/// The directory that a path is in, and its last name.
+/// Returns the directory that contains `path`, and the last name.
 fn place<'a>(fs: &dyn FileSystem, path: &'a str) -> Result<(Arc<dyn Node>, Name<'a>)> {
     let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
     Ok((walk(fs, dir)?, name(last)))
@@ -87,7 +87,7 @@ fn list(dir: &dyn Node) -> Result<Names> {
     Ok(names)
 }
 
-/// Every path with what is there: kind, permissions, contents or target.
+/// Returns every path with its kind, permissions, contents or target.
 fn dump(fs: &dyn FileSystem) -> Vec<String> {
     fn below(dir: &dyn Node, path: &str, all: &mut Vec<String>) {
         let mut names = list(dir).expect("lists").0;
@@ -125,7 +125,7 @@ fn dump(fs: &dyn FileSystem) -> Vec<String> {
     all
 }
 
-/// What is below at first.
+/// Fills the lower tree.
 fn fill(fs: &dyn FileSystem) {
     for dir in ["a", "a/b", "a/b/c", "d", "empty"] {
         make(fs, dir, Make::Directory).expect("made");
@@ -240,7 +240,7 @@ proptest! {
         let fs = overlay(&lower, &over);
         for op in &ops {
             let got = run(&*fs, op);
-            // A directory that is below stays where it is.
+            // A directory that exists in the lower tree cannot be renamed.
             if got == Err(Errno::EXDEV) {
                 prop_assert!(matches!(op, Op::Rename(..)), "{op:?}");
                 continue;
@@ -257,7 +257,7 @@ proptest! {
     }
 }
 
-/// Numbers and handles outlast copying and the program, as far as names do.
+/// Numbers and handles survive a copy-up and a restart, as long as the names do not change.
 #[test]
 fn a_copy_is_the_same_file() {
     let (lower, over) = trees();
@@ -274,7 +274,7 @@ fn a_copy_is_the_same_file() {
                 if path == "a/b/x" {
                     let open = with(|cx| node.open(cx, OpenFlags::READ)).expect("opens");
                     write(&*fs, path, b"changed").expect("written");
-                    // Who has it open sees the copy.
+                    // The file that was opened before shows the copy.
                     let mut room = Room::new(64);
                     with(|cx| open.read(cx, 0, 64, &mut room)).expect("reads");
                     assert_eq!(room.into_data(), b"changed");
@@ -298,7 +298,7 @@ fn a_copy_is_the_same_file() {
     }
 }
 
-/// Two names of a file below are two files, as the kernel has it without an index.
+/// Hard links in the lower tree are two files, as in the kernel without an index.
 #[test]
 fn names_below_part() {
     let (lower, over) = trees();
@@ -313,7 +313,7 @@ fn names_below_part() {
     assert_eq!(read(&*second).expect("reads"), b"x");
 }
 
-/// What a change of the directory's contents would tell is not told of a copy.
+/// A copy-up does not change the times of the directory.
 #[test]
 fn copying_up_keeps_times() {
     let (lower, over) = trees();

@@ -1,4 +1,5 @@
-//! What goes below the page cache: how many messages, which, and what is told when they fail.
+//! Messages that the page cache sends: their number, their ranges, and the errors reported when
+//! they fail.
 
 mod common;
 
@@ -17,7 +18,7 @@ use vfs_testkit::{Bytes, Room, clock};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Notes the messages that arrive: offsets and lengths.
+/// Records the offsets and lengths of messages.
 #[derive(Default)]
 struct Messages {
     reads: Mutex<Vec<(u64, u64)>>,
@@ -132,7 +133,7 @@ fn writes_at_random_leave_in_the_order_of_their_offsets() {
     let bed = bed(Mode::Mmap, 16 * MIB);
     let file = create(&*bed.above, "f");
     let data = pattern(MIB, 5);
-    // 97 and 256 have no divisor in common: all pages come, far from their neighbours.
+    // 97 and 256 are coprime: all pages are visited, far from their neighbours.
     for number in (0..256).map(|number| number * 97 % 256) {
         let at = number * 4 * KIB;
         write(&*file, at, &data[at as usize..][..4096]);
@@ -169,7 +170,7 @@ fn a_stream_of_small_reads_is_read_ahead_of() {
     );
 }
 
-/// All of `count` numbers, in an order that has nothing to do with them.
+/// Returns the numbers below `count` in a pseudo-random order.
 fn shuffled(count: u64) -> Vec<u64> {
     let mut numbers: Vec<u64> = (0..count).collect();
     let mut state = 1u64;
@@ -182,8 +183,9 @@ fn shuffled(count: u64) -> Vec<u64> {
     numbers
 }
 
-/// Pages that were handed out make room, so that the memory is full of those still to be asked for. With `r` of the file in memory no
-/// cache needs less than `1 - r + r ln r` messages for a page, 0.15; whole blocks in turn would be 0.52.
+/// Pages that were handed out are evicted first, so that the memory is full of pages not yet
+/// requested. With a fraction `r` of the file in memory, the minimum is `1 - r + r ln r` messages
+/// per page, 0.15; reading whole blocks would take 0.52.
 #[test]
 fn a_file_twice_the_memory_is_read_at_random_by_few_messages() {
     let bed = bed(Mode::Mmap, 4 * MIB);
@@ -232,7 +234,7 @@ fn what_was_handed_out_comes_along_again_once_the_file_is_opened_anew() {
         read(file, block + number * 4 * KIB, 4096);
         Messages::take(&bed.passing.reads)
     };
-    // Blocks, the last first, which is no stream.
+    // Reads blocks backwards, which is not sequential.
     let crowd = |file: &dyn File| {
         for number in (32..64).rev() {
             read(file, number * 64 * KIB, 64 << 10);
@@ -276,7 +278,7 @@ fn loose_has_only_what_came_along_with_reads_at_random() {
     };
     assert_eq!(page(&*file, &data, 840), [(832 * 4 * KIB, 64 * KIB)]);
     assert_eq!(page(&*file, &data, 835), []);
-    // What is written is below at once, and is what is read then.
+    // A write goes below at once, and is visible to the next read.
     write(&*file, 846 * 4 * KIB + 5, b"written");
     data[(846 << 12) + 5..][..7].copy_from_slice(b"written");
     assert_eq!(Messages::take(&bed.passing.writes).len(), 1);
@@ -288,13 +290,13 @@ fn loose_has_only_what_came_along_with_reads_at_random() {
     drop(again);
     let file = open(&*bed.above, "f", RW);
     assert_eq!(page(&*file, &data, 834).len(), 1, "nobody had it open");
-    // It ends where it ends.
+    // Reads end at the end of the file.
     write(&*file, 4 * MIB, b"tail");
     assert_eq!(read(&*file, 4 * MIB, 4096), b"tail");
     assert_eq!(read(&*file, 4 * MIB + 4, 4096), b"");
 }
 
-/// A page that came along is a page of the file like any other.
+/// A page fetched along can be written and truncated like any other.
 #[test]
 fn what_came_along_is_written_to_and_cut_off() {
     let bed = bed(Mode::Mmap, 4 * MIB);
@@ -308,7 +310,7 @@ fn what_came_along_is_written_to_and_cut_off() {
         [(at, 64 * KIB)],
         "all of its block"
     );
-    // Parts of two pages, of which one was handed out.
+    // Parts of two pages, one of which was handed out.
     let here = at as usize + (20 << 10) - 100;
     write(&*file, here as u64, &[9; 200]);
     data[here..here + 200].fill(9);
@@ -373,11 +375,11 @@ fn what_nobody_was_told_is_told_to_the_next() {
         .add(Op::Write, When::Nth(1), What::Fail(Errno::EIO));
     write(&*file, 0, b"lost");
     drop(file);
-    // It is written behind the drop.
+    // The write happens after the drop.
     while Messages::take(&bed.passing.writes).is_empty() {
         std::thread::yield_now();
     }
-    // Nor does it go by in silence when all is to be written.
+    // A sync reports the error, too.
     let sync = || tried(|cx| bed.above.sync(cx));
     assert_eq!(sync(), Err(Errno::EIO));
     let next = open(&*bed.above, "f", RW);
@@ -419,7 +421,7 @@ fn writes_past_the_cache_are_seen_and_see_what_was_written() {
     }
 }
 
-/// Does something, once, between asking below and the answer's arriving.
+/// Runs an action, once, between a read below and the arrival of its data.
 #[derive(Default)]
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
@@ -446,7 +448,7 @@ impl Passing for Meanwhile {
     }
 }
 
-/// What comes from below is of before a change that was made meanwhile: it is not kept.
+/// Data in flight is outdated by a change made meanwhile, and is not cached.
 #[test]
 fn what_was_on_its_way_is_not_kept_over_a_change() {
     type Change = fn(&dyn File);
@@ -487,7 +489,7 @@ fn what_was_on_its_way_is_not_kept_over_a_change() {
     }
 }
 
-/// An entry has the times of what was written here, also if that arrives between its answer and when that is looked at.
+/// An entry shows the times of writes made here, even if they arrive between its reply and its use.
 #[test]
 fn what_arrives_while_a_name_is_looked_up_is_in_its_times() {
     let below: Arc<dyn FileSystem> = Memory::new(clock());
@@ -508,7 +510,7 @@ fn what_arrives_while_a_name_is_looked_up_is_in_its_times() {
     );
 }
 
-/// Nothing waits that may not, and nothing is half done then.
+/// Without patience, operations return what is cached or leave no trace.
 #[test]
 fn who_may_not_wait_gets_what_is_here_and_leaves_what_is_not() {
     let bed = bed(Mode::Mmap, 16 * MIB);

@@ -1,7 +1,9 @@
-//! The page cache against a model: clients that go through it and one behind it, with faults in between.
+//! The page cache compared with a model: clients that use the cache and one that bypasses it, with
+//! faults in between.
 //!
-//! The model is the tree itself, below the faults, and what its file was since each opening: close to open, a reader may see
-//! any of that, and must see the last of it once he opens anew. What a failure takes must be told by fsync or close.
+//! The model is the tree below the faults, and the states of its file since each open: with
+//! close-to-open consistency a reader may see any of these, and must see the last one after a new
+//! open. Lost writes must be reported by fsync or close.
 
 mod common;
 
@@ -18,23 +20,23 @@ use proptest::prelude::*;
 use vfs::{Cx, Errno, File, FileSystem, Name, Op, OpenFlags, Result, SetAttr};
 use vfs_testkit::{Bytes, Room, clock};
 
-/// Twice as much as the cache has memory for.
+/// Twice the memory of the cache.
 const LONGEST: u64 = 2 << 20;
 
-/// Clients whose files go through the cache.
+/// The number of clients that use the cache.
 const CLIENTS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
     Open(usize, OpenFlags),
     Write(usize, u64, u16, u8),
-    /// Many pages in a row.
+    /// Many adjacent pages.
     Stream(usize, u64, u8),
     Read(usize, u64, u32),
     Cut(usize, u64),
     Fsync(usize),
     Close(usize),
-    /// By who is behind the cache, if no other has it open for writing.
+    /// A write that bypasses the cache, if no client has the file open for writing.
     Behind(u64, u16, u8),
     BehindCut(u64),
     Fail(bool, bool),
@@ -43,7 +45,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let client = || 0..CLIENTS;
-    // Near to each other mostly, so that they meet.
+    // Mostly close together, so that ranges overlap.
     let at = || prop_oneof![3 => 0..20_000u64, 1 => 0..LONGEST / 2];
     let flags = prop_oneof![
         4 => Just(RW),
@@ -57,7 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (client(), at(), 1..9000u16, any::<u8>()).prop_map(|(who, at, len, byte)| Step::Write(who, at, len, byte)),
         1 => (client(), at(), any::<u8>()).prop_map(|(who, at, byte)| Step::Stream(who, at, byte)),
         6 => (client(), at(), 1..200_000u32).prop_map(|(who, at, len)| Step::Read(who, at, len)),
-        // At random, so that pages come along.
+        // Random reads, which trigger read-around.
         6 => (client(), at(), 1..9000u32).prop_map(|(who, at, len)| Step::Read(who, at, len)),
         1 => (client(), at()).prop_map(|(who, size)| Step::Cut(who, size)),
         1 => client().prop_map(Step::Fsync),
@@ -70,31 +72,32 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A file that a client has open, and what its file was since.
+/// A file that a client has open, and its states since the open.
 struct Opened {
     file: Arc<dyn File>,
     flags: OpenFlags,
     seen: Vec<Vec<u8>>,
-    /// How long the cache may take it to be: as long as it was, or as what was written here has made that.
+    /// The sizes that the cache may assume: earlier ones, and those after writes through it.
     sizes: BTreeSet<usize>,
-    /// It was cut behind the cache: what is read ends where something is neither there any more nor kept.
+    /// Whether it was truncated below the cache: a read ends at data that is neither below nor
+    /// cached.
     cut: bool,
 }
 
 struct Model {
     above: Arc<dyn FileSystem>,
-    /// The file, behind the cache.
+    /// The file below the cache.
     behind: Arc<dyn File>,
     fault: Arc<Fault>,
     failing: bool,
     opened: [Option<Opened>; CLIENTS],
-    /// What the file is for who comes now.
+    /// The contents that a new open must see.
     now: Vec<u8>,
-    /// Something may have been lost that nobody was told of yet: until then nobody knows what there is.
+    /// Whether a write may have been lost without a report: the contents are unknown until then.
     lost: bool,
-    /// Somebody may still be told of what was lost.
+    /// Whether an error may still be reported.
     pending: bool,
-    /// It was written through the cache since all had closed it.
+    /// Whether it was written through the cache since it was last closed by all.
     written: bool,
 }
 
@@ -137,7 +140,7 @@ impl Model {
         }
     }
 
-    /// It is something else now, for those who have it open too.
+    /// Records the new contents, for files that are open, too.
     fn changed(&mut self) {
         for opened in self.opened.iter_mut().flatten() {
             opened.seen.push(self.now.clone());
@@ -145,7 +148,8 @@ impl Model {
         }
     }
 
-    /// It was written through the cache up to `end`, which may not know of what others have put there since it was opened.
+    /// Records a write through the cache up to `end`, which may not know the size set by other
+    /// clients since the open.
     fn grown(&mut self, end: usize) {
         for opened in self.opened.iter_mut().flatten() {
             let sizes = opened.sizes.iter().map(|&size| size.max(end));
@@ -198,7 +202,7 @@ impl Model {
                 let errno = if space { Errno::ENOSPC } else { Errno::EIO };
                 let op = if read { Op::Read } else { Op::Write };
                 self.fault.add(op, When::Chance(0.3), What::Fail(errno));
-                // What was written before may be lost from now on.
+                // Earlier writes may be lost from now on.
                 (self.failing, self.lost, self.pending) = (true, true, true);
             }
             Step::Mend => self.mend(),
@@ -243,7 +247,7 @@ impl Model {
         match tried(|cx| opened.file.write(cx, at as u64, &mut Bytes::new(data))) {
             Ok(count) => {
                 assert_eq!(count, data.len());
-                // Whoever writes behind may lose it, and with it the end that others append to.
+                // A delayed write may be lost, and with it the end at which others append.
                 self.lost |= self.failing;
                 self.pending |= self.failing;
                 put(&mut self.now, at, data);
@@ -257,7 +261,8 @@ impl Model {
         }
     }
 
-    /// What a reader sees was there since he opened, byte by byte, unless something was lost meanwhile.
+    /// Checks that each byte read was in the file at some time since the open, unless a write was
+    /// lost.
     fn read(&mut self, who: usize, at: u64, len: usize) {
         let Some(opened) = &self.opened[who] else {
             return;
@@ -298,7 +303,8 @@ impl Model {
         self.changed();
     }
 
-    /// What fsync or close has said. If all is well, all is below; otherwise what is lost is lost, and is so from now on.
+    /// Checks the result of fsync or close: on success all writes are below; after an error the
+    /// loss is final.
     fn told(&mut self, done: Result<()>) {
         let below = all(&*self.behind);
         match done {
@@ -325,7 +331,7 @@ impl Model {
         }
     }
 
-    /// Faults end, and all close.
+    /// Removes the faults and closes all files.
     fn mend(&mut self) {
         self.fault.clear();
         for who in 0..CLIENTS {
@@ -372,7 +378,7 @@ proptest! {
         run(Mode::ReadAhead, seed, &steps);
     }
 
-    /// It trusts that nobody else changes anything.
+    /// This mode assumes that there are no other writers.
     #[test]
     fn loose_is_what_is_below(seed in any::<u64>(), mut steps in steps()) {
         steps.retain(|step| !matches!(step, Step::Behind(..) | Step::BehindCut(_)));

@@ -1,5 +1,5 @@
-//! The page cache's threads in orders that a clock seldom brings about: by chance, and by few well-chosen changes of turn (PCT). A run that comes
-//! to no end, all threads waiting, is a failure as well.
+//! The page cache's threads in rare interleavings: random ones, and those of few well-chosen
+//! context switches (PCT). A deadlock is a failure as well.
 
 mod common;
 
@@ -12,11 +12,11 @@ use shuttle::thread::{spawn, yield_now};
 use vfs::{Errno, File, FileSystem, Op, Payload, Result, SetAttr, Sink};
 use vfs_testkit::{Bytes, Room};
 
-/// More than a message carries, so that some leaves by itself.
+/// Two of these are more than a message holds, so that some data is sent without a flush.
 const PIECE: usize = 700 << 10;
 
-/// What lets others get on while the source works, which must not meet them while it holds a lock that shuttle does not know: it gets
-/// no more than memory.
+/// Yields to other threads while the source works, but not while it holds a lock that shuttle does
+/// not know: data goes through a buffer.
 struct Slow;
 
 impl Passing for Slow {
@@ -73,7 +73,7 @@ fn is_all(bytes: &[u8], byte: u8) -> bool {
     bytes.iter().all(|&each| each == byte)
 }
 
-/// In many orders.
+/// Runs `test` in many interleavings.
 fn explored(test: fn()) {
     shuttle::check_random(test, 150);
     shuttle::check_pct(test, 150, 3);
@@ -134,7 +134,8 @@ fn a_reader_sees_what_was_written_whatever_is_on_its_way() {
     });
 }
 
-/// A worker who has brought a whole message away does not look for what was written over it meanwhile: whoever waits for that has to.
+/// A worker that has sent a whole message does not look for data written over it meanwhile: the
+/// caller that waits must send that.
 #[test]
 fn what_was_written_over_a_message_on_its_way_is_below_after_fsync() {
     const MESSAGE: usize = 1 << 20;
@@ -200,7 +201,7 @@ fn what_is_cut_off_does_not_come_back() {
 #[test]
 fn writers_who_wait_for_room_go_on() {
     explored(|| {
-        // Less than what is written.
+        // Less memory than the data written.
         let bed = bed(1 << 20);
         let file = create(&*bed.above);
         let writers: Vec<_> = (0..2)

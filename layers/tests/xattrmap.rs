@@ -1,4 +1,4 @@
-//! Extended attributes by other names, over a tree in memory.
+//! Renamed extended attributes, on a tree in memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const ALICE: Caller = Caller::new(1000, 1000);
 const SET: XattrFlags = XattrFlags::empty();
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// The same tree with and without the map.
+/// Returns the root of the same tree with and without the map.
 fn both(map: &str, who: &Caller) -> (Seen, Seen) {
     let options = Options {
         mode: 0o777,
@@ -71,7 +71,7 @@ fn what_is_guarded_stays_guarded() {
     }
 }
 
-/// As Linux does it where the attribute has its own name.
+/// As Linux does for the attribute's own name.
 #[test]
 fn file_capabilities_go_when_a_file_changes() {
     let (above, below) = both(":map::user.virtiofs.:", &ALICE);

@@ -1,4 +1,4 @@
-//! What tests of the page cache have in common: calls of nobody in particular, a file, and a layer that sees data pass.
+//! Helpers for the tests of caches: calls as root, a file, and a layer that observes data.
 
 #![allow(dead_code, reason = "each test has use for some of it")]
 
@@ -25,7 +25,7 @@ pub(crate) fn with<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> T {
     tried(act).expect("works")
 }
 
-/// Makes the file `name` in the root.
+/// Creates the file `name` in the root.
 pub(crate) fn create(fs: &dyn FileSystem, name: &str) -> Arc<dyn File> {
     let name = Name::new(name.as_bytes()).expect("a name");
     with(|cx| fs.root(cx)?.create(cx, name, RW, Mode::exactly(0o644))).1
@@ -43,13 +43,13 @@ pub(crate) fn write(file: &dyn File, at: u64, data: &[u8]) {
     assert_eq!(written, data.len());
 }
 
-/// Continues a read below the layer.
+/// Continues a read in the layer below.
 pub(crate) type Read<'a> = &'a mut dyn FnMut(&mut dyn Sink) -> Result<usize>;
 
-/// Continues a write below the layer.
+/// Continues a write in the layer below.
 pub(crate) type Write<'a> = &'a mut dyn FnMut(&mut dyn Payload) -> Result<usize>;
 
-/// Sees the data that pass a layer, and continues each operation below it.
+/// Observes the data that passes a layer, and continues each operation below it.
 pub(crate) trait Passing: Send + Sync + 'static {
     fn read(&self, _at: u64, _len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
         below(sink)
@@ -59,11 +59,11 @@ pub(crate) trait Passing: Send + Sync + 'static {
         below(data)
     }
 
-    /// A name was looked up.
+    /// Called after a name was looked up.
     fn found(&self) {}
 }
 
-/// A layer that data pass by `P`: all else is passed on.
+/// A layer that passes data to `P`, and forwards everything else.
 pub(crate) struct Data<P>(pub(crate) Arc<P>);
 
 impl<P: Passing> Layer for Data<P> {
@@ -105,7 +105,7 @@ impl<P: Passing> Layer for Data<P> {
     }
 }
 
-/// A page cache over a tree that others use, too: faults and `P` come between.
+/// A page cache over a tree with other users, with faults and `P` in between.
 pub(crate) struct Bed<P> {
     pub(crate) below: Arc<dyn FileSystem>,
     pub(crate) passing: Arc<P>,

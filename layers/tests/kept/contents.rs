@@ -1,4 +1,4 @@
-//! Which contents readers get, and what is kept of them.
+//! The contents that readers get, and the parts of them that are cached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn who_is_told_of_a_change_reads_the_source() {
     bed.file("f", b"before");
     assert_eq!(bed.mount().read("f"), b"before");
     let name = Name::new(b"f").expect("a name");
-    /// Brings somebody's attributes by, or a lock.
+    /// Provides new attributes of a file, or a lock.
     type Tell = fn(&dyn FileSystem, &dyn File, Name<'_>);
     let told: [Tell; 4] = [
         |_, file, _| assert!(with(|cx| file.attr(cx, Want::STAT)).size > 0),

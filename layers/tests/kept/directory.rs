@@ -1,4 +1,4 @@
-//! What becomes of the directory: damage, faults, want of room, the end of a process at any moment.
+//! The cache directory: damage, faults, lack of space, a process killed at any moment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,7 +13,7 @@ use vfs_testkit::bed::pattern;
 use crate::common::{RW, open, with};
 use crate::{Bed, LEN, cut, listed, put, read, rest, unlink, write};
 
-/// Does something to the copy that is in a directory.
+/// Damages the copy in a directory.
 type Damage = fn(&Bed);
 
 fn damage(bed: &Bed, end: &str, act: impl FnOnce(&dyn File)) {
@@ -59,7 +59,7 @@ fn a_copy_that_was_changed_or_cut_is_noticed_and_made_anew() {
         bed.reads();
         assert!(bed.mount().read("f") == contents, "{turn}");
         assert!(bed.reads() > 0, "{turn}");
-        // Whoever noticed it by its contents has not kept it again.
+        // The process that noticed it by its contents has not cached it again.
         bed.mount().read("f");
         bed.reads();
         assert!(bed.mount().read("f") == contents, "{turn}");
@@ -111,7 +111,7 @@ fn contents_of_another_copy_are_not_believed() {
             (b"one".to_vec(), b"two".to_vec())
         );
         drop(mount);
-        // Made anew, for the next.
+        // Cached again for the next test.
         let mount = bed.mount();
         mount.read("f");
         mount.read("g");
@@ -261,7 +261,8 @@ fn a_full_disk_makes_the_bound_what_there_is() {
     assert_eq!(bed.reads(), 0);
 }
 
-/// Methods of a layer that runs every operation on nodes and files but locks by its method `run`.
+/// Methods of a layer that passes every operation on nodes and files, except locks, to its method
+/// `run`.
 macro_rules! forward_run {
     () => {
         forward! { capabilities id above root resolve sync host_lock host_lock_holder }
@@ -274,7 +275,7 @@ macro_rules! forward_run {
     };
 }
 
-/// From some operation on nothing is done any more: the process was killed there.
+/// Fails all operations from some point on, as if the process had been killed.
 struct Killed(AtomicU64);
 
 impl Killed {

@@ -1,4 +1,5 @@
-//! What is kept on a disk: contents of the version that is there, over restarts, within the bound, whatever becomes of the directory.
+//! The disk cache: it returns the current version's contents, across restarts and within its size
+//! limit, whatever happens to its directory.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,7 +20,7 @@ use vfs_testkit::{Room, clock};
 
 pub(crate) const READ: OpenFlags = OpenFlags::READ;
 
-/// Counts bytes that are read of the source.
+/// Counts bytes that are read from the source.
 #[derive(Default)]
 struct Counting(AtomicU64);
 
@@ -31,7 +32,7 @@ impl Passing for Counting {
     }
 }
 
-/// A source, and a directory of copies.
+/// A source and a cache directory.
 pub(crate) struct Bed {
     pub(crate) source: Arc<dyn FileSystem>,
     pub(crate) reads: Arc<Counting>,
@@ -40,7 +41,7 @@ pub(crate) struct Bed {
     pub(crate) now: Duration,
 }
 
-/// A mount: dropped, it has written what came.
+/// A mount. When dropped, it has written all queued data.
 pub(crate) struct Mount {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) kept: Arc<Kept>,
@@ -53,12 +54,12 @@ impl Bed {
             reads: Arc::default(),
             dir: Memory::new(clock()),
             size: 1 << 30,
-            // Long behind all that changes.
+            // Long after all changes.
             now: Duration::from_secs(1 << 40),
         }
     }
 
-    /// Makes the file `name` with `contents`, or writes them over it.
+    /// Creates the file `name` with `contents`, or replaces its contents.
     pub(crate) fn file(&self, name: &str, contents: &[u8]) {
         put(&*self.source, name, contents);
     }
@@ -84,17 +85,17 @@ impl Bed {
         }
     }
 
-    /// Bytes that were read of the source since this was asked.
+    /// Returns the bytes read from the source since the last call.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.0.swap(0, Ordering::Relaxed)
     }
 
-    /// The names in the directory.
+    /// Returns the names in the cache directory.
     pub(crate) fn names(&self) -> Vec<String> {
         names(&*self.dir)
     }
 
-    /// The one file of the directory whose name ends so.
+    /// Returns the only file of the cache directory whose name ends with `end`.
     pub(crate) fn kept(&self, end: &str) -> String {
         let mut names = self.names().into_iter().filter(|name| name.ends_with(end));
         let name = names.next().expect("a copy");

@@ -1,4 +1,4 @@
-//! Mounts that share a directory, against a model; and readers at the same time.
+//! Mounts that share a cache directory, compared with a model; and concurrent readers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,14 +12,16 @@ use vfs_testkit::bed::{Random, pattern};
 
 use crate::{Bed, LEN, Mount, put, read, rest};
 
-/// Files that a model changes: each version is one byte over and over, and of the size of every other.
+/// The number of files that the model changes: each version repeats one byte, and every other
+/// version has the same size.
 const FILES: usize = 3;
 
-/// A file that is open.
+/// An open file.
 struct Open {
     file: Arc<dyn File>,
     number: usize,
-    /// Which version it shows at least: that of its opening, or what its own mount has written since.
+    /// The oldest version that it may show: that of the open, or the last one its own mount has
+    /// written.
     since: u64,
     by: Arc<Kept>,
 }
@@ -28,7 +30,7 @@ fn version(number: u64) -> Vec<u8> {
     vec![number as u8; [150_001, 60_003][number as usize % 2]]
 }
 
-/// What was read at `at` has to be of a version from `since` on, up to the newest.
+/// Checks that the data read at `at` is of a version between `since` and `newest`.
 fn check(read: &[u8], at: u64, len: usize, since: u64, newest: u64) {
     let fits = (since..=newest).any(|number| {
         let whole = version(number);
@@ -55,7 +57,7 @@ fn mounts_that_share_a_directory_never_show_what_was_before_the_open() {
         }
         let dir = stack(bed.dir.clone(), fault.clone());
         let mount = || loop {
-            // The root may fail, too.
+            // Opening the root may fail, too.
             let now = bed.now;
             let options = Options {
                 dir: dir.clone(),
@@ -119,7 +121,7 @@ fn mounts_that_share_a_directory_never_show_what_was_before_the_open() {
     }
 }
 
-/// As unlike as processes' are.
+/// Returns a distinct number, as processes have.
 fn random_process() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
