@@ -1,7 +1,7 @@
-//! How much memory a tree may take.
+//! The limits of a tree's memory.
 //!
-//! What is charged is what the tree would take if nothing were shared: cloned pages count for
-//! each file that has them, so that writing to one later never finds the budget spent.
+//! A tree is charged as if nothing were shared: cloned pages count for each file that has them, so
+//! that a later write to one does not exceed the budget.
 //!
 //! Lock order: none, two counters.
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vfs::{Errno, Result};
 
-/// The bytes and nodes of a tree, and how many it may have.
+/// The bytes and nodes of a tree, and their limits.
 pub(crate) struct Budget {
     pub(crate) max_bytes: u64,
     pub(crate) max_nodes: u64,
@@ -46,14 +46,14 @@ fn take(counter: &AtomicU64, amount: u64, max: u64) -> Result<()> {
         .map_err(|_| Errno::ENOSPC)
 }
 
-/// Bytes taken from a budget, given back when dropped.
+/// Bytes charged to a budget, released on drop.
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     bytes: u64,
 }
 
 impl Charge {
-    /// Takes `bytes`, `ENOSPC` if there are too few left.
+    /// Charges `bytes`. Returns `ENOSPC` if too few are left.
     pub(crate) fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Charge> {
         let mut charge = Charge {
             budget: budget.clone(),
@@ -81,17 +81,18 @@ impl Drop for Charge {
     }
 }
 
-/// A node's place in the budget.
+/// The charge for a node, released on drop.
 pub(crate) struct NodeCharge {
     bytes: Charge,
 }
 
 impl NodeCharge {
-    /// What a node takes besides contents, names and attributes: its structure, its place in the
-    /// table of nodes, and what the allocator adds; measured roughly and rounded up.
+    /// The memory in bytes of a node in addition to contents, names and attributes: its structure,
+    /// its entry in the table of nodes, and the allocator's overhead; measured roughly and rounded
+    /// up.
     const BYTES: u64 = 512;
 
-    /// A place for a node, and for `extra` bytes of its own.
+    /// Charges a node with `extra` bytes of its own. Returns `ENOSPC` if the budget has no room.
     pub(crate) fn new(budget: &Arc<Budget>, extra: usize) -> Result<NodeCharge> {
         let bytes = Charge::new(budget, NodeCharge::BYTES + extra as u64)?;
         take(&budget.nodes, 1, budget.max_nodes)?;

@@ -1,8 +1,7 @@
 //! The entries of a directory, by name and in the order of their cookies.
 //!
-//! A cookie counts up with each name that is added and is never used again, so a listing goes on
-//! where it was whatever is added or removed meanwhile. A name that is given another node keeps
-//! its cookie.
+//! Cookies are consecutive numbers and are never reused, so a listing can be continued after any
+//! additions and removals. A name that a rename moves to another node keeps its cookie.
 //!
 //! Lock order: none, the node's state guards it.
 
@@ -16,7 +15,7 @@ use vfs::Result;
 use crate::budget::{Budget, Charge};
 use crate::node::MemNode;
 
-/// Entries.
+/// The entries of a directory.
 pub(crate) struct Dir {
     names: HashMap<Arc<[u8]>, Slot>,
     order: BTreeMap<u64, Arc<[u8]>>,
@@ -29,14 +28,15 @@ struct Slot {
     node: Arc<MemNode>,
 }
 
-/// An entry as a listing has it.
+/// An entry in a listing.
 pub(crate) struct Listed {
     pub(crate) name: Arc<[u8]>,
     pub(crate) cookie: u64,
     pub(crate) node: Arc<MemNode>,
 }
 
-/// What an entry takes besides its name: a place in either map, and what the allocator adds.
+/// The memory in bytes of an entry in addition to its name: in both maps, with the allocator's
+/// overhead.
 const ENTRY: u64 = 128;
 
 fn cost(name: &[u8]) -> u64 {
@@ -44,8 +44,8 @@ fn cost(name: &[u8]) -> u64 {
 }
 
 impl Dir {
-    /// Cookies below this one mean something of their own to protocols (NFSv4 keeps 0 to 2:
-    /// RFC 8881, section 18.23.3).
+    /// The first cookie: protocols reserve smaller ones (NFSv4 reserves 0 to 2: RFC 8881, section
+    /// 18.23.3).
     const FIRST_COOKIE: u64 = 3;
 
     pub(crate) fn new(budget: &Arc<Budget>) -> Result<Dir> {
@@ -65,7 +65,7 @@ impl Dir {
         self.names.get(name).map(|slot| &slot.node)
     }
 
-    /// Gives `name` to `node`, and says whose it was.
+    /// Sets the node of `name`, and returns the previous one.
     pub(crate) fn put(&mut self, name: &[u8], node: Arc<MemNode>) -> Result<Option<Arc<MemNode>>> {
         if let Some(slot) = self.names.get_mut(name) {
             return Ok(Some(mem::replace(&mut slot.node, node)));
@@ -86,7 +86,7 @@ impl Dir {
         Some(slot.node)
     }
 
-    /// Up to `most` entries behind `cookie`.
+    /// Returns up to `most` entries after `cookie`.
     pub(crate) fn behind(&self, cookie: u64, most: usize) -> Vec<Listed> {
         self.order
             .range((Bound::Excluded(cookie), Bound::Unbounded))
@@ -99,7 +99,7 @@ impl Dir {
             .collect()
     }
 
-    /// Takes all nodes out.
+    /// Removes and returns all nodes.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Arc<MemNode>> {
         self.order.clear();
         self.names.drain().map(|(_, slot)| slot.node)

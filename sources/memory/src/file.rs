@@ -12,7 +12,7 @@ use vfs::{
 use crate::node::MemNode;
 use crate::pages::{MAX_SIZE, PAGE, Pages, Snapshot};
 
-/// A node, opened.
+/// An open node.
 pub(crate) struct OpenFile {
     node: Arc<MemNode>,
     flags: OpenFlags,
@@ -23,7 +23,7 @@ impl OpenFile {
         OpenFile { node, flags }
     }
 
-    /// Whether it is open for writing.
+    /// Returns whether it is open for writing.
     pub(crate) fn writes(&self) -> bool {
         self.flags.contains(OpenFlags::WRITE)
     }
@@ -48,12 +48,12 @@ impl OpenFile {
         }
     }
 
-    /// Runs `look` on the pages of a file; `EINVAL` for a directory.
+    /// Runs `look` on the pages of a regular file; returns `EINVAL` for a directory.
     fn with_pages<T>(&self, look: impl FnOnce(&Pages) -> Result<T>) -> Result<T> {
         look(self.node.read().pages().ok_or(Errno::EINVAL)?)
     }
 
-    /// Moves atime if reading moves it now.
+    /// Updates atime if a read requires it.
     fn was_read(&self) {
         if self.flags.contains(OpenFlags::NOATIME) {
             return;
@@ -68,7 +68,7 @@ impl OpenFile {
         self.with_pages(|pages| Ok(pages.snapshot(range)))
     }
 
-    /// Puts what was kept of a file at `to_offset`: as much as there is room for, or all or nothing.
+    /// Writes a snapshot at `to_offset`: as much as fits, or for a clone all or nothing.
     fn put_copy(&self, cx: &Cx<'_>, to_offset: u64, from: &Snapshot, how: CopyHow) -> Result<u64> {
         let now = self.node.shared.now();
         let mut state = self.node.write();
@@ -134,8 +134,8 @@ impl File for OpenFile {
     }
 
     fn readdir(&self, _cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        /// Entries taken under one hold of the directory: enough to make the hold cheap, few
-        /// enough to waste little on a sink that is full soon.
+        /// Entries to collect per lock of the directory: enough to amortize the lock, few enough to
+        /// waste little if the sink is soon full.
         const BATCH: usize = 64;
         if self.node.kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
@@ -285,14 +285,15 @@ impl File for OpenFile {
         }
     }
 
-    /// Who changes what is looked up by nobody here.
+    /// Refuses: changes do not look up leases here.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }
 
 impl OpenFile {
-    /// FICLONERANGE: whole blocks, except at the end of this file; a `len` of 0 is all the rest.
+    /// Implements FICLONERANGE: whole blocks, except at the end of this file; a `len` of 0 means
+    /// the rest.
     fn clone_range(
         &self,
         cx: &Cx<'_>,

@@ -1,21 +1,20 @@
-//! A source: a complete POSIX tree in memory.
+//! A source: a complete POSIX file system in memory.
 //!
-//! For tests, scratch space and the measurement of everything above a source: it never waits,
-//! so every operation completes at [`vfs::Patience::None`]. Permissions are those of the caller,
-//! as Linux checks them; the clock is injected.
+//! For tests, scratch space and measurements of the layers above a source: it never waits, so every
+//! operation completes at [`vfs::Patience::None`]. Permissions are those of the caller, checked as
+//! Linux does; the clock is injected.
 //!
-//! What it lacks on purpose: persistence, POSIX ACLs (`EOPNOTSUPP`, so that nobody believes they
-//! are enforced), quotas, a database of users (a caller of [`vfs::Groups::Unknown`] has its `gid`
-//! only), and anyone outside barge who could hold a lock.
+//! Deliberately absent: persistence, POSIX ACLs (`EOPNOTSUPP`, so that nobody takes them to be
+//! enforced), quotas, a user database (a caller with [`vfs::Groups::Unknown`] has its `gid` only),
+//! and locks held outside barge.
 //!
-//! Lock order, outermost first:
-//! 1. the lock of renames, held to move a directory to another, so that no two moves make a loop;
-//! 2. states of directories: an ancestor before its descendants, others by number;
-//! 3. states of nodes that are no directories, by number;
-//! 4. a directory's parent link, and the table of nodes: each held for one look-up.
+//! Lock order, outermost first: 1. the lock of renames, held while a directory moves to another
+//! one, so that two concurrent moves cannot form a loop; 2. states of directories: an ancestor
+//! before its descendants, others by number; 3. states of other nodes, by number; 4. a directory's
+//! parent link, and the table of nodes: each held for one look-up.
 //!
-//! Nothing of a caller's is called while a directory's state is held; a file's is held while its
-//! bytes move into a sink or out of a payload. There is no lock that all operations share.
+//! No callback of a caller runs while a directory's state is locked; a file's state is locked while
+//! its bytes move into a sink or out of a payload. There is no lock that all operations share.
 
 #![forbid(unsafe_code)]
 
@@ -40,15 +39,16 @@ use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Level, Node, NodeId, Resu
 use budget::Budget;
 use node::MemNode;
 
-/// What tells the time: wall-clock time since the Unix epoch.
+/// A clock: returns the wall-clock time since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// How much a tree may hold, and what its root is like.
+/// The limits of a tree, and the attributes of its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of contents, names, attributes and bookkeeping; beyond that `ENOSPC`.
+    /// The maximum size of contents, names, attributes and bookkeeping in bytes; beyond it
+    /// `ENOSPC`.
     pub max_bytes: u64,
-    /// Nodes; beyond that `ENOSPC`.
+    /// The maximum number of nodes; beyond it `ENOSPC`.
     pub max_nodes: u64,
     /// Permission bits of the root.
     pub mode: u32,
@@ -59,8 +59,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 1 GiB, which a machine that runs barge at all can spare, in at most as many nodes as
-    /// that pays for; a root like that of a new local file system.
+    /// Returns a limit of 1 GiB, which is available on most machines that run barge, and as many
+    /// nodes as fit in it; a root like that of a new local file system.
     fn default() -> Options {
         Options {
             max_bytes: 1 << 30,
@@ -72,12 +72,12 @@ impl Default for Options {
     }
 }
 
-/// A tree in memory. It lasts as long as this or one of its nodes.
+/// A file system in memory. It lives as long as this or one of its nodes.
 pub struct Memory {
     root: Arc<MemNode>,
 }
 
-/// What the nodes of a tree have in common.
+/// The state that all nodes of a tree share.
 pub(crate) struct Shared {
     clock: Clock,
     pub(crate) budget: Arc<Budget>,
@@ -87,16 +87,17 @@ pub(crate) struct Shared {
     pub(crate) renames: Mutex<()>,
 }
 
-/// Parts of the table of nodes: more than the processors that create and remove files at once.
+/// The number of shards of the table of nodes: more than the processors that create and remove
+/// files concurrently.
 const SHARDS: usize = 32;
 
 impl Memory {
-    /// An empty tree of default [`Options`].
+    /// Creates an empty tree with default [`Options`].
     pub fn new(clock: Clock) -> Arc<Memory> {
         Memory::with(clock, Options::default())
     }
 
-    /// An empty tree.
+    /// Creates an empty tree.
     pub fn with(clock: Clock, options: Options) -> Arc<Memory> {
         let shared = Arc::new(Shared {
             budget: Arc::new(Budget::new(options.max_bytes, options.max_nodes)),
@@ -112,8 +113,8 @@ impl Memory {
     }
 }
 
-/// A number that no other tree has, this process's or an earlier one's: a node's number is never
-/// used again within a tree, so this is the generation of all its nodes.
+/// Returns a number unique among all trees of this process and earlier ones: node numbers are not
+/// reused within a tree, so it serves as the generation of all its nodes.
 fn new_generation(clock: &Clock) -> u64 {
     static TREES: AtomicU64 = AtomicU64::new(0);
     let now = clock();

@@ -1,5 +1,4 @@
-//! A node, and its operations other than those on names: attributes, opening, what it says of
-//! itself.
+//! A node, and its operations except those on names: attributes, opening, file system statistics.
 
 use std::any::Any;
 use std::sync::{
@@ -20,31 +19,31 @@ use crate::state::{Body, Meta, State};
 use crate::xattr::{self, Xattrs};
 use crate::{Options, Shared, handle_of, perm};
 
-/// A node. Directories own their children, children know their directory weakly.
+/// A node. Directories own their children; children refer to their directory weakly.
 pub(crate) struct MemNode {
     pub(crate) shared: Arc<Shared>,
     pub(crate) this: Weak<MemNode>,
     pub(crate) id: NodeId,
     pub(crate) kind: Kind,
-    /// A directory's directory: the root's is itself, a removed one has none.
+    /// The parent of a directory: the root's is itself, a removed one has none.
     parent: Mutex<Weak<MemNode>>,
     state: RwLock<State>,
     _charge: NodeCharge,
 }
 
-/// What a new node is made of.
+/// The parameters of a new node.
 pub(crate) struct New {
     pub(crate) kind: Kind,
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) body: Body,
-    /// A directory's directory.
+    /// The parent of a directory.
     pub(crate) parent: Weak<MemNode>,
 }
 
 impl MemNode {
-    /// The root of a new tree.
+    /// Creates the root of a new tree.
     pub(crate) fn root(shared: &Arc<Shared>, options: &Options) -> Arc<MemNode> {
         let dir = Dir::new(&shared.budget).expect("nothing is charged yet");
         let new = New {
@@ -60,7 +59,7 @@ impl MemNode {
         root
     }
 
-    /// A new node, which has no name yet.
+    /// Creates a node without a name.
     pub(crate) fn new(shared: &Arc<Shared>, new: New) -> Result<Arc<MemNode>> {
         let extra = match &new.body {
             Body::Symlink(target) => target.len(),
@@ -98,7 +97,7 @@ impl MemNode {
         Ok(node)
     }
 
-    /// The node behind a trait object, if it is of this tree.
+    /// Returns the node of a trait object, `None` if it is of another tree.
     pub(crate) fn of_same_tree<'a>(&self, node: &'a dyn Node) -> Option<&'a MemNode> {
         node.as_any()
             .downcast_ref::<MemNode>()
@@ -134,7 +133,7 @@ impl MemNode {
         Entry { node: self, attr }
     }
 
-    /// [`Node::setattr`], of the open `file` if there is one.
+    /// Implements [`Node::setattr`] and, for the open `file`, its counterpart.
     pub(crate) fn set(
         &self,
         caller: &Caller,
@@ -158,7 +157,7 @@ impl MemNode {
                 state.xattrs.remove(xattr::CAPABILITY);
             }
         }
-        // As a chown: a directory's set-gid bit is no privilege.
+        // As for a chown: a directory's set-gid bit is no privilege.
         if set.kill_priv && self.kind != Kind::Directory {
             state.drop_set_id();
             state.xattrs.remove(xattr::CAPABILITY);
@@ -178,7 +177,8 @@ impl MemNode {
         Ok(state.attr(self))
     }
 
-    /// Linux's `setattr_prepare`, and what truncate(2) and ftruncate(2) check before it.
+    /// Checks permissions as Linux's `setattr_prepare` does, and before it truncate(2) and
+    /// ftruncate(2).
     fn may_set(
         &self,
         state: &State,
@@ -200,7 +200,7 @@ impl MemNode {
                 return Err(Errno::EFBIG);
             }
         }
-        // Also to leave them as they are is the owner's.
+        // Only the owner may set them, even to the same values.
         let keeps_uid = |uid| owns && uid == meta.uid;
         let keeps_gid = |gid| owns && (gid == meta.gid || perm::in_group(caller, gid));
         let keeps = set.uid.is_none_or(keeps_uid) && set.gid.is_none_or(keeps_gid);
@@ -297,7 +297,7 @@ impl Node for MemNode {
     }
 
     fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
-        /// `TMPFS_MAGIC`: what programs that look know a tree in memory by.
+        /// `TMPFS_MAGIC`, by which programs recognise a file system in memory.
         const KIND: u32 = 0x0102_1994;
         let budget = &self.shared.budget;
         let free = budget.max_bytes.saturating_sub(budget.bytes()) / PAGE;
@@ -397,7 +397,7 @@ impl Node for MemNode {
         Ok(())
     }
 
-    /// Nobody is outside.
+    /// Succeeds: there are no lock holders outside barge.
     fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }
@@ -408,8 +408,8 @@ impl Node for MemNode {
 }
 
 impl Drop for MemNode {
-    /// Takes what only this node holds apart without recursion: a peer may have nested
-    /// directories deeper than a thread's stack.
+    /// Drops descendants in a loop: a client may have created directories nested deeper than the
+    /// stack allows.
     fn drop(&mut self) {
         self.shared.nodes(self.id).remove(&self.id);
         let mut below = self.take_children();

@@ -1,7 +1,7 @@
-//! The contents of a file: pages, and holes where there are none.
+//! The contents of a regular file: pages, with holes where there are none.
 //!
-//! A page may be shared with clones of the file and is copied when written to. What a page has
-//! behind the end of file is zeros; pages may lie behind it (reserved space).
+//! A page may be shared with clones of the file and is copied on write. The part of a page beyond
+//! the end of the file is zero; there may be pages beyond the end (reserved space).
 //!
 //! Lock order: none, the node's state guards it.
 
@@ -13,25 +13,25 @@ use vfs::{Errno, Extent, Result, Sink};
 
 use crate::budget::{Budget, Charge};
 
-/// Bytes of a page: the grain of holes and of sharing, as local file systems have it.
+/// Bytes of a page: the granularity of holes and sharing, as in local file systems.
 pub(crate) const PAGE: u64 = 4096;
 
-/// The largest file: what an `off_t` can say.
+/// The maximum size of a file, that of `off_t`.
 pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// Reserved space and written zeros, until written to.
+/// The page of reserved space and explicit zeros, until it is written to.
 static ZEROS: LazyLock<Page> = LazyLock::new(|| Arc::new([0; PAGE as usize]));
 
-/// Contents.
+/// The contents of a regular file.
 pub(crate) struct Pages {
     size: u64,
     pages: BTreeMap<u64, Page>,
     charge: Charge,
 }
 
-/// A stretch of a file as it was: what a copy is made of.
+/// The contents of a range at some time, used for copies.
 pub(crate) struct Snapshot {
     range: Range<u64>,
     pages: Vec<(u64, Page)>,
@@ -50,12 +50,12 @@ impl Pages {
         self.size
     }
 
-    /// How many bytes of pages it has.
+    /// Returns the bytes of allocated pages.
     pub(crate) fn allocated(&self) -> u64 {
         self.pages.len() as u64 * PAGE
     }
 
-    /// Puts up to `len` bytes from `offset` into `sink`.
+    /// Writes up to `len` bytes from `offset` to `sink`, and returns the number of bytes.
     pub(crate) fn read(&self, offset: u64, len: usize, sink: &mut dyn Sink) -> usize {
         let end = self.size.min(offset.saturating_add(len as u64));
         if offset >= end {
@@ -78,7 +78,7 @@ impl Pages {
         (end - offset) as usize
     }
 
-    /// Writes `data` at `offset` and says how much of it found room.
+    /// Writes `data` at `offset`, and returns how many bytes fit.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> (usize, Result<()>) {
         let mut at = offset;
         let mut rest = data;
@@ -128,7 +128,7 @@ impl Pages {
         self.charge.shrink(pages as u64 * PAGE);
     }
 
-    /// Cuts the file, or extends it by a hole.
+    /// Truncates the file, or extends it with a hole.
     pub(crate) fn resize(&mut self, size: u64) {
         if size < self.size {
             let gone = self.pages.split_off(&size.div_ceil(PAGE));
@@ -138,7 +138,7 @@ impl Pages {
         self.size = size;
     }
 
-    /// Makes a hole of `range`, or zeros where it has parts of pages only.
+    /// Punches a hole at `range`; partial pages are zeroed.
     pub(crate) fn punch(&mut self, range: Range<u64>) {
         let whole = range.start.div_ceil(PAGE)..range.end / PAGE;
         if whole.start > whole.end {
@@ -153,7 +153,7 @@ impl Pages {
         self.uncharge(gone.len());
     }
 
-    /// Zeros part of one page.
+    /// Zeros a part of one page.
     fn clear_in_page(&mut self, start: u64, end: u64) {
         if start == end {
             return;
@@ -164,7 +164,7 @@ impl Pages {
         }
     }
 
-    /// Gives every hole in `range` a page; all or nothing.
+    /// Allocates pages for all holes in `range`, or none.
     pub(crate) fn reserve(&mut self, range: Range<u64>) -> Result<()> {
         let indexes = range.start / PAGE..range.end.div_ceil(PAGE);
         let missing =
@@ -177,7 +177,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Zeros `range` without making holes.
+    /// Zeros `range` without creating holes.
     pub(crate) fn zero(&mut self, range: Range<u64>) -> Result<()> {
         self.reserve(range.clone())?;
         let whole = range.start.div_ceil(PAGE)..range.end / PAGE;
@@ -198,7 +198,8 @@ impl Pages {
         self.size = self.size.max(end);
     }
 
-    /// Takes `range` out, which is whole pages within the file.
+    /// Removes `range` and shifts the data after it; `range` consists of whole pages within the
+    /// file.
     pub(crate) fn collapse(&mut self, range: Range<u64>) {
         let shift = (range.end - range.start) / PAGE;
         let behind = self.pages.split_off(&(range.end / PAGE));
@@ -209,7 +210,7 @@ impl Pages {
         self.size -= range.end - range.start;
     }
 
-    /// Puts a hole of whole pages in at `range`, whose start is a page's within the file.
+    /// Inserts a hole at `range`, which consists of whole pages and starts within the file.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         let shift = (range.end - range.start) / PAGE;
         let behind = self.pages.split_off(&(range.start / PAGE));
@@ -218,7 +219,7 @@ impl Pages {
         self.size += range.end - range.start;
     }
 
-    /// Gives `range` pages that no clone shares.
+    /// Unshares the pages of `range` from clones.
     pub(crate) fn unshare(&mut self, range: Range<u64>) {
         let indexes = range.start / PAGE..range.end.div_ceil(PAGE);
         for (_, page) in self.pages.range_mut(indexes) {
@@ -226,13 +227,13 @@ impl Pages {
         }
     }
 
-    /// The first byte of data at or behind `offset`.
+    /// Returns the first byte of data at or after `offset`.
     pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
         let (index, _) = self.pages.range(offset / PAGE..).next()?;
         Some(offset.max(index * PAGE)).filter(|at| *at < self.size)
     }
 
-    /// The first byte of a hole at or behind `offset`: the end of file at the latest.
+    /// Returns the first byte of a hole at or after `offset`, at most the end of the file.
     pub(crate) fn next_hole(&self, offset: u64) -> u64 {
         let first = offset / PAGE;
         let full = self
@@ -244,7 +245,8 @@ impl Pages {
         offset.max((first + full) * PAGE).min(self.size)
     }
 
-    /// The extents of `range`, up to end of file, until `each` says stop.
+    /// Passes the extents of `range`, up to the end of the file, to `each` until it returns
+    /// `false`.
     pub(crate) fn extents(&self, range: Range<u64>, each: &mut dyn FnMut(Extent) -> bool) {
         let end = range.end.min(self.size);
         let mut at = range.start;
@@ -266,7 +268,7 @@ impl Pages {
         }
     }
 
-    /// `range` as it is, cut at the end of file.
+    /// Returns a snapshot of `range`, cut off at the end of the file.
     pub(crate) fn snapshot(&self, range: Range<u64>) -> Snapshot {
         let range = range.start..range.end.min(self.size).max(range.start);
         let indexes = range.start / PAGE..range.end.div_ceil(PAGE);
@@ -280,8 +282,8 @@ impl Pages {
         }
     }
 
-    /// Writes what was kept to `offset`, sharing whole pages where they fall on whole pages, and
-    /// says how many bytes found room.
+    /// Writes a snapshot at `offset`, sharing whole pages where both are aligned, and returns how
+    /// many bytes fit.
     pub(crate) fn put_snapshot(&mut self, offset: u64, from: &Snapshot) -> (u64, Result<()>) {
         let mut pages = from.pages.iter().peekable();
         let mut at = from.range.start;

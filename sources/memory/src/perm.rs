@@ -1,25 +1,25 @@
-//! Who may do what: the checks of Linux's `fs/namei.c` and `fs/attr.c`, without ACLs.
+//! Permission checks of Linux's `fs/namei.c` and `fs/attr.c`, without ACLs.
 
 use vfs::{Access, Caller, Errno, Groups, Kind, Result};
 
 use crate::state::Meta;
 
-/// The super-user, who may do nearly anything.
+/// Returns whether the caller is the super-user.
 pub(crate) fn is_root(caller: &Caller) -> bool {
     caller.uid == 0
 }
 
-/// Whether `gid` is one of the caller's groups.
+/// Returns whether `gid` is one of the caller's groups.
 pub(crate) fn in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || matches!(&caller.groups, Groups::Known(groups) if groups.contains(&gid))
 }
 
-/// Owner or super-user.
+/// Returns whether the caller is the owner or the super-user.
 pub(crate) fn owns(meta: &Meta, caller: &Caller) -> bool {
     is_root(caller) || caller.uid == meta.uid
 }
 
-/// What the permission bits let the caller do.
+/// Returns the access that the permission bits grant the caller.
 pub(crate) fn allowed(meta: &Meta, kind: Kind, caller: &Caller) -> Access {
     if is_root(caller) {
         let executable = kind == Kind::Directory || meta.mode & 0o111 != 0;
@@ -40,7 +40,7 @@ pub(crate) fn allowed(meta: &Meta, kind: Kind, caller: &Caller) -> Access {
     Access::from_bits_truncate(meta.mode >> shift)
 }
 
-/// `EACCES` unless the caller may do all of `want`.
+/// Returns `EACCES` unless the caller has all of `want`.
 pub(crate) fn check(meta: &Meta, kind: Kind, caller: &Caller, want: Access) -> Result<()> {
     if allowed(meta, kind, caller).contains(want) {
         Ok(())
@@ -49,7 +49,7 @@ pub(crate) fn check(meta: &Meta, kind: Kind, caller: &Caller, want: Access) -> R
     }
 }
 
-/// `EPERM` if `dir`'s sticky bit keeps the caller from removing `victim`'s name.
+/// Returns `EPERM` if `dir`'s sticky bit prevents the caller from removing `victim`'s name.
 pub(crate) fn check_sticky(dir: &Meta, victim: &Meta, caller: &Caller) -> Result<()> {
     if dir.mode & 0o1000 != 0 && !owns(dir, caller) && caller.uid != victim.uid {
         return Err(Errno::EPERM);
@@ -57,8 +57,8 @@ pub(crate) fn check_sticky(dir: &Meta, victim: &Meta, caller: &Caller) -> Result
     Ok(())
 }
 
-/// `mode` as a chmod by `caller` of something of group `gid` has it: whoever is not of the group
-/// cannot set set-gid.
+/// Returns the mode after a chmod to `mode` by `caller` on a file of group `gid`: set-gid is
+/// cleared unless the caller is a member of the group.
 pub(crate) fn chmod_bits(mode: u32, gid: u32, caller: &Caller) -> u32 {
     let keeps = is_root(caller) || in_group(caller, gid);
     mode & 0o7777 & !if keeps { 0 } else { 0o2000 }

@@ -1,4 +1,4 @@
-//! Renaming: the one operation on two directories and two children.
+//! Renames, the only operation on two directories and two children.
 
 use std::sync::{Arc, RwLockWriteGuard};
 
@@ -53,8 +53,8 @@ impl MemNode {
             None if exchange => return Err(Errno::ENOENT),
             _ => {}
         }
-        // Within one directory no loop can come about, and without the lock of renames the way up
-        // may change under our feet.
+        // A move within one directory cannot form a loop, and without the lock of renames the
+        // ancestors may change meanwhile.
         if !same_dir && to.is_at_or_below(&source) {
             return Err(Errno::EINVAL);
         }
@@ -144,8 +144,8 @@ impl MemNode {
         Ok(())
     }
 
-    /// Locks this directory and `to`: an ancestor first. The lock of renames is held unless they
-    /// are one.
+    /// Locks this directory and `to`, an ancestor first. Requires the lock of renames unless both
+    /// are the same.
     fn lock_dirs<'a>(&'a self, to: &'a MemNode) -> Dirs<'a> {
         if std::ptr::eq(self, to) {
             return Dirs {
@@ -169,7 +169,8 @@ impl MemNode {
         }
     }
 
-    /// Whether this directory is `other` or somewhere below it. The lock of renames is held.
+    /// Returns whether this directory is `other` or a descendant of it. Requires the lock of
+    /// renames.
     fn is_at_or_below(&self, other: &MemNode) -> bool {
         let mut at = self.arc();
         loop {

@@ -1,4 +1,4 @@
-//! What a node is at the moment: attributes, extended attributes, contents.
+//! The state of a node: attributes, extended attributes, contents.
 
 use vfs::{Attr, Caller, Device, Kind, Time};
 
@@ -22,38 +22,38 @@ pub(crate) struct Meta {
     pub(crate) change: u64,
 }
 
-/// All that changes of a node.
+/// The mutable state of a node.
 pub(crate) struct State {
     pub(crate) meta: Meta,
     pub(crate) xattrs: Xattrs,
     pub(crate) body: Body,
-    /// Made without a name, and may be given one.
+    /// Created without a name by `tmpfile`, and may be linked.
     pub(crate) linkable: bool,
 }
 
-/// Contents.
+/// The contents of a node.
 pub(crate) enum Body {
     File(Pages),
     Directory(Dir),
     Symlink(Box<[u8]>),
-    /// None of its own.
+    /// No contents.
     Device(Device),
 }
 
 impl State {
-    /// Attributes or links changed.
+    /// Records a change of attributes or links.
     pub(crate) fn changed(&mut self, now: Time) {
         self.meta.ctime = now;
         self.meta.change += 1;
     }
 
-    /// Contents changed.
+    /// Records a change of contents.
     pub(crate) fn modified(&mut self, now: Time) {
         self.meta.mtime = now;
         self.changed(now);
     }
 
-    /// What a change of contents by `caller` takes away: set-id bits unless it is the
+    /// Removes privileges as a change of contents by `caller` does: set-id bits unless it is the
     /// super-user, file capabilities always (`file_remove_privs` of Linux).
     pub(crate) fn drop_privileges(&mut self, caller: &Caller) {
         if !perm::is_root(caller) {
@@ -62,7 +62,7 @@ impl State {
         self.xattrs.remove(xattr::CAPABILITY);
     }
 
-    /// Takes set-id bits away; set-gid without group execution means something else and stays.
+    /// Removes set-id bits; set-gid without group execution has another meaning and stays.
     pub(crate) fn drop_set_id(&mut self) {
         let set_gid = if self.meta.mode & 0o010 != 0 {
             0o2000
@@ -138,22 +138,22 @@ impl State {
         }
     }
 
-    /// Whether reading now moves atime: relatime, as Linux mounts by default.
+    /// Returns whether a read updates atime now: relatime, the default of Linux mounts.
     pub(crate) fn wants_atime(&self, now: Time) -> bool {
-        /// Seconds after which an atime is moved anyway: a day.
+        /// Seconds after which a read updates atime in any case: a day.
         const OLD: i64 = 24 * 60 * 60;
         let meta = &self.meta;
         meta.atime <= meta.mtime || meta.atime <= meta.ctime || now.sec - meta.atime.sec >= OLD
     }
 }
 
-/// Which permission bits something new in a directory gets.
+/// Returns the permission bits of a new node in the directory `dir`.
 pub(crate) fn new_mode(kind: Kind, bits: u32, dir: &Meta, caller: &Caller) -> u32 {
     let inherits = dir.mode & 0o2000 != 0;
     match kind {
         Kind::Symlink => 0o777,
         Kind::Directory => bits & 0o1777 | if inherits { 0o2000 } else { 0 },
-        // Whoever is not of the directory's group cannot make a set-gid program of it.
+        // Only members of the directory's group may create set-gid programs of it.
         _ if inherits
             && bits & 0o2010 == 0o2010
             && !perm::is_root(caller)

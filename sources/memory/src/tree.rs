@@ -1,7 +1,7 @@
 //! Operations on the names in a directory, except renaming.
 //!
-//! Errors come in the order in which Linux's `fs/namei.c` finds them: search permission, whether
-//! the name is there, write permission, the sticky bit, what it is.
+//! Errors are determined in the order of Linux's `fs/namei.c`: search permission, existence of the
+//! name, write permission, the sticky bit, the kind of node.
 
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
@@ -16,25 +16,25 @@ use crate::pages::Pages;
 use crate::perm;
 use crate::state::{Body, State, new_mode};
 
-/// The most names of a node: ext4's bound, which programs are used to.
+/// The maximum number of links to a node: ext4's limit, which programs are used to.
 const LINK_MAX: u32 = 65000;
 
-/// The longest target of a symbolic link: `PATH_MAX` with its NUL.
+/// The maximum length of a symbolic link's target: `PATH_MAX` includes a NUL.
 const TARGET_MAX: usize = 4095;
 
-/// The device number of a whiteout, which anyone may make.
+/// The device number of a whiteout, which every user may create.
 pub(crate) const WHITEOUT: Device = Device { major: 0, minor: 0 };
 
 impl MemNode {
-    /// This directory, to look for names in.
+    /// Locks this directory for look-ups. Returns an error unless the caller may search it.
     pub(crate) fn search(&self, caller: &Caller) -> Result<RwLockReadGuard<'_, State>> {
         let state = self.read();
         self.check_search(&state, caller)?;
         Ok(state)
     }
 
-    /// This directory, to look for names in and change them. Whether it may be changed is checked
-    /// by [`MemNode::check_change`], later.
+    /// Locks this directory for look-ups and changes. Write permission is checked later, by
+    /// [`MemNode::check_change`].
     fn search_mut(&self, caller: &Caller) -> Result<RwLockWriteGuard<'_, State>> {
         let state = self.write();
         self.check_search(&state, caller)?;
@@ -185,7 +185,7 @@ impl MemNode {
         Ok(())
     }
 
-    /// Settles the links after `child` lost its name, or its only one, in this directory.
+    /// Updates link counts after `child` lost its name in this directory.
     pub(crate) fn lost(&self, state: &mut State, child: &MemNode, victim: &mut State) {
         if child.kind == Kind::Directory {
             victim.meta.nlink = 0;
@@ -197,7 +197,7 @@ impl MemNode {
         victim.changed(self.shared.now());
     }
 
-    /// What `caller` makes in this directory, without its name.
+    /// Creates a node for `caller` in this directory, without a name.
     pub(crate) fn new_child(
         &self,
         state: &State,
@@ -236,7 +236,7 @@ impl MemNode {
         MemNode::new(&self.shared, new)
     }
 
-    /// Gives `node` the unused name `name`.
+    /// Adds `node` at the unused name `name`.
     fn attach(&self, state: &mut State, name: Name<'_>, node: Arc<MemNode>) -> Result<()> {
         let is_dir = node.kind == Kind::Directory;
         let dir = state.dir_mut().expect("searched");

@@ -1,4 +1,4 @@
-//! Extended attributes: who may see and change which, and how large they may be (xattr(7)).
+//! Extended attributes: permissions and limits (xattr(7)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use crate::budget::{Budget, Charge};
 use crate::perm;
 use crate::state::{Meta, State};
 
-/// File capabilities, which a change of contents or owner takes away.
+/// File capabilities, which a change of contents or owner removes.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Linux's bounds (`include/uapi/linux/limits.h`): a name, a value, a list of names.
+/// Linux's limits (`include/uapi/linux/limits.h`): a name, a value, a list of names.
 const NAME_MAX: usize = 255;
 const SIZE_MAX: usize = 65536;
 const LIST_MAX: usize = 65536;
 
-/// What an attribute takes besides name and value.
+/// The memory in bytes of an attribute in addition to its name and value.
 const ENTRY: u64 = 128;
 
 /// The extended attributes of a node.
@@ -59,7 +59,7 @@ impl Xattrs {
         Ok(())
     }
 
-    /// Removes an attribute, and says whether there was one.
+    /// Removes an attribute, and returns whether it existed.
     pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
         let Some(value) = self.values.remove(name) else {
             return false;
@@ -116,8 +116,8 @@ impl State {
     }
 }
 
-/// Whether the caller may read or write the attribute `name`: Linux's `xattr_permission` and
-/// `cap_inode_setxattr`.
+/// Checks whether the caller may read or write the attribute `name`, as Linux's `xattr_permission`
+/// and `cap_inode_setxattr` do.
 fn check(meta: &Meta, kind: Kind, caller: &Caller, name: &[u8], want: Access) -> Result<()> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Errno::ERANGE);

@@ -1,4 +1,4 @@
-//! The shared suite over a tree in memory.
+//! The shared suite on a tree in memory.
 
 use memory::Memory;
 use vfs_testkit::{Profile, Subject, clock};

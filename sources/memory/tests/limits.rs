@@ -1,4 +1,4 @@
-//! What the shared suite cannot ask of every source: budgets, sharing, very deep trees.
+//! Tests beyond the shared suite: budgets, sharing, very deep trees.
 
 use std::sync::Arc;
 
@@ -127,8 +127,8 @@ fn a_clone_counts_in_full_and_happens_whole_or_not() {
     assert!(half > 0 && half < 600 << 10, "{half}");
 }
 
-/// A peer may nest directories as deep as the budget allows: letting go of them must not need a
-/// stack as deep.
+/// A client may nest directories as deep as the budget allows: dropping them must not recurse as
+/// deep.
 #[test]
 fn a_very_deep_tree_is_let_go() {
     let root = root(Options::default());
@@ -139,7 +139,7 @@ fn a_very_deep_tree_is_let_go() {
     drop((dir, root));
 }
 
-/// Linux would answer where it was, so the shared suite does not ask.
+/// Linux would return the previous position, so the shared suite does not test this.
 #[test]
 fn a_removed_directory_has_no_parent() {
     let root = root(Options::default());
