@@ -1,4 +1,4 @@
-//! The file system under test, and what cases are run and checked with.
+//! The file system under test, and helpers to run and check cases.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,16 +15,17 @@ pub use crate::seen::{AsName, Kept, Opened, R, RW, Seen, W};
 pub struct Subject {
     /// The file system.
     pub fs: Arc<dyn FileSystem>,
-    /// What to expect of it.
+    /// The expectations.
     pub profile: Profile,
-    /// What has to live as long as it: a temporary directory, a server.
+    /// An object to keep alive along with it: a temporary directory, a server.
     pub keep: Box<dyn Any>,
-    /// Asked when a case has failed: why that is nobody's fault here, as when another's server has crashed.
+    /// Called after a case has failed: returns a reason to ignore the failure, as when a foreign
+    /// server has crashed.
     pub excuse: Box<dyn Fn() -> Option<String>>,
 }
 
 impl Subject {
-    /// A file system that needs nothing kept.
+    /// Creates a subject that keeps nothing else alive.
     pub fn new(fs: Arc<dyn FileSystem>, profile: Profile) -> Subject {
         Subject {
             fs,
@@ -35,36 +36,37 @@ impl Subject {
     }
 }
 
-/// What may be expected of a file system beyond its [`Capabilities`].
+/// Expectations of a file system beyond its [`Capabilities`].
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Who does what needs no one in particular: the owner of the root.
+    /// The default caller: the owner of the root.
     pub caller: Caller,
-    /// Callers are told apart and permissions checked by them (`caller` is the super-user then);
-    /// otherwise everyone is `caller`.
+    /// Callers are distinguished and their permissions checked (`caller` is the super-user then);
+    /// otherwise every caller acts as `caller`.
     pub identity: bool,
-    /// [`vfs::Groups::Known`] counts.
+    /// [`vfs::Groups::Known`] is honoured.
     pub groups: bool,
     /// `caller` has the powers of the super-user: chown, device nodes.
     pub root: bool,
-    /// Times of nodes can be set, in steps of this many nanoseconds; 0 if not at all.
+    /// The granularity in nanoseconds of times that are set; 0 if times cannot be set.
     pub time_step: u32,
-    /// Reading moves atime (at least as relatime does).
+    /// Reading updates atime (at least as relatime does).
     pub atime: bool,
-    /// Links of a directory count its subdirectories (btrfs and overlayfs have 1).
+    /// The link count of a directory includes its subdirectories (it is 1 on btrfs and overlayfs).
     pub dir_links: bool,
     /// Names may be any bytes (else UTF-8 only).
     pub any_bytes: bool,
     /// [`vfs::RenameFlags`] work.
     pub rename_flags: bool,
-    /// Open files stay usable without a name.
+    /// Open files remain usable after their last name is removed.
     pub open_unlinked: bool,
     /// Cases that do not apply, each as `area::case` with the reason.
     pub skip: Vec<(&'static str, &'static str)>,
 }
 
 impl Profile {
-    /// A local POSIX file system that checks permissions, served to the super-user.
+    /// Returns the profile of a local POSIX file system that checks permissions, served to the
+    /// super-user.
     pub fn posix() -> Profile {
         Profile {
             caller: Caller::ROOT,
@@ -86,9 +88,9 @@ impl Profile {
 pub struct Bed {
     /// The file system.
     pub fs: Arc<dyn FileSystem>,
-    /// What to expect of it.
+    /// The expectations.
     pub profile: Profile,
-    /// What it can do.
+    /// Its capabilities.
     pub caps: Capabilities,
     _keep: Box<dyn Any>,
 }
@@ -116,12 +118,12 @@ impl Bed {
         }
     }
 
-    /// The root directory as the profile's caller sees it.
+    /// Returns the root directory as the profile's caller sees it.
     pub fn root(&self) -> Seen {
         self.root_for(&self.profile.caller)
     }
 
-    /// The root directory as `who` sees it.
+    /// Returns the root directory as `who` sees it.
     pub fn root_for(&self, who: &Caller) -> Seen {
         Seen {
             node: ok(run(who, |cx| self.fs.root(cx))),
@@ -129,7 +131,7 @@ impl Bed {
         }
     }
 
-    /// A new directory below the root that everyone may write to.
+    /// Creates a directory in the root that is writable for all.
     pub fn commons(&self) -> Seen {
         let dir = ok(self.root().mkdir("commons", 0o777));
         ok(dir.set(SetAttr {
@@ -139,7 +141,7 @@ impl Bed {
         dir
     }
 
-    /// The node of `handle`.
+    /// Resolves `handle`.
     pub fn resolve(&self, handle: &Handle) -> Result<Seen> {
         let who = self.profile.caller.clone();
         let node = run(&who, |cx| self.fs.resolve(cx, handle))?;
@@ -147,8 +149,8 @@ impl Bed {
     }
 }
 
-/// Runs `operation` for `who` with more and more patience until it does not answer
-/// `WOULD_BLOCK`, and to the end if it is parked then.
+/// Runs `operation` as `who` with increasing patience until it does not return `WOULD_BLOCK`. With
+/// full patience it waits while the operation is parked.
 #[track_caller]
 pub fn run<T>(who: &Caller, mut operation: impl FnMut(&Cx<'_>) -> Result<T>) -> Result<T> {
     for patience in [Patience::None, Patience::Brief] {
@@ -169,7 +171,7 @@ pub fn run<T>(who: &Caller, mut operation: impl FnMut(&Cx<'_>) -> Result<T>) -> 
     }
 }
 
-/// The value, or a panic that names the errno.
+/// Returns the value, or panics with the errno.
 #[track_caller]
 pub fn ok<T>(result: Result<T>) -> T {
     match result {
@@ -178,13 +180,13 @@ pub fn ok<T>(result: Result<T>) -> T {
     }
 }
 
-/// Panics unless the answer is `expected`.
+/// Panics unless the result is the error `expected`.
 #[track_caller]
 pub fn refused<T>(result: Result<T>, expected: Errno) {
     refused_as(result, &[expected]);
 }
 
-/// Panics unless the answer is one of `expected`.
+/// Panics unless the result is one of the errors `expected`.
 #[track_caller]
 pub fn refused_as<T>(result: Result<T>, expected: &[Errno]) {
     match result {
@@ -194,10 +196,11 @@ pub fn refused_as<T>(result: Result<T>, expected: &[Errno]) {
     }
 }
 
-/// What a directory that is not empty is refused with: POSIX has both, and XFS the second for rename.
+/// Errors for a directory that is not empty: POSIX permits both, and XFS returns the second for
+/// rename.
 pub const NOT_EMPTY: &[Errno] = &[Errno::ENOTEMPTY, Errno::EEXIST];
 
-/// Leaves a case, with the reason, unless the subject has what it needs.
+/// Returns from a case, with a message, unless the subject has the feature.
 #[macro_export]
 macro_rules! needs {
     ($has:expr, $what:literal) => {
@@ -208,7 +211,7 @@ macro_rules! needs {
     };
 }
 
-/// A clock that goes on by a nanosecond each time it is looked at.
+/// Returns a clock that advances by a nanosecond with each call.
 pub fn clock() -> Arc<impl Fn() -> Time + Send + Sync + 'static> {
     const SECOND: i64 = 1_000_000_000;
     let ticks = AtomicI64::new(1_000_000_000 * SECOND);
@@ -221,16 +224,16 @@ pub fn clock() -> Arc<impl Fn() -> Time + Send + Sync + 'static> {
     })
 }
 
-/// Numbers that look random and are the same each time (splitmix64).
+/// A reproducible generator of pseudo-random numbers (splitmix64).
 pub struct Random(u64);
 
 impl Random {
-    /// Those that follow from `seed`.
+    /// Creates a generator from `seed`.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next one.
+    /// Returns the next number.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -239,13 +242,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next one below `end`.
+    /// Returns the next number, reduced to below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.word() % end
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns `len` pseudo-random bytes, which depend on `seed` only.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..len).map(|_| random.word() as u8).collect()

@@ -1,14 +1,16 @@
-//! Everything that can be read of a tree, asked for: for sources whose trees are made by others, and need not make sense.
+//! A walk that reads everything in a tree, for sources of untrusted and possibly inconsistent
+//! trees.
 
 use vfs::{Caller, FileSystem, Kind, Plus, Seek};
 
 use crate::bed::{Seen, run};
 use crate::seen::R;
 
-/// Bytes of a file that are read, at its start and at its end: enough for any layout.
+/// Bytes to read at the start and at the end of a file: enough for any layout.
 const PIECE: usize = 70_000;
 
-/// Walks the tree of `fs` and asks each node for all it has, up to `most` nodes; says how many there were. Errors are answers like others.
+/// Walks the tree of `fs` up to `most` nodes, calls all reading operations of each, and returns the
+/// number of nodes. Errors are accepted.
 pub fn exhaust(fs: &dyn FileSystem, most: usize) -> usize {
     let who = Caller::ROOT;
     let Ok(root) = run(&who, |cx| fs.root(cx)) else {

@@ -1,18 +1,19 @@
-//! What every implementation of the file-system traits is tested with.
+//! Test tools for every implementation of the file-system traits.
 //!
-//! - The conformance suite: [`conformance!`] makes one test per case of [`cases`], each over a
-//!   fresh [`Subject`] of the source, layer or client half under test. Error numbers are checked as
-//!   Linux gives them. A [`Profile`] says what to expect where file systems may differ.
-//! - [`Script`]: a file system that answers what a test told it to, and notes who asked what.
-//! - [`Room`] and [`Bytes`]: the two ends of reads and writes, in memory; [`Message`] and [`Room`] those
-//!   of what a [`wire::Session`] serves, which [`session`] drives in place of an engine.
+//! - The conformance suite: [`conformance!`] makes one test per case of [`cases`], each on a fresh
+//!   [`Subject`] of the source, layer or client half under test. Error numbers are those of Linux.
+//!   A [`Profile`] states the expectations where file systems differ.
+//! - [`Script`]: a file system that returns scripted answers, and records its calls.
+//! - [`Room`] and [`Bytes`]: sinks and payloads for reads and writes, in memory; [`Message`] and
+//!   [`Room`] serve as request and reply of a [`wire::Session`], which [`session`] drives in place
+//!   of an engine.
 //!
-//! Every operation of the suite is tried at each [`vfs::Patience`] until it does not answer
-//! `WOULD_BLOCK`, so that one that did something before saying so is found out.
+//! Every operation of the suite is tried at each [`vfs::Patience`] until it does not return
+//! `WOULD_BLOCK`, which detects operations that have an effect before they return it.
 //!
-//! What it lacks on purpose: any file system of its own, and system calls.
+//! Deliberately absent: a file system of its own, and system calls.
 //!
-//! Lock order: a [`Script`] takes one mutex at a time and calls nobody while it holds it.
+//! Lock order: a [`Script`] takes one mutex at a time and makes no calls while it holds it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The two ends of reads and writes, and of a message and its reply, in memory.
+//! Sinks and payloads, and messages and replies, in memory.
 
 use std::fs::File;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 use wire::{Incoming, Outgoing};
 
-/// A sink of a given size that keeps what it takes, be it what is read or a whole reply.
+/// A sink of a given size that stores its data, from a read or as a reply.
 #[derive(Debug, Default)]
 pub struct Room {
     data: Vec<u8>,
@@ -16,7 +16,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for `size` bytes.
+    /// Creates a sink for `size` bytes.
     pub fn new(size: usize) -> Room {
         Room {
             data: Vec::new(),
@@ -24,12 +24,12 @@ impl Room {
         }
     }
 
-    /// What it took.
+    /// Returns the data stored.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// What it took.
+    /// Returns the data stored.
     pub fn into_data(self) -> Vec<u8> {
         self.data
     }
@@ -55,7 +55,8 @@ impl Sink for Room {
         self.data.resize(self.data.len() + len, 0);
     }
 
-    /// Never knows what is cached, so anything short of full patience is `WOULD_BLOCK`.
+    /// Returns `WOULD_BLOCK` with less than full patience, since it cannot know if the data is
+    /// cached.
     fn file(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -107,7 +108,7 @@ impl Outgoing for Room {
     }
 }
 
-/// A payload of given bytes, which may come in pieces.
+/// A payload of given bytes, optionally in pieces.
 #[derive(Debug)]
 pub struct Bytes<'a> {
     rest: &'a [u8],
@@ -115,12 +116,13 @@ pub struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// All of `data` at once.
+    /// Creates a payload of `data` in one piece.
     pub fn new(data: &'a [u8]) -> Bytes<'a> {
         Bytes::in_pieces(data, usize::MAX)
     }
 
-    /// `data` in pieces of `piece` bytes, as a message in several buffers comes.
+    /// Creates a payload of `data` in pieces of `piece` bytes, as from a message in several
+    /// buffers.
     pub fn in_pieces(data: &'a [u8], piece: usize) -> Bytes<'a> {
         assert!(piece > 0, "a piece has at least one byte");
         Bytes { rest: data, piece }
@@ -159,16 +161,16 @@ impl Payload for Bytes<'_> {
     }
 }
 
-/// A message as it came.
+/// A received message.
 #[derive(Debug)]
 pub struct Message<B> {
     bytes: B,
-    /// How many stand together, unless all do.
+    /// The number of contiguous bytes; `None` for all.
     together: Option<usize>,
 }
 
 impl<B: AsRef<[u8]>> Message<B> {
-    /// One that stands together, as a stream carries it.
+    /// Creates a contiguous message, as from a stream.
     pub fn new(bytes: B) -> Message<B> {
         Message {
             bytes,
@@ -176,8 +178,8 @@ impl<B: AsRef<[u8]>> Message<B> {
         }
     }
 
-    /// One of which only the first `together` bytes do, as a queue may have it: the rest is nowhere but in
-    /// its payload, which may be less than the message says.
+    /// Creates a message of which only the first `together` bytes are contiguous, as in a queue:
+    /// the rest is available only as its payload, which may be shorter than the message declares.
     pub fn apart(bytes: B, together: usize) -> Message<B> {
         Message {
             bytes,

@@ -1,13 +1,13 @@
-//! A file system that answers what a test told it to.
+//! A file system that returns scripted answers.
 //!
-//! Each operation ([`Op`]) has a queue of answers; a call takes the first, or a dull default when
-//! there is none: success, a file of number 2, nothing to read. It can refuse, ask for more
-//! patience, be parked until a [`Gate`] opens, or hold its thread until then. Who asked what is
-//! noted.
+//! Each operation ([`Op`]) has a queue of answers; a call takes the first one, or returns a default
+//! if there is none: success, a file with number 2, no data. An answer can be an error, a request
+//! for more patience, parking until a [`Gate`] opens, or blocking the thread until then. Calls are
+//! recorded.
 //!
-//! What it lacks on purpose: any memory of what was written or made.
+//! Deliberately absent: storage of written data and created nodes.
 //!
-//! Lock order: the script's mutex or a gate's, one at a time; nobody is called while one is held.
+//! Lock order: the script's mutex or a gate's, one at a time; no calls are made while one is held.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -22,52 +22,52 @@ use vfs::{
     Sink, StatFs, Time, Want, XattrFlags,
 };
 
-/// What a call answers.
+/// An answer to a call.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// The default of the operation.
     Done,
     /// This errno.
     Fail(Errno),
-    /// `WOULD_BLOCK` to calls of less patience; others go on to the next answer.
+    /// `WOULD_BLOCK` for calls with less patience; others take the next answer.
     Needs(Patience),
-    /// `PARKED` until the gate opens, which wakes the call; then it goes on to the next answer.
+    /// `PARKED` until the gate opens, which wakes the call; then it takes the next answer.
     Park(Gate),
-    /// Holds the thread until the gate opens or the call is cancelled (`EINTR`), then goes on to
-    /// the next answer. A call of less than full patience is told `WOULD_BLOCK`.
+    /// Blocks the thread until the gate opens or the call is cancelled (`EINTR`), then takes the
+    /// next answer. A call with less than full patience gets `WOULD_BLOCK`.
     Hold(Gate),
-    /// To attr and setattr: these.
+    /// For attr and setattr: these attributes.
     Attr(Attr),
-    /// To whatever answers a node: this one.
+    /// For operations that return a node: this one.
     Node(NodeId, Kind),
-    /// To read, readlink and extended attributes: these.
+    /// For read, readlink and extended attributes: these bytes.
     Bytes(Vec<u8>),
-    /// To write, seek and copy: this many.
+    /// For write, seek and copy: this number.
     Count(u64),
-    /// To readdir: these.
+    /// For readdir: these entries.
     Entries(Vec<(Vec<u8>, NodeId, Kind)>),
-    /// To extents: these.
+    /// For extents: these.
     Extents(Vec<Extent>),
-    /// To host_lock_holder: this one.
+    /// For host_lock_holder: this one.
     Outsider(Outsider),
 }
 
-/// A call that was made.
+/// A recorded call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called {
-    /// Which operation.
+    /// The operation.
     pub op: Op,
-    /// On which node, or a file of which; 0 for the file system.
+    /// The node, or that of the file; 0 for the file system.
     pub node: NodeId,
     /// Its arguments, as text.
     pub what: String,
-    /// With how much patience.
+    /// The patience of the call.
     pub patience: Patience,
-    /// For whom.
+    /// The caller.
     pub caller: Caller,
 }
 
-/// Something that calls wait for. Shut until opened, open from then on.
+/// A gate that calls wait for. Closed until it is opened, for good.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Arc<Mutex<GateState>>);
 
@@ -78,12 +78,12 @@ struct GateState {
 }
 
 impl Gate {
-    /// A gate that is shut.
+    /// Creates a closed gate.
     pub fn new() -> Gate {
         Gate::default()
     }
 
-    /// Opens it, and wakes all who wait.
+    /// Opens it, and wakes all waiters.
     pub fn open(&self) {
         let wakers = {
             let mut state = self.state();
@@ -95,7 +95,7 @@ impl Gate {
         }
     }
 
-    /// Whether it is open; if not, `waker` is woken when it opens.
+    /// Returns whether it is open; if not, registers `waker` for the opening.
     fn is_open_or_wakes(&self, waker: &Waker) -> bool {
         let mut state = self.state();
         if !state.open {
@@ -138,7 +138,7 @@ struct State {
 }
 
 impl Script {
-    /// One without any script.
+    /// Creates a file system without answers.
     pub fn new() -> Arc<Script> {
         Arc::new_cyclic(|this| Script {
             this: this.clone(),
@@ -147,19 +147,19 @@ impl Script {
         })
     }
 
-    /// The next call of `op` that no earlier answer is for answers this.
+    /// Queues an answer for a call of `op`.
     pub fn next(&self, op: Op, answer: Answer) -> &Script {
         self.state().next.entry(op).or_default().push_back(answer);
         self
     }
 
-    /// Every call of `op` that nothing else is for answers this.
+    /// Sets the answer of calls of `op` while the queue is empty.
     pub fn always(&self, op: Op, answer: Answer) -> &Script {
         self.state().always.insert(op, answer);
         self
     }
 
-    /// Drops the answers that no call of `op` has taken.
+    /// Removes the remaining answers for `op`.
     pub fn forget(&self, op: Op) -> &Script {
         let mut state = self.state();
         state.next.remove(&op);
@@ -168,34 +168,34 @@ impl Script {
         self
     }
 
-    /// What it says that it can do.
+    /// Sets the capabilities.
     pub fn set_capabilities(&self, capabilities: Capabilities) -> &Script {
         self.state().capabilities = capabilities;
         self
     }
 
-    /// The calls so far.
+    /// Returns the calls so far.
     pub fn calls(&self) -> Vec<Called> {
         self.state().calls.clone()
     }
 
-    /// The calls since this was last asked.
+    /// Returns the calls since the last `take_calls`.
     pub fn take_calls(&self) -> Vec<Called> {
         std::mem::take(&mut self.state().calls)
     }
 
-    /// What was written so far: to which node, which bytes.
+    /// Returns the data written so far, with its nodes.
     pub fn written(&self) -> Vec<(NodeId, Vec<u8>)> {
         self.state().written.clone()
     }
 
-    /// The operations called so far.
+    /// Returns the operations called so far.
     pub fn ops(&self) -> Vec<Op> {
         self.state().calls.iter().map(|call| call.op).collect()
     }
 
-    /// Waits until `op` was called `times` times in all: counts calls that were parked or held,
-    /// too.
+    /// Waits until `op` has been called `times` times in all, including calls that were parked or
+    /// blocked.
     pub fn wait_for(&self, op: Op, times: usize) {
         let enough =
             |state: &mut State| state.calls.iter().filter(|call| call.op == op).count() < times;
@@ -206,7 +206,7 @@ impl Script {
         );
     }
 
-    /// The node of number `id`.
+    /// Returns the node with number `id`.
     pub fn node(&self, id: NodeId, kind: Kind) -> Arc<dyn Node> {
         Arc::new(ScriptNode {
             script: self.arc(),
@@ -215,7 +215,7 @@ impl Script {
         })
     }
 
-    /// An open file of node `id`.
+    /// Returns an open file of node `id`.
     pub fn file(&self, id: NodeId) -> Arc<dyn File> {
         Arc::new(ScriptFile {
             script: self.arc(),
@@ -231,7 +231,7 @@ impl Script {
         self.state.lock().expect("no panic holds it")
     }
 
-    /// Notes a call and finds its answer; none is the default.
+    /// Records a call and takes its answer; `None` for the default.
     fn answer(&self, op: Op, cx: &Cx<'_>, node: NodeId, what: String) -> Result<Option<Answer>> {
         self.state().calls.push(Called {
             op,
@@ -346,7 +346,7 @@ fn wrong(op: Op, answer: &Answer) -> ! {
     panic!("script: {op} cannot answer {answer:?}")
 }
 
-/// Attributes of a node that nobody said anything about.
+/// Returns default attributes of a node.
 pub fn plain_attr(id: NodeId, kind: Kind) -> Attr {
     let time = Time { sec: 1, nsec: 0 };
     Attr {
@@ -370,7 +370,7 @@ pub fn plain_attr(id: NodeId, kind: Kind) -> Attr {
     }
 }
 
-/// What is found or made where nothing else is said.
+/// The default node of look-ups and creations.
 const FILE: (NodeId, Kind) = (2, Kind::File);
 
 impl FileSystem for Script {
@@ -559,7 +559,7 @@ fn shown(LockRange { space, start, end }: LockRange) -> String {
 }
 
 impl Script {
-    /// `EXDEV` for a node of another file system.
+    /// Returns `EXDEV` for a node of another file system.
     fn own(&self, node: &dyn Node) -> Result<()> {
         match node.as_any().downcast_ref::<ScriptNode>() {
             Some(node) if std::ptr::eq(&*node.script, self) => Ok(()),
@@ -700,7 +700,7 @@ impl File for ScriptFile {
     }
 }
 
-/// A lease that nobody breaks.
+/// A lease that is never broken.
 struct Unbroken;
 
 impl Lease for Unbroken {

@@ -1,4 +1,4 @@
-//! How cases speak to a file system: nodes and files as a caller sees them.
+//! Shorthands for cases: nodes and files with a caller.
 
 use std::sync::Arc;
 
@@ -11,40 +11,40 @@ use vfs::{
 use crate::bed::{ok, run};
 use crate::payload::{Bytes, Room};
 
-/// A node as one caller sees it.
+/// A node with a caller.
 #[derive(Clone)]
 pub struct Seen {
     /// The node.
     pub node: Arc<dyn Node>,
-    /// Who looks.
+    /// The caller.
     pub who: Caller,
 }
 
-/// An open file as one caller sees it.
+/// An open file with a caller.
 #[derive(Clone)]
 pub struct Opened {
     /// The file.
     pub file: Arc<dyn File>,
-    /// Who looks.
+    /// The caller.
     pub who: Caller,
 }
 
-/// An entry of a directory, kept.
+/// A copy of a directory entry.
 #[derive(Clone)]
 pub struct Kept {
     /// Its name.
     pub name: Vec<u8>,
     /// The node's number.
     pub id: NodeId,
-    /// What it is, if told.
+    /// Its kind, if listed.
     pub kind: Option<Kind>,
-    /// Where to go on behind it.
+    /// The cookie to continue after it.
     pub cookie: u64,
     /// The node, with [`Plus::Entries`].
     pub entry: Option<Entry>,
 }
 
-/// Keeps up to `room` entries.
+/// A sink for up to `room` entries.
 struct Keep {
     entries: Vec<Kept>,
     room: usize,
@@ -79,9 +79,9 @@ pub const R: OpenFlags = OpenFlags::READ;
 /// Write only.
 pub const W: OpenFlags = OpenFlags::WRITE;
 
-/// A name as cases write it: text or bytes.
+/// A name in a case: text or bytes.
 pub trait AsName {
-    /// The name.
+    /// Returns the name.
     fn name(&self) -> Name<'_>;
 }
 
@@ -113,7 +113,7 @@ impl AsName for Vec<u8> {
     }
 }
 
-/// The operations of [`Node`], shorter. Each errs as the operation does.
+/// Shorthands for the operations of [`Node`], with the same errors.
 #[allow(missing_docs)]
 impl Seen {
     fn seen(&self, entry: Entry) -> Seen {
@@ -140,7 +140,7 @@ impl Seen {
         }
     }
 
-    /// The same node as `who` sees it.
+    /// Returns the same node with the caller `who`.
     pub fn by(&self, who: &Caller) -> Seen {
         Seen {
             node: self.node.clone(),
@@ -230,7 +230,7 @@ impl Seen {
         Ok((self.seen(entry), self.opened(file)))
     }
 
-    /// A new file that contains `data`.
+    /// Creates a file that contains `data`.
     pub fn file(&self, name: &(impl AsName + ?Sized), data: &[u8]) -> Result<Seen> {
         let (node, file) = self.create(name, RW | OpenFlags::EXCL, 0o644)?;
         file.write_all(0, data)?;
@@ -297,7 +297,7 @@ impl Seen {
         run(&self.who, |cx| self.node.xattr(cx, name))
     }
 
-    /// The names of extended attributes, sorted.
+    /// Returns the names of extended attributes, sorted.
     pub fn xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let list = run(&self.who, |cx| self.node.xattrs(cx))?;
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -317,18 +317,18 @@ impl Seen {
         run(&self.who, |cx| self.node.remove_xattr(cx, name))
     }
 
-    /// All that the file contains.
+    /// Returns the contents of the file.
     pub fn content(&self) -> Result<Vec<u8>> {
         let file = self.open(R)?;
         file.read_all()
     }
 
-    /// All entries, in the order told.
+    /// Returns all entries, in the order listed.
     pub fn list(&self) -> Result<Vec<Kept>> {
         self.open(R)?.readdir(0, Plus::Names, usize::MAX)
     }
 
-    /// All names, sorted.
+    /// Returns all names, sorted.
     pub fn names(&self) -> Result<Vec<Vec<u8>>> {
         let mut names: Vec<_> = self.list()?.into_iter().map(|entry| entry.name).collect();
         names.sort();
@@ -336,7 +336,7 @@ impl Seen {
     }
 }
 
-/// The operations of [`File`], shorter. Each errs as the operation does.
+/// Shorthands for the operations of [`File`], with the same errors.
 #[allow(missing_docs)]
 impl Opened {
     #[track_caller]
@@ -348,7 +348,7 @@ impl Opened {
         run(&self.who, |cx| self.file.setattr(cx, &set))
     }
 
-    /// One read.
+    /// Reads once.
     pub fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut room = Room::new(len);
         let read = run(&self.who, |cx| {
@@ -372,7 +372,7 @@ impl Opened {
         Ok(data)
     }
 
-    /// All that the file contains.
+    /// Returns the contents of the file.
     pub fn read_all(&self) -> Result<Vec<u8>> {
         let mut data = Vec::new();
         loop {
@@ -384,14 +384,14 @@ impl Opened {
         }
     }
 
-    /// One write, in one piece.
+    /// Writes once, in one piece.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
         run(&self.who, |cx| {
             self.file.write(cx, offset, &mut Bytes::new(data))
         })
     }
 
-    /// One write, in pieces.
+    /// Writes once, in pieces.
     pub fn write_pieces(&self, offset: u64, data: &[u8], piece: usize) -> Result<usize> {
         run(&self.who, |cx| {
             let mut payload = Bytes::in_pieces(data, piece);
@@ -410,7 +410,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Up to `most` entries behind `cookie`.
+    /// Returns up to `most` entries after `cookie`.
     pub fn readdir(&self, cookie: u64, plus: Plus, most: usize) -> Result<Vec<Kept>> {
         let mut keep = Keep {
             entries: Vec::new(),
@@ -426,7 +426,7 @@ impl Opened {
         Ok(keep.entries)
     }
 
-    /// All entries, `most` at a time.
+    /// Returns all entries, read `most` at a time.
     pub fn readdir_all(&self, plus: Plus, most: usize) -> Result<Vec<Kept>> {
         let mut all: Vec<Kept> = Vec::new();
         loop {

@@ -1,4 +1,5 @@
-//! A session, driven by a test in place of an engine: one request at a time, in the test's own thread.
+//! A driver of sessions for tests, in place of an engine: one request at a time, on the test's
+//! thread.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use wire::{Answer, Incoming, Malformed, Session};
 
 use crate::Room;
 
-/// Serves `message` once: what became of it, and its reply, of `most` bytes at most.
+/// Serves `message` once, and returns the answer and the reply, of at most `most` bytes.
 pub fn serve(
     session: &dyn Session,
     call: &Call,
@@ -26,7 +27,7 @@ pub fn serve(
     Ok((answer?, out.into_data()))
 }
 
-/// [`serve`], with more and more patience until that is enough.
+/// Calls [`serve`] with increasing patience until that suffices.
 pub fn serve_patiently(
     session: &dyn Session,
     call: &Call,
@@ -42,7 +43,7 @@ pub fn serve_patiently(
     panic!("a request that full patience is too short for");
 }
 
-/// A request that waits, or may have to: its message, and the call that is woken.
+/// A request that is parked or may be: its message, and the call that is woken.
 pub struct Parked {
     call: Call,
     message: Vec<u8>,
@@ -59,7 +60,7 @@ impl Wake for Woken {
 }
 
 impl Parked {
-    /// One that was not served yet.
+    /// Creates a request that has not been served yet.
     pub fn new(message: Vec<u8>) -> Parked {
         let woken = Arc::new(Woken::default());
         Parked {
@@ -69,33 +70,33 @@ impl Parked {
         }
     }
 
-    /// Has `serve` serve it, for the first time or again.
+    /// Serves it with `serve`, for the first time or again.
     pub fn serve<T>(&self, serve: impl FnOnce(&Call, &[u8]) -> T) -> T {
         self.woken.0.store(false, Ordering::SeqCst);
         serve(&self.call, &self.message)
     }
 
-    /// Whether it has been woken since it was last served.
+    /// Returns whether it has been woken since it was last served.
     pub fn is_woken(&self) -> bool {
         self.woken.0.load(Ordering::SeqCst)
     }
 
-    /// Cancels it: to be served once more.
+    /// Cancels it; it must be served once more.
     pub fn cancel(&self) {
         self.call.cancel();
     }
 }
 
-/// What a request came to.
+/// The result of serving a request.
 pub enum Came<R> {
-    /// It is answered.
+    /// A reply.
     Reply(R),
-    /// It waits.
+    /// The request is parked.
     Parked(Parked),
 }
 
 impl<R: Debug> Came<R> {
-    /// The request, which must wait.
+    /// Returns the parked request; panics if there is a reply.
     #[track_caller]
     pub fn parked(self) -> Parked {
         match self {
@@ -104,7 +105,7 @@ impl<R: Debug> Came<R> {
         }
     }
 
-    /// The reply, which must be there.
+    /// Returns the reply; panics if the request is parked.
     #[track_caller]
     pub fn reply(self) -> R {
         match self {

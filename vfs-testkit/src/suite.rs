@@ -1,7 +1,7 @@
-//! [`crate::conformance!`]: a test for each case.
+//! The macro [`crate::conformance!`], which makes a test of each case.
 
 /// Makes a `#[test]` of each case of [`crate::cases`], in a module per area. `$make` names a
-/// function that makes a fresh [`crate::Subject`].
+/// function that returns a fresh [`crate::Subject`].
 #[macro_export]
 macro_rules! conformance {
     ($make:ident) => {

@@ -1,4 +1,4 @@
-//! `vfs::lock::LockTable`, over a scripted node.
+//! Tests of `vfs::lock::LockTable`, on a scripted node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,7 +92,7 @@ impl Bed {
             .expect("the script refuses nothing")
     }
 
-    /// What the host was told since last asked.
+    /// Returns the host's lock calls since the last time.
     fn told(&self) -> Vec<String> {
         self.script
             .take_calls()
@@ -103,7 +103,7 @@ impl Bed {
     }
 }
 
-/// Counts how often it is woken.
+/// Counts wake-ups.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -120,7 +120,7 @@ impl Woken {
         (woken, call)
     }
 
-    /// A call of a client that comes again when it likes.
+    /// Returns a call of a client that polls.
     fn polled() -> (Arc<Woken>, Call) {
         let woken = Arc::new(Woken::default());
         let call = Call::detached().polled(Waker::from(woken.clone()));
@@ -484,7 +484,7 @@ fn the_ranges_of_a_node_are_bounded() {
     assert!(bed.table.is_empty());
 }
 
-/// A client of `user` at `budget`.
+/// Returns a call of `user`, charged to `budget`.
 fn call_of(user: u32, budget: &Arc<MemoryBudget>) -> Call {
     Call::detached().on_account(Account::at(budget, PeerKey::User(user)))
 }
@@ -499,13 +499,13 @@ fn a_peer_leaves_ranges_of_a_node_to_others() {
         let lock = posix(client, Shared, at * 2, at * 2);
         bed.table.lock(&cx, &*bed.node, lock, false)
     };
-    // Of two clients of one user.
+    // Two clients of one user.
     let took = (0..).take_while(|at| lock(1, at % 2, *at).is_ok()).count();
     assert_eq!(took, LockTable::MAX_HELD / 2 - 1);
     assert_eq!(lock(1, 7, 1), Err(Errno::ENOLCK));
     let took = (0..).take_while(|at| lock(2, 2, *at).is_ok()).count();
     assert!(took >= LockTable::MAX_HELD / 4 - 2, "{took}");
-    // With what it unlocks it may lock others.
+    // Ranges that are unlocked can be locked again.
     assert_eq!(bed.unlock(0, 0, ALL), Ok(()));
     assert_eq!(lock(1, 0, 0), Ok(()));
     for client in 0..3 {
@@ -535,7 +535,7 @@ fn ranges_are_part_of_the_memory_budget() {
 }
 
 mod model {
-    //! Random requests against an array that says of each stretch who holds it how.
+    //! Random requests, compared with an array of the holder and kind of each range.
 
     use proptest::prelude::*;
     use vfs::lock::HostLock;
@@ -545,7 +545,7 @@ mod model {
     const OWNERS: usize = 3;
     const CELLS: usize = 13;
 
-    /// The bytes of a cell: single ones at either end of a file, and all between.
+    /// Returns the bytes of a cell: single ones at both ends of a file, and the range between.
     fn cell(i: usize) -> (u64, u64) {
         match i {
             6 => (6, ALL - 6),
@@ -570,7 +570,7 @@ mod model {
             3 => (0..OWNERS, range).prop_map(|(owner, (a, b))| Request::Unlock(owner, a, b)),
             1 => (0..OWNERS).prop_map(Request::Release),
         ];
-        // Now and then the host refuses the first few or so of what it is told.
+        // Sometimes the host refuses one of the first calls.
         let refuses = prop_oneof![4 => Just(None), 1 => (0usize..3).prop_map(Some)];
         proptest::collection::vec((request, refuses), 1..40)
     }
@@ -691,7 +691,7 @@ mod model {
     }
 }
 
-/// Another table's clients are one owner here.
+/// Locks on behalf of another table, whose clients are one owner here.
 fn mirror(bed: &Bed, space: Space, range: (u64, u64), state: HostLock) -> Result<()> {
     let range = space.range(range.0, range.1);
     bed.table

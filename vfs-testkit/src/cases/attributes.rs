@@ -18,7 +18,7 @@ pub fn chmod_sets_permissions(bed: &Bed) {
     assert_eq!(ok(file.open(R)).attr().mode, 0o640);
 }
 
-/// What a change answers is what a look finds.
+/// The attributes that a change returns are those that a later request returns.
 pub fn setattr_answers_the_new_attributes(bed: &Bed) {
     let file = ok(bed.root().file("file", b"12345678"));
     let set = SetAttr {
@@ -49,7 +49,7 @@ pub fn open_files_have_the_nodes_attributes(bed: &Bed) {
     assert_eq!(node.attr().mode, 0o604);
 }
 
-/// A change of nothing changes nothing.
+/// An empty change has no effect.
 pub fn an_empty_change_changes_nothing(bed: &Bed) {
     let file = ok(bed.root().file("file", b"123"));
     let before = file.attr();
@@ -73,7 +73,7 @@ pub fn chown_changes_owner_and_group(bed: &Bed) {
     assert_eq!(file.attr().uid, 4321, "a symbolic link is not followed");
 }
 
-/// chown(2) takes set-id bits of a program away.
+/// chown(2) clears set-id bits of a program.
 pub fn chown_takes_set_id_away(bed: &Bed) {
     needs!(bed.profile.root && bed.caps.owners > Level::None, "owners");
     let file = ok(bed.root().file("file", b""));
@@ -84,7 +84,7 @@ pub fn chown_takes_set_id_away(bed: &Bed) {
     assert_eq!(ok(dir.chown(Some(1234), None)).mode, 0o2755);
 }
 
-/// Cutting cuts, extending extends by zeros.
+/// Truncation shortens a file, or extends it with zeros.
 pub fn truncate_cuts_and_extends(bed: &Bed) {
     let file = ok(bed.root().file("file", b"0123456789"));
     assert_eq!(ok(file.truncate(4)).size, 4);
@@ -95,7 +95,7 @@ pub fn truncate_cuts_and_extends(bed: &Bed) {
     assert_eq!(ok(file.content()), b"");
 }
 
-/// What was cut off stays off, also in the middle of a block.
+/// Truncated data does not reappear after an extension, also in the middle of a block.
 pub fn what_was_cut_off_does_not_come_back(bed: &Bed) {
     let file = ok(bed.root().file("file", &pattern(10_000, 1)));
     ok(file.truncate(5000));
@@ -105,7 +105,7 @@ pub fn what_was_cut_off_does_not_come_back(bed: &Bed) {
     assert!(content[5000..].iter().all(|byte| *byte == 0));
 }
 
-/// Only files have a size to set.
+/// Only regular files can be truncated.
 pub fn only_files_are_truncated(bed: &Bed) {
     let root = bed.root();
     let dir = ok(root.mkdir("dir", 0o755));
@@ -114,7 +114,7 @@ pub fn only_files_are_truncated(bed: &Bed) {
     refused(fifo.truncate(0), Errno::EINVAL);
 }
 
-/// An open file is cut if it is open for writing.
+/// An open file can be truncated if it is open for writing.
 pub fn ftruncate_needs_a_file_open_for_writing(bed: &Bed) {
     let root = bed.root();
     let node = ok(root.file("file", b"123456"));
@@ -129,7 +129,7 @@ pub fn ftruncate_needs_a_file_open_for_writing(bed: &Bed) {
     assert_eq!(ok(file.set(size(9))).size, 9);
 }
 
-/// No file is larger than an `off_t` can say.
+/// No file is larger than the maximum of `off_t`.
 pub fn a_size_beyond_bounds_is_refused(bed: &Bed) {
     let file = ok(bed.root().file("file", b""));
     refused_as(file.truncate(1 << 63), &[Errno::EFBIG, Errno::EINVAL]);
@@ -137,7 +137,7 @@ pub fn a_size_beyond_bounds_is_refused(bed: &Bed) {
     assert_eq!(file.attr().size, 0);
 }
 
-/// Times are set as given, each on its own.
+/// Times are set exactly, each independently.
 pub fn times_are_set_exactly(bed: &Bed) {
     needs!(bed.profile.time_step > 0, "times that can be set");
     let file = ok(bed.root().file("file", b""));
@@ -174,7 +174,7 @@ pub fn times_are_set_exactly(bed: &Bed) {
     assert_eq!((attr.atime, attr.mtime), (at(4_000_000_000), at(5)));
 }
 
-/// `Now` is the source's own clock, and leaves what was not asked for.
+/// `Now` sets the time of the source's own clock, and leaves the other time unchanged.
 pub fn now_is_the_sources_clock(bed: &Bed) {
     needs!(bed.profile.time_step > 0, "times that can be set");
     let file = ok(bed.root().file("file", b""));
@@ -209,7 +209,7 @@ pub fn times_of_other_kinds_are_set(bed: &Bed) {
     }
 }
 
-/// Each change counts: no two states have the same change counter.
+/// Each change increments the change counter: no two states have the same one.
 pub fn every_change_counts(bed: &Bed) {
     needs!(bed.caps.change > Level::None, "a change counter");
     let root = bed.root();
@@ -240,7 +240,7 @@ pub fn every_change_counts(bed: &Bed) {
     changed("asking for a change");
 }
 
-/// Looking changes nothing.
+/// Reading does not change the change counter.
 pub fn reading_does_not_count_as_change(bed: &Bed) {
     let root = bed.root();
     let node = ok(root.file("file", b"data"));
@@ -252,7 +252,7 @@ pub fn reading_does_not_count_as_change(bed: &Bed) {
     assert_eq!(root.attr().change, dir_change);
 }
 
-/// Writing moves mtime and ctime.
+/// Writing updates mtime and ctime.
 pub fn writing_moves_mtime(bed: &Bed) {
     needs!(bed.profile.time_step > 0, "times that can be set");
     let node = ok(bed.root().file("file", b"data"));
@@ -275,7 +275,7 @@ pub fn writing_moves_mtime(bed: &Bed) {
     assert_eq!(node.attr().mtime, old, "chmod is no change of contents");
 }
 
-/// Reading moves an atime that is behind mtime.
+/// Reading updates an atime older than mtime.
 pub fn reading_moves_atime(bed: &Bed) {
     needs!(
         bed.profile.time_step > 0 && bed.profile.atime,
@@ -294,7 +294,7 @@ pub fn reading_moves_atime(bed: &Bed) {
     assert_ne!(node.attr().atime, old);
 }
 
-/// A change that kills privileges takes set-id bits along.
+/// A change that kills privileges clears set-id bits.
 pub fn kill_priv_takes_set_id_away(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     ok(node.chmod(0o6755));

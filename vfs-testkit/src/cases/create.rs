@@ -1,11 +1,11 @@
-//! Making nodes.
+//! Creating nodes.
 
 use vfs::{Device, Errno, Kind, Level, Make, Mode, OpenFlags};
 
 use crate::bed::{Bed, R, RW, W, ok, refused};
 use crate::needs;
 
-/// A new file is empty, has one link and the permissions asked for.
+/// A new file is empty, has one link and the requested permissions.
 pub fn a_new_file_is_as_asked_for(bed: &Bed) {
     let root = bed.root();
     let (node, file) = ok(root.create("file", RW, 0o640));
@@ -16,7 +16,7 @@ pub fn a_new_file_is_as_asked_for(bed: &Bed) {
     assert_eq!(ok(root.lookup("file")).id(), node.id());
 }
 
-/// Without `EXCL`, a file that is there is opened as it is.
+/// Without `EXCL`, an existing file is opened unchanged.
 pub fn create_opens_what_is_there(bed: &Bed) {
     let root = bed.root();
     let old = ok(root.file("file", b"content"));
@@ -27,7 +27,7 @@ pub fn create_opens_what_is_there(bed: &Bed) {
     assert_eq!(ok(file.read_all()), b"content");
 }
 
-/// With `EXCL`, whatever is there is in the way.
+/// With `EXCL`, every existing name is refused.
 pub fn create_excl_insists_on_a_new_file(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b"content"));
@@ -42,7 +42,7 @@ pub fn create_excl_insists_on_a_new_file(bed: &Bed) {
     assert_eq!(ok(ok(root.lookup("file")).content()), b"content");
 }
 
-/// `TRUNC` cuts what is there.
+/// `TRUNC` truncates an existing file.
 pub fn create_trunc_cuts(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b"content"));
@@ -50,7 +50,7 @@ pub fn create_trunc_cuts(bed: &Bed) {
     assert_eq!(node.attr().size, 0);
 }
 
-/// A directory cannot be opened as a file that may be made.
+/// `create` on a directory fails with `EISDIR`.
 pub fn create_on_a_directory_is_eisdir(bed: &Bed) {
     let root = bed.root();
     ok(root.mkdir("dir", 0o755));
@@ -58,7 +58,7 @@ pub fn create_on_a_directory_is_eisdir(bed: &Bed) {
     refused(root.create("dir", R, 0o644), Errno::EISDIR);
 }
 
-/// Symbolic links are the client's to follow.
+/// Symbolic links are followed by the client.
 pub fn create_on_a_symlink_is_eloop(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b""));
@@ -76,7 +76,7 @@ pub fn making_in_a_file_is_enotdir(bed: &Bed) {
     refused(file.link("child", &file), Errno::ENOTDIR);
 }
 
-/// Whoever makes a file has it open as asked, whatever its mode says.
+/// The creator of a file has it open as requested, whatever its mode.
 pub fn a_new_file_is_open_whatever_its_mode(bed: &Bed) {
     let who = bed.profile.caller.clone();
     let dir = bed.commons();
@@ -91,7 +91,7 @@ pub fn a_new_file_is_open_whatever_its_mode(bed: &Bed) {
     }
 }
 
-/// A new directory has two links and gives its parent one.
+/// A new directory has two links and adds one to its parent.
 pub fn a_new_directory_links_its_parent(bed: &Bed) {
     let root = bed.root();
     let before = root.attr().nlink;
@@ -106,7 +106,7 @@ pub fn a_new_directory_links_its_parent(bed: &Bed) {
     assert_eq!(root.attr().nlink, before);
 }
 
-/// Nothing can be made where something is.
+/// Creating a node at an existing name fails with `EEXIST`.
 pub fn making_what_is_there_is_eexist(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b"kept"));
@@ -127,7 +127,7 @@ pub fn making_what_is_there_is_eexist(bed: &Bed) {
     assert_eq!(ok(ok(root.lookup("file")).content()), b"kept");
 }
 
-/// `make` makes files, too.
+/// `make` creates regular files, too.
 pub fn a_file_can_be_made_without_opening(bed: &Bed) {
     let root = bed.root();
     let node = ok(root.make("file", Make::File, Mode::exactly(0o604)));
@@ -136,7 +136,7 @@ pub fn a_file_can_be_made_without_opening(bed: &Bed) {
     assert_eq!(node.attr().size, 4);
 }
 
-/// The umask takes bits away.
+/// The umask clears bits.
 pub fn the_umask_applies(bed: &Bed) {
     let root = bed.root();
     let mode = Mode {
@@ -153,7 +153,7 @@ pub fn the_umask_applies(bed: &Bed) {
     assert_eq!(file.attr().mode, 0o644);
 }
 
-/// No umask but the one given is applied.
+/// Only the given umask is applied.
 pub fn no_umask_of_the_server_applies(bed: &Bed) {
     let root = bed.root();
     let (file, _open) = ok(root.create("file", RW, 0o666));
@@ -163,7 +163,7 @@ pub fn no_umask_of_the_server_applies(bed: &Bed) {
     assert_eq!(fifo.attr().mode, 0o622);
 }
 
-/// Special bits survive where Linux lets them.
+/// Special bits are kept where Linux keeps them.
 pub fn special_bits_of_new_nodes(bed: &Bed) {
     let root = bed.root();
     let (file, _open) = ok(root.create("file", RW, 0o4711));
@@ -171,7 +171,7 @@ pub fn special_bits_of_new_nodes(bed: &Bed) {
     assert_eq!(ok(root.mkdir("dir", 0o1777)).attr().mode, 0o1777);
 }
 
-/// A symbolic link has its target, as many bytes as that has, and all permissions.
+/// A symbolic link has its target, the size of the target, and all permissions.
 pub fn a_symlink_keeps_its_target(bed: &Bed) {
     let root = bed.root();
     for (name, target) in [
@@ -188,7 +188,7 @@ pub fn a_symlink_keeps_its_target(bed: &Bed) {
     }
 }
 
-/// A target of nothing is none.
+/// An empty target is invalid.
 pub fn an_empty_symlink_is_enoent(bed: &Bed) {
     refused(bed.root().symlink("link", b""), Errno::ENOENT);
 }
@@ -200,7 +200,7 @@ pub fn readlink_of_a_file_is_einval(bed: &Bed) {
     refused(root.readlink(), Errno::EINVAL);
 }
 
-/// Pipes and sockets can be made; to open them is the client's business.
+/// Pipes and sockets can be created; opening them is up to the client.
 pub fn pipes_and_sockets_cannot_be_opened(bed: &Bed) {
     let root = bed.root();
     for (name, what, kind) in [
@@ -215,7 +215,7 @@ pub fn pipes_and_sockets_cannot_be_opened(bed: &Bed) {
     }
 }
 
-/// A device node has its number and is not opened here.
+/// A device node has its number and cannot be opened here.
 pub fn devices_keep_their_number(bed: &Bed) {
     needs!(
         bed.caps.devices > Level::None && bed.profile.root,
@@ -236,7 +236,7 @@ pub fn devices_keep_their_number(bed: &Bed) {
     }
 }
 
-/// A file without a name: no link, in no list, but usable, and it can be given a name.
+/// A file without a name has no links and is in no listing, but can be used and linked.
 pub fn a_tmpfile_can_be_given_a_name(bed: &Bed) {
     needs!(bed.caps.tmpfile > Level::None, "files without a name");
     let root = bed.root();
@@ -250,7 +250,7 @@ pub fn a_tmpfile_can_be_given_a_name(bed: &Bed) {
     assert_eq!(ok(ok(root.lookup("named")).content()), b"content");
 }
 
-/// One made with `EXCL` never gets a name, and one that is not written to is none.
+/// A file created with `EXCL` cannot be linked, and one that is not opened for writing is refused.
 pub fn an_exclusive_tmpfile_gets_no_name(bed: &Bed) {
     needs!(bed.caps.tmpfile > Level::None, "files without a name");
     let root = bed.root();
@@ -259,7 +259,7 @@ pub fn an_exclusive_tmpfile_gets_no_name(bed: &Bed) {
     refused(root.tmpfile(R, 0o600), Errno::EINVAL);
 }
 
-/// Making something changes the directory.
+/// Creating a node changes the directory.
 pub fn making_changes_the_directory(bed: &Bed) {
     let root = bed.root();
     let dir = ok(root.mkdir("dir", 0o755));

@@ -7,7 +7,7 @@ use vfs::{CopyHow, Errno, Level, OpenFlags};
 use crate::bed::{Bed, Opened, R, RW, Random, W, ok, pattern, refused, refused_as};
 use crate::{Script, needs};
 
-/// What was written is read, and nothing behind it.
+/// Written data is read back, and nothing after it.
 pub fn reads_what_was_written(bed: &Bed) {
     let (_node, file) = ok(bed.root().create("file", RW, 0o644));
     assert_eq!(ok(file.read(0, 10)), b"");
@@ -20,7 +20,7 @@ pub fn reads_what_was_written(bed: &Bed) {
     assert_eq!(ok(file.read(i64::MAX as u64, 1)), b"");
 }
 
-/// Nothing can be read and written, too.
+/// Empty reads and writes are valid.
 pub fn nothing_is_read_and_written(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     let file = ok(node.open(RW));
@@ -31,7 +31,7 @@ pub fn nothing_is_read_and_written(bed: &Bed) {
     assert_eq!((after.size, after.mtime), (4, before.mtime));
 }
 
-/// Writing in the middle leaves the rest.
+/// Writing in the middle leaves the rest unchanged.
 pub fn overwrites_in_place(bed: &Bed) {
     let (node, file) = ok(bed.root().create("file", RW, 0o644));
     ok(file.write_all(0, b"0123456789"));
@@ -40,7 +40,7 @@ pub fn overwrites_in_place(bed: &Bed) {
     assert_eq!(node.attr().size, 10);
 }
 
-/// What is skipped reads as zeros.
+/// A gap reads as zeros.
 pub fn a_gap_reads_as_zeros(bed: &Bed) {
     let (node, file) = ok(bed.root().create("file", RW, 0o644));
     ok(file.write_all(0, b"start"));
@@ -52,7 +52,7 @@ pub fn a_gap_reads_as_zeros(bed: &Bed) {
     assert_eq!(&content[10_000..], b"end");
 }
 
-/// Sizes that fit no block come through.
+/// Sizes that are no multiple of a block are transferred unchanged.
 pub fn odd_sizes_come_through(bed: &Bed) {
     let (_node, file) = ok(bed.root().create("file", RW, 0o644));
     let data = pattern(3 << 20, 42);
@@ -75,7 +75,7 @@ pub fn odd_sizes_come_through(bed: &Bed) {
     }
 }
 
-/// A payload may come in pieces.
+/// A payload may consist of several pieces.
 pub fn a_payload_may_come_in_pieces(bed: &Bed) {
     let (_node, file) = ok(bed.root().create("file", RW, 0o644));
     let data = pattern(20_000, 7);
@@ -83,7 +83,7 @@ pub fn a_payload_may_come_in_pieces(bed: &Bed) {
     assert_eq!(ok(file.read_exact(5, data.len())), data);
 }
 
-/// A file open to append is written at its end, wherever one says.
+/// Writes to a file opened with `O_APPEND` go to its end, whatever their offset.
 pub fn append_goes_to_the_end(bed: &Bed) {
     let node = ok(bed.root().file("file", b"start"));
     let file = ok(node.open(RW | OpenFlags::APPEND));
@@ -93,7 +93,7 @@ pub fn append_goes_to_the_end(bed: &Bed) {
     assert_eq!(ok(node.content()), b"start-more-other-end");
 }
 
-/// Appends at a time lose nothing.
+/// Concurrent appends lose nothing.
 pub fn appends_at_a_time_lose_nothing(bed: &Bed) {
     let node = ok(bed.root().file("file", b""));
     const RECORD: usize = 100;
@@ -119,7 +119,7 @@ pub fn appends_at_a_time_lose_nothing(bed: &Bed) {
     }
 }
 
-/// Writers of different parts do not disturb each other.
+/// Concurrent writers of different ranges do not disturb each other.
 pub fn writers_of_different_parts_agree(bed: &Bed) {
     let node = ok(bed.root().file("file", b""));
     const PART: usize = 10_000;
@@ -144,7 +144,7 @@ pub fn writers_of_different_parts_agree(bed: &Bed) {
     }
 }
 
-/// All who have a file open see what is written.
+/// All opens of a file see a write.
 pub fn all_open_files_see_a_write(bed: &Bed) {
     let node = ok(bed.root().file("file", b""));
     let (a, b) = (ok(node.open(RW)), ok(node.open(RW)));
@@ -155,7 +155,7 @@ pub fn all_open_files_see_a_write(bed: &Bed) {
     assert_eq!(a.attr().size, 11);
 }
 
-/// A file is used as it was opened.
+/// A file can be used only as it was opened.
 pub fn a_file_is_used_as_it_was_opened(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     refused(ok(node.open(W)).read(0, 1), Errno::EBADF);
@@ -163,7 +163,7 @@ pub fn a_file_is_used_as_it_was_opened(bed: &Bed) {
     assert_eq!(ok(node.content()), b"data");
 }
 
-/// To open for execution grants reading.
+/// Opening for execution permits reading.
 pub fn executing_grants_reading(bed: &Bed) {
     let node = ok(bed.root().file("file", b"#!"));
     ok(node.chmod(0o755));
@@ -172,7 +172,7 @@ pub fn executing_grants_reading(bed: &Bed) {
     refused(node.open(OpenFlags::EXEC), Errno::EACCES);
 }
 
-/// Directories are not read or written as files.
+/// Directories cannot be read or written as files.
 pub fn a_directory_is_no_file(bed: &Bed) {
     let dir = ok(bed.root().mkdir("dir", 0o755));
     refused(dir.open(RW), Errno::EISDIR);
@@ -181,7 +181,7 @@ pub fn a_directory_is_no_file(bed: &Bed) {
     refused(ok(dir.open(R)).read(0, 10), Errno::EISDIR);
 }
 
-/// Opening to truncate does.
+/// Opening with `TRUNC` truncates.
 pub fn open_trunc_cuts(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     let file = ok(node.open(RW | OpenFlags::TRUNC));
@@ -189,7 +189,7 @@ pub fn open_trunc_cuts(bed: &Bed) {
     assert_eq!(ok(file.read(0, 10)), b"");
 }
 
-/// Durability can be asked for, however a file is open.
+/// Files can be synced, whatever their open flags.
 pub fn files_sync(bed: &Bed) {
     let root = bed.root();
     let (_node, file) = ok(root.create("file", RW | OpenFlags::DSYNC, 0o644));
@@ -200,7 +200,7 @@ pub fn files_sync(bed: &Bed) {
     ok(ok(root.open(R)).fsync(false));
 }
 
-/// A file cannot be written beyond what an `off_t` can say.
+/// Writes beyond the maximum of `off_t` are refused.
 pub fn writing_beyond_bounds_is_refused(bed: &Bed) {
     let node = ok(bed.root().file("file", b""));
     let file = ok(node.open(RW));
@@ -210,7 +210,7 @@ pub fn writing_beyond_bounds_is_refused(bed: &Bed) {
     assert_eq!(node.attr().size, 0);
 }
 
-/// Any order of writes, cuts and reads gives what a plain array of bytes gives.
+/// Random writes, truncations and reads agree with an array of bytes.
 pub fn agrees_with_an_array_of_bytes(bed: &Bed) {
     let (node, file) = ok(bed.root().create("file", RW, 0o644));
     let mut model: Vec<u8> = Vec::new();
@@ -249,7 +249,7 @@ fn two_files(bed: &Bed, data: &[u8]) -> (Opened, Opened) {
     (from, to)
 }
 
-/// Copies within the file system, whole or in part, up to the end of the source.
+/// Copies within the file system, of whole files or ranges, end at the end of the source.
 pub fn copies_within_the_file_system(bed: &Bed) {
     needs!(bed.caps.copy > Level::None, "copy");
     let data = pattern(100_000, 9);
@@ -280,7 +280,7 @@ pub fn copies_within_the_file_system(bed: &Bed) {
     assert_eq!(copy_all(100_000, 0, 1), 0);
 }
 
-/// Copies holes as zeros over what was there.
+/// Holes are copied as zeros over existing data.
 pub fn copies_holes_as_zeros(bed: &Bed) {
     needs!(bed.caps.copy > Level::None, "copy");
     let (from, to) = two_files(bed, b"");
@@ -298,7 +298,7 @@ pub fn copies_holes_as_zeros(bed: &Bed) {
     assert_eq!(content[50_003..], pattern(60_000, 5)[50_003..]);
 }
 
-/// Copies within a file, if the parts do not overlap.
+/// Copies within a file work if the ranges do not overlap.
 pub fn copies_within_a_file(bed: &Bed) {
     needs!(bed.caps.copy > Level::None, "copy");
     let (file, _other) = two_files(bed, &pattern(20_000, 1));
@@ -313,7 +313,7 @@ pub fn copies_within_a_file(bed: &Bed) {
     );
 }
 
-/// A copy needs the one file to be open for reading and the other for writing.
+/// The source of a copy must be open for reading, the target for writing.
 pub fn copy_needs_the_right_files(bed: &Bed) {
     needs!(bed.caps.copy > Level::None, "copy");
     let root = bed.root();
@@ -330,7 +330,7 @@ pub fn copy_needs_the_right_files(bed: &Bed) {
     assert_eq!(ok(b.content()), b"");
 }
 
-/// Nothing is copied to a file of another file system.
+/// Copies to another file system are refused.
 pub fn copy_to_a_foreign_file_is_exdev(bed: &Bed) {
     needs!(bed.caps.copy > Level::None, "copy");
     let file = ok(ok(bed.root().file("file", b"data")).open(R));
@@ -341,7 +341,7 @@ pub fn copy_to_a_foreign_file_is_exdev(bed: &Bed) {
     refused(file.copy(0, &foreign, 0, 4, CopyHow::Any), Errno::EXDEV);
 }
 
-/// A clone is a copy that changes on its own, of whole blocks.
+/// A clone is a copy of whole blocks that changes independently.
 pub fn a_clone_changes_on_its_own(bed: &Bed) {
     needs!(bed.caps.clone > Level::None, "clones");
     let data = pattern(100_000, 4);

@@ -1,4 +1,4 @@
-//! Handles: names of nodes that outlive the process.
+//! Handles: identifiers of nodes that outlive the process.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use vfs::{Errno, Handle, Level};
 use crate::bed::{Bed, ok, refused};
 use crate::needs;
 
-/// A handle leads back to its node, whatever that is.
+/// A handle resolves to its node, of whatever kind.
 pub fn a_handle_leads_back(bed: &Bed) {
     needs!(bed.caps.handles > Level::None, "handles");
     let root = bed.root();
@@ -27,7 +27,7 @@ pub fn a_handle_leads_back(bed: &Bed) {
     assert_eq!(ok(file.content()), b"content");
 }
 
-/// A handle is the same each time, and each node's its own.
+/// A node's handle is the same each time, and distinct from all others.
 pub fn handles_tell_nodes_apart(bed: &Bed) {
     needs!(bed.caps.handles > Level::None, "handles");
     let root = bed.root();
@@ -41,7 +41,7 @@ pub fn handles_tell_nodes_apart(bed: &Bed) {
     assert_eq!(ok(a.handle()), ok(ok(root.lookup("a")).handle()));
 }
 
-/// A handle follows its node through renames.
+/// A handle remains valid when its node is renamed.
 pub fn a_handle_follows_renames(bed: &Bed) {
     needs!(bed.caps.handles > Level::None, "handles");
     let root = bed.root();
@@ -54,7 +54,7 @@ pub fn a_handle_follows_renames(bed: &Bed) {
     assert_eq!(ok(bed.resolve(&handle)).id(), file.id());
 }
 
-/// A handle of what was removed is stale, also once the name is used again.
+/// A handle of a removed node is stale, also once the name is reused.
 pub fn a_handle_of_nothing_is_estale(bed: &Bed) {
     needs!(bed.caps.handles > Level::None, "handles");
     let root = bed.root();
@@ -70,7 +70,7 @@ pub fn a_handle_of_nothing_is_estale(bed: &Bed) {
     refused(bed.resolve(&handle), Errno::ESTALE);
 }
 
-/// A forged handle leads nowhere.
+/// A forged handle is refused.
 pub fn a_forged_handle_is_estale(bed: &Bed) {
     needs!(bed.caps.handles > Level::None, "handles");
     let handle = ok(ok(bed.root().file("file", b"")).handle());

@@ -5,10 +5,10 @@ use vfs::{Allocate, Errno, Extent, Level, Seek};
 use crate::bed::{Bed, Opened, R, RW, Random, Seen, ok, pattern, refused};
 use crate::needs;
 
-/// What every file system with holes can make one of: 64 KiB, at a multiple of it.
+/// The unit of holes: 64 KiB, which every file system with holes can punch if aligned.
 const HOLE: u64 = 64 << 10;
 
-/// A file of data, a hole of 15 times [`HOLE`], and data again.
+/// Creates a file of data, a hole of 15 times [`HOLE`], and data again.
 fn sparse(bed: &Bed) -> (Seen, Opened) {
     let (node, file) = ok(bed.root().create("sparse", RW, 0o644));
     ok(file.write_all(0, &pattern(HOLE as usize, 1)));
@@ -17,7 +17,7 @@ fn sparse(bed: &Bed) -> (Seen, Opened) {
     (node, file)
 }
 
-/// Runs `how`, or says why not.
+/// Runs the allocation, and returns whether it is supported.
 fn allocate(file: &Opened, how: Allocate, offset: u64, len: u64) -> bool {
     match file.allocate(how, offset, len) {
         Err(Errno::EOPNOTSUPP) => {
@@ -31,7 +31,7 @@ fn allocate(file: &Opened, how: Allocate, offset: u64, len: u64) -> bool {
     }
 }
 
-/// Data and holes are found.
+/// Seeking finds data and holes.
 pub fn seek_finds_data_and_holes(bed: &Bed) {
     needs!(bed.caps.holes > Level::None, "holes");
     let (_node, file) = sparse(bed);
@@ -44,7 +44,7 @@ pub fn seek_finds_data_and_holes(bed: &Bed) {
     assert_eq!(ok(file.seek(16 * HOLE, Seek::Hole)), 17 * HOLE);
 }
 
-/// The end of a file is a hole, and nothing is behind it.
+/// The end of a file is a hole, and offsets from there on are refused.
 pub fn seek_at_the_end_is_enxio(bed: &Bed) {
     needs!(bed.caps.holes > Level::None, "holes");
     let root = bed.root();
@@ -89,7 +89,7 @@ fn check_extents(file: &Opened, extents: &[Extent], start: u64, end: u64) {
     assert_eq!(at, end);
 }
 
-/// Extents follow each other without gaps, to the end of file.
+/// Extents are contiguous up to the end of the file.
 pub fn extents_cover_a_file(bed: &Bed) {
     needs!(bed.caps.holes > Level::None, "holes");
     let (_node, file) = sparse(bed);
@@ -107,7 +107,7 @@ pub fn extents_cover_a_file(bed: &Bed) {
     assert!(ok(file.extents(0, 0)).is_empty());
 }
 
-/// Whoever has seen enough extents is told no more.
+/// Listing extents stops when the callback returns `false`.
 pub fn extents_stop_when_told(bed: &Bed) {
     needs!(bed.caps.holes > Level::None, "holes");
     let (_node, file) = sparse(bed);
@@ -145,7 +145,7 @@ pub fn punching_makes_a_hole(bed: &Bed) {
     assert_eq!(ok(file.read_exact(0, 1000)), data[..1000]);
 }
 
-/// Space can be reserved within and behind a file.
+/// Space can be reserved within and beyond a file.
 pub fn space_can_be_reserved(bed: &Bed) {
     let (node, file) = ok(bed.root().create("file", RW, 0o644));
     if !allocate(&file, Allocate::Extend, 0, 4 * HOLE) {
@@ -182,7 +182,7 @@ pub fn ranges_can_be_zeroed(bed: &Bed) {
     assert!(ok(file.read_all()).iter().all(|byte| *byte == 0));
 }
 
-/// A range can be taken out of the middle, and one put in.
+/// A range can be removed from the middle, and one inserted.
 pub fn ranges_can_be_taken_out_and_put_in(bed: &Bed) {
     let (node, file) = ok(bed.root().create("file", RW, 0o644));
     let data = pattern(4 * HOLE as usize, 6);
@@ -210,7 +210,7 @@ pub fn ranges_can_be_taken_out_and_put_in(bed: &Bed) {
     );
 }
 
-/// Nothing cannot be allocated, nor what lies beyond any file, nor where one cannot write.
+/// Refused: empty ranges, ranges beyond the maximum size, and files not open for writing.
 pub fn allocation_checks_its_range(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     let file = ok(node.open(RW));
@@ -229,8 +229,8 @@ pub fn allocation_checks_its_range(bed: &Bed) {
     assert_eq!(node.attr().size, 4);
 }
 
-/// Any order of writes, cuts and punches agrees with an array of bytes, and the extents with what
-/// is read.
+/// Random writes, truncations and punches agree with an array of bytes, and the extents with the
+/// data.
 pub fn holes_agree_with_an_array_of_bytes(bed: &Bed) {
     needs!(bed.caps.holes > Level::None, "holes");
     let (node, file) = ok(bed.root().create("file", RW, 0o644));

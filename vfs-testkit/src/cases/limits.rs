@@ -1,11 +1,11 @@
-//! The edges: long names, odd names, deep trees, large directories.
+//! Limits: long names, odd names, deep trees, large directories.
 
 use vfs::{Errno, Name, Plus};
 
 use crate::bed::{Bed, R, RW, ok, refused};
 use crate::needs;
 
-/// A name may have 255 bytes, of all of which the last counts.
+/// A name may have 255 bytes, all of which are significant.
 pub fn names_of_255_bytes(bed: &Bed) {
     let root = bed.root();
     let a = vec![b'a'; 255];
@@ -54,7 +54,7 @@ pub fn names_of_any_bytes(bed: &Bed) {
     assert!(ok(root.names()).is_empty());
 }
 
-/// A deep tree can be climbed up and down.
+/// A deep tree can be traversed down and up.
 pub fn a_deep_tree(bed: &Bed) {
     let root = bed.root();
     const DEPTH: usize = 300;
@@ -75,7 +75,7 @@ pub fn a_deep_tree(bed: &Bed) {
     assert_eq!(at.id(), root.id());
 }
 
-/// A large directory is listed completely, resumed at each cookie of a piece, and emptied.
+/// A large directory is listed completely, continued at any cookie, and emptied.
 pub fn a_large_directory(bed: &Bed) {
     let dir = ok(bed.root().mkdir("dir", 0o755));
     const COUNT: usize = 3000;
@@ -97,7 +97,7 @@ pub fn a_large_directory(bed: &Bed) {
     assert!(ok(open.readdir(0, Plus::Names, 1)).is_empty());
 }
 
-/// A sparse file may be far larger than what it takes.
+/// A sparse file may be far larger than its allocated space.
 pub fn a_huge_sparse_file(bed: &Bed) {
     needs!(bed.caps.holes > vfs::Level::None, "holes");
     let (node, file) = ok(bed.root().create("file", RW, 0o644));

@@ -5,7 +5,7 @@ use vfs::{Errno, Level};
 use crate::bed::{Bed, RW, Seen, ok, refused};
 use crate::{Script, needs};
 
-/// Two names, one file.
+/// A hard link is another name of the same file.
 pub fn two_names_one_file(bed: &Bed) {
     let root = bed.root();
     let dir = ok(root.mkdir("dir", 0o755));
@@ -17,7 +17,7 @@ pub fn two_names_one_file(bed: &Bed) {
     assert_eq!(ok(file.content()), b"CONtent");
 }
 
-/// A file lasts as long as one of its names.
+/// A file exists as long as one of its names.
 pub fn a_file_lasts_as_long_as_a_name(bed: &Bed) {
     let root = bed.root();
     let file = ok(root.file("a", b"content"));
@@ -27,7 +27,7 @@ pub fn a_file_lasts_as_long_as_a_name(bed: &Bed) {
     assert_eq!(ok(ok(root.lookup("b")).content()), b"content");
 }
 
-/// Directories have one name.
+/// Directories cannot be linked.
 pub fn linking_a_directory_is_eperm(bed: &Bed) {
     let root = bed.root();
     let dir = ok(root.mkdir("dir", 0o755));
@@ -35,7 +35,7 @@ pub fn linking_a_directory_is_eperm(bed: &Bed) {
     refused(root.lookup("other"), Errno::ENOENT);
 }
 
-/// A name that is taken stays.
+/// An existing name is not replaced.
 pub fn linking_over_a_name_is_eexist(bed: &Bed) {
     let root = bed.root();
     let a = ok(root.file("a", b"a"));
@@ -45,7 +45,7 @@ pub fn linking_over_a_name_is_eexist(bed: &Bed) {
     assert_eq!(a.attr().nlink, 1);
 }
 
-/// Symbolic links can have names, too.
+/// Symbolic links can be hard-linked, too.
 pub fn a_symlink_itself_is_linked(bed: &Bed) {
     let root = bed.root();
     let link = ok(root.symlink("link", b"nowhere"));
@@ -54,7 +54,7 @@ pub fn a_symlink_itself_is_linked(bed: &Bed) {
     assert_eq!(link.attr().nlink, 2);
 }
 
-/// A node of another file system.
+/// Nodes of another file system are refused.
 pub fn linking_or_moving_to_another_file_system_is_exdev(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b""));
@@ -80,7 +80,7 @@ pub fn linking_changes_the_file(bed: &Bed) {
     assert_eq!(after.mtime, before.mtime);
 }
 
-/// A file without a name gets none again.
+/// A file without a name cannot be linked again.
 pub fn linking_an_unlinked_file_is_enoent(bed: &Bed) {
     needs!(bed.profile.open_unlinked, "nodes that outlast their name");
     let root = bed.root();

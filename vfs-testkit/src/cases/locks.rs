@@ -1,4 +1,4 @@
-//! Locks on the file system's nodes, by way of the table that all protocols share.
+//! Locks on the file system's nodes, through the table that all protocols share.
 
 use std::sync::Arc;
 use std::thread;
@@ -59,7 +59,7 @@ pub fn locks_conflict(bed: &Bed) {
     unlock(&table, &node, 0, u64::MAX, 2);
 }
 
-/// Who is in the way is told.
+/// The table reports the holder of a conflicting lock.
 pub fn the_holder_is_told(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     let table = LockTable::default();
@@ -77,7 +77,7 @@ pub fn the_holder_is_told(bed: &Bed) {
     unlock(&table, &node, 0, u64::MAX, 1);
 }
 
-/// Whoever waits gets the lock when it is free.
+/// A waiter gets the lock when it is released.
 pub fn a_waiter_gets_the_lock(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     let table = LockTable::default();
@@ -98,7 +98,7 @@ pub fn a_waiter_gets_the_lock(bed: &Bed) {
     unlock(&table, &node, 0, u64::MAX, 2);
 }
 
-/// Whole-file locks are a world of their own.
+/// Whole-file locks are independent of byte-range locks.
 pub fn flock_does_not_see_byte_ranges(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     let table = LockTable::default();

@@ -1,4 +1,4 @@
-//! Finding nodes, and what they say of themselves.
+//! Look-ups, and attributes of what is found.
 
 use vfs::{Access, Errno, Kind};
 
@@ -19,7 +19,7 @@ pub fn the_root_stays_the_same(bed: &Bed) {
     assert_eq!(bed.root().id(), bed.root().id());
 }
 
-/// A name that is not there.
+/// A look-up of a missing name fails with `ENOENT`.
 pub fn a_missing_name_is_enoent(bed: &Bed) {
     let root = bed.root();
     refused(root.lookup("missing"), Errno::ENOENT);
@@ -43,7 +43,7 @@ pub fn a_symlink_is_not_followed(bed: &Bed) {
     assert_eq!(ok(root.lookup("link")).kind(), Kind::Symlink);
 }
 
-/// One object has one number, whichever way it is reached, and no other has it.
+/// A node has the same number however it is reached, distinct from all others.
 pub fn numbers_tell_nodes_apart(bed: &Bed) {
     let root = bed.root();
     let a = ok(root.file("a", b""));
@@ -58,7 +58,7 @@ pub fn numbers_tell_nodes_apart(bed: &Bed) {
     assert!(!ids.contains(&0));
 }
 
-/// What a lookup brings along is what the node says.
+/// The attributes in the result of a look-up are those of the node.
 pub fn an_entry_has_the_nodes_attributes(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b"12345"));
@@ -83,7 +83,7 @@ pub fn an_entry_has_the_nodes_attributes(bed: &Bed) {
     );
 }
 
-/// A directory knows where it is.
+/// A directory has its parent.
 pub fn a_directory_knows_its_parent(bed: &Bed) {
     let root = bed.root();
     let a = ok(root.mkdir("a", 0o755));
@@ -92,7 +92,7 @@ pub fn a_directory_knows_its_parent(bed: &Bed) {
     assert_eq!(ok(a.parent()).id(), root.id());
 }
 
-/// A directory that moved knows where to.
+/// After a move, a directory has its new parent.
 pub fn the_parent_follows_a_rename(bed: &Bed) {
     let root = bed.root();
     let a = ok(root.mkdir("a", 0o755));
@@ -127,7 +127,7 @@ pub fn the_owner_may_do_everything(bed: &Bed) {
     assert_eq!(ok(dir.access(Access::READ)), Access::READ);
 }
 
-/// Figures of the file system make sense.
+/// The figures of statfs are consistent.
 pub fn statfs_makes_sense(bed: &Bed) {
     let figures = ok(bed.root().statfs());
     assert!(figures.bsize > 0);
@@ -138,7 +138,7 @@ pub fn statfs_makes_sense(bed: &Bed) {
     assert_eq!(ok(file.statfs()).bsize, figures.bsize);
 }
 
-/// Everything can be made durable.
+/// A sync of the file system succeeds.
 pub fn the_file_system_syncs(bed: &Bed) {
     needs!(!bed.caps.read_only, "a file system to write to");
     ok(bed.root().file("file", b"data"));

@@ -1,5 +1,5 @@
-//! The cases of the conformance suite, a file per area. Each is a function over a
-//! [`crate::Bed`] that panics where the file system is wrong.
+//! The cases of the conformance suite, a file per area. Each is a function on a [`crate::Bed`] that
+//! panics if the file system misbehaves.
 
 pub mod attributes;
 pub mod create;

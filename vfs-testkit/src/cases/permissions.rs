@@ -1,4 +1,4 @@
-//! Who may do what, where callers are told apart: path_resolution(7), inode(7).
+//! Permission checks, for subjects that distinguish callers: path_resolution(7), inode(7).
 
 use vfs::{
     Access, Caller, Device, Errno, Groups, Level, Make, Mode, OpenFlags, SetAttr, SetTime, Time,
@@ -12,7 +12,7 @@ const ALICE: Caller = Caller::new(1000, 1000);
 const BOB: Caller = Caller::new(1001, 1001);
 const EVERYTHING: Access = Access::all();
 
-/// Alice's file in a directory that everyone may write to.
+/// Creates Alice's file in a directory that is writable for all.
 fn alices(bed: &Bed, mode: u32) -> (Seen, Seen) {
     let dir = bed.commons();
     let file = ok(dir.by(&ALICE).file("file", b"content"));
@@ -20,7 +20,7 @@ fn alices(bed: &Bed, mode: u32) -> (Seen, Seen) {
     (dir, file)
 }
 
-/// What is made belongs to who made it.
+/// A new node belongs to its creator.
 pub fn what_is_made_belongs_to_its_maker(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let dir = bed.commons().by(&ALICE);
@@ -36,7 +36,7 @@ pub fn what_is_made_belongs_to_its_maker(bed: &Bed) {
     }
 }
 
-/// The first class that applies decides: owner, then group, then others.
+/// The first applicable class decides: owner, then group, then others.
 pub fn the_first_class_decides(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(bed, 0o644);
@@ -66,7 +66,7 @@ pub fn the_first_class_decides(bed: &Bed) {
     }
 }
 
-/// Reading does not grant writing, nor the other way round.
+/// Read and write permission are independent.
 pub fn reading_and_writing_are_apart(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(bed, 0o444);
@@ -82,7 +82,7 @@ pub fn reading_and_writing_are_apart(bed: &Bed) {
     assert_eq!(ok(file.by(&bed.profile.caller).content()), b"content");
 }
 
-/// [`OpenFlags::OWNER`] lets the owner in, and nobody else.
+/// [`OpenFlags::OWNER`] admits the owner only.
 pub fn an_owner_may_where_that_counts(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let (dir, file) = alices(bed, 0o000);
@@ -91,13 +91,13 @@ pub fn an_owner_may_where_that_counts(bed: &Bed) {
         ok(file.open(flags | OpenFlags::OWNER));
         refused(file.by(&BOB).open(flags | OpenFlags::OWNER), Errno::EACCES);
     }
-    // 9P2000 opens what it makes.
+    // 9P2000 opens the files that it creates.
     let closed = ok(dir.by(&ALICE).mkdir("closed", 0o700));
     ok(closed.chmod(0o000));
     refused(closed.open(R | OpenFlags::OWNER), Errno::EACCES);
 }
 
-/// Supplementary groups count.
+/// Supplementary groups are honoured.
 pub fn supplementary_groups_count(bed: &Bed) {
     needs!(
         bed.profile.identity && bed.profile.groups,
@@ -115,7 +115,7 @@ pub fn supplementary_groups_count(bed: &Bed) {
     refused(file.by(&member(&[1000])).open(R), Errno::EACCES);
 }
 
-/// The super-user reads and writes anything, and executes what anyone may execute.
+/// The super-user may read and write all files, and execute those that anyone may execute.
 pub fn the_super_user_overrides(bed: &Bed) {
     needs!(bed.profile.identity && bed.profile.root, "a super-user");
     let (_dir, file) = alices(bed, 0o000);
@@ -142,7 +142,7 @@ pub fn searching_and_listing_are_apart(bed: &Bed) {
     assert_eq!(ok(dir.by(&BOB).list()).len(), 1);
 }
 
-/// To add and remove names needs write permission; what is wrong anyway is said first.
+/// Adding and removing names needs write permission; other errors take precedence.
 pub fn changing_a_directory_needs_write_permission(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let commons = bed.commons();
@@ -164,7 +164,7 @@ pub fn changing_a_directory_needs_write_permission(bed: &Bed) {
     ok(bob.create("file", R, 0o644));
 }
 
-/// In a sticky directory, names are removed by the owner of the file or of the directory.
+/// In a sticky directory, only the owner of the file or of the directory may remove names.
 pub fn sticky_directories_protect_names(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let commons = bed.commons();
@@ -185,7 +185,7 @@ pub fn sticky_directories_protect_names(bed: &Bed) {
     ok(dir.by(&bed.profile.caller).unlink("more"));
 }
 
-/// In a set-gid directory, what is made has its group, and directories pass that on.
+/// In a set-gid directory, new nodes have its group, and new directories inherit the bit.
 pub fn set_gid_directories_pass_their_group_on(bed: &Bed) {
     needs!(
         bed.profile.identity && bed.profile.root,
@@ -206,7 +206,7 @@ pub fn set_gid_directories_pass_their_group_on(bed: &Bed) {
     );
 }
 
-/// Permissions are the owner's to change.
+/// Only the owner may change permissions.
 pub fn chmod_is_the_owners(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(bed, 0o666);
@@ -215,7 +215,7 @@ pub fn chmod_is_the_owners(bed: &Bed) {
     ok(file.chmod(0o640));
 }
 
-/// Whoever is not of the group cannot set set-gid.
+/// Only members of the group can set set-gid.
 pub fn chmod_sets_set_gid_for_members_only(bed: &Bed) {
     needs!(
         bed.profile.identity && bed.profile.root,
@@ -228,7 +228,7 @@ pub fn chmod_sets_set_gid_for_members_only(bed: &Bed) {
     assert_eq!(ok(file.by(&Caller::ROOT).chmod(0o2755)).mode, 0o2755);
 }
 
-/// Nobody gives a file away; the group is changed to one of the owner's.
+/// Only the super-user may change the owner; the owner may change the group to one of their own.
 pub fn chown_is_the_super_users(bed: &Bed) {
     needs!(
         bed.profile.identity && bed.profile.groups,
@@ -249,7 +249,7 @@ pub fn chown_is_the_super_users(bed: &Bed) {
     assert_eq!(ok(file.by(&member).chown(None, Some(3000))).gid, 3000);
 }
 
-/// A moment is the owner's to set, now is any writer's.
+/// Only the owner may set a specific time; every writer may set the present one.
 pub fn times_are_the_owners(bed: &Bed) {
     needs!(
         bed.profile.identity && bed.profile.time_step > 0,
@@ -269,7 +269,7 @@ pub fn times_are_the_owners(bed: &Bed) {
     refused(file.by(&BOB).set(set(SetTime::Now)), Errno::EACCES);
 }
 
-/// A write by anyone but the super-user takes set-id bits away.
+/// A write by anyone but the super-user clears set-id bits.
 pub fn writing_takes_set_id_away(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(bed, 0o6777);
@@ -280,7 +280,7 @@ pub fn writing_takes_set_id_away(bed: &Bed) {
     assert_eq!(file.attr().mode, 0o777);
 }
 
-/// An open file stays usable whatever becomes of its permissions.
+/// An open file remains usable after a change of its permissions.
 pub fn an_open_file_outlasts_its_permissions(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(bed, 0o666);
@@ -300,7 +300,7 @@ pub fn an_open_file_outlasts_its_permissions(bed: &Bed) {
     refused(open.set(mode), Errno::EPERM);
 }
 
-/// To move a directory elsewhere needs write permission on it: its `..` changes.
+/// Moving a directory to another one needs write permission on it: its `..` changes.
 pub fn moving_a_directory_needs_write_permission_on_it(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let commons = bed.commons();
@@ -313,7 +313,7 @@ pub fn moving_a_directory_needs_write_permission_on_it(bed: &Bed) {
     refused(alice.rename("renamed", &to, "moved"), Errno::EACCES);
 }
 
-/// Device nodes are the super-user's to make.
+/// Only the super-user may create device nodes.
 pub fn devices_are_the_super_users(bed: &Bed) {
     let able = bed.profile.identity && bed.caps.devices > Level::None;
     needs!(able, "callers and devices");
@@ -324,7 +324,7 @@ pub fn devices_are_the_super_users(bed: &Bed) {
     }
 }
 
-/// Only the owner reads without leaving a trace.
+/// Only the owner may read without updating atime.
 pub fn noatime_is_the_owners(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(bed, 0o666);
@@ -332,7 +332,7 @@ pub fn noatime_is_the_owners(bed: &Bed) {
     refused(file.by(&BOB).open(R | OpenFlags::NOATIME), Errno::EPERM);
 }
 
-/// Extended attributes of a user need the file's permissions, trusted ones the super-user.
+/// Attributes `user.` need the file's permissions, `trusted.` the super-user.
 pub fn extended_attributes_are_guarded(bed: &Bed) {
     let able = bed.profile.identity && bed.caps.xattr > Level::None;
     needs!(able, "callers and extended attributes");
@@ -348,7 +348,7 @@ pub fn extended_attributes_are_guarded(bed: &Bed) {
     refused(file.xattr(b"trusted.a"), Errno::ENODATA);
 }
 
-/// A path through a directory without search permission ends there.
+/// A look-up in a directory without search permission is refused.
 pub fn every_directory_on_the_way_is_searched(bed: &Bed) {
     needs!(bed.profile.identity, "callers that are told apart");
     let dir = ok(bed.commons().by(&ALICE).mkdir("closed", 0o700));

@@ -1,4 +1,4 @@
-//! Listing directories: nothing twice, nothing left out, wherever one stops and whatever changes.
+//! Listing directories: no entry twice or missing, wherever a listing stops and whatever changes.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -24,13 +24,13 @@ fn names(entries: &[Kept]) -> BTreeSet<Vec<u8>> {
     names
 }
 
-/// A new directory is empty: the dots are the protocols' to add.
+/// A new directory is empty: protocols add the dot entries.
 pub fn an_empty_directory_has_no_entries(bed: &Bed) {
     let dir = ok(bed.root().mkdir("dir", 0o755));
     assert!(ok(dir.list()).is_empty());
 }
 
-/// Entries have the numbers and kinds of what they name.
+/// Entries have the numbers and kinds of their nodes.
 pub fn entries_tell_numbers_and_kinds(bed: &Bed) {
     let dir = ok(bed.root().mkdir("dir", 0o755));
     ok(dir.file("file", b""));
@@ -47,7 +47,7 @@ pub fn entries_tell_numbers_and_kinds(bed: &Bed) {
     }
 }
 
-/// Entries may come with what a lookup gives.
+/// Entries may come with the result of a look-up.
 pub fn entries_may_come_with_attributes(bed: &Bed) {
     let dir = ok(bed.root().mkdir("dir", 0o755));
     ok(dir.file("file", b"12345"));
@@ -72,7 +72,7 @@ pub fn cookies_are_unique(bed: &Bed) {
     assert!(!cookies.contains(&0));
 }
 
-/// A listing goes on behind any cookie.
+/// A listing can be continued after any cookie.
 pub fn a_listing_goes_on_behind_any_cookie(bed: &Bed) {
     let (dir, _) = filled(bed, 60);
     let open = ok(dir.open(R));
@@ -97,7 +97,7 @@ pub fn pieces_of_any_size_are_complete(bed: &Bed) {
     }
 }
 
-/// A sink that takes nothing loses nothing.
+/// A sink that is full loses no entries.
 pub fn a_full_sink_loses_nothing(bed: &Bed) {
     let (dir, expected) = filled(bed, 3);
     let open = ok(dir.open(R));
@@ -105,7 +105,7 @@ pub fn a_full_sink_loses_nothing(bed: &Bed) {
     assert_eq!(names(&ok(open.readdir(0, Plus::Names, 10))), expected);
 }
 
-/// Removing what was told neither hides nor repeats what was not.
+/// Removing listed entries neither hides nor repeats the others.
 pub fn removing_what_was_told_hides_nothing(bed: &Bed) {
     let (dir, mut left) = filled(bed, 300);
     let open = ok(dir.open(R));
@@ -123,7 +123,7 @@ pub fn removing_what_was_told_hides_nothing(bed: &Bed) {
     ok(bed.root().rmdir("dir"));
 }
 
-/// Removing the entry that a listing stopped at, and others all over, hides none of the rest.
+/// Removing the last listed entry, and others at random, hides none of the rest.
 pub fn removing_here_and_there_hides_nothing(bed: &Bed) {
     let (dir, all) = filled(bed, 200);
     let open = ok(dir.open(R));
@@ -155,7 +155,7 @@ pub fn removing_here_and_there_hides_nothing(bed: &Bed) {
     }
 }
 
-/// Adding entries neither hides nor repeats what was there.
+/// Adding entries neither hides nor repeats the existing ones.
 pub fn adding_hides_and_repeats_nothing(bed: &Bed) {
     let (dir, all) = filled(bed, 100);
     let open = ok(dir.open(R));
@@ -175,7 +175,7 @@ pub fn adding_hides_and_repeats_nothing(bed: &Bed) {
     assert!(all.is_subset(&told));
 }
 
-/// Names that come in the place of others neither hide nor repeat what stays.
+/// Replacing some names with others neither hides nor repeats the remaining ones.
 pub fn replacing_hides_and_repeats_nothing(bed: &Bed) {
     let (dir, all) = filled(bed, 100);
     let (stays, goes): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(i, _)| i % 2 == 0);
@@ -205,7 +205,7 @@ pub fn replacing_hides_and_repeats_nothing(bed: &Bed) {
     assert_eq!(names(&ok(dir.list())).len(), 100);
 }
 
-/// Cookies mean the same to another opening, where that is promised.
+/// Cookies are valid for another open of the directory, if the source promises that.
 pub fn cookies_survive_another_opening(bed: &Bed) {
     needs!(bed.caps.stable_cookies, "stable cookies");
     let (dir, _) = filled(bed, 40);
@@ -220,7 +220,7 @@ pub fn cookies_survive_another_opening(bed: &Bed) {
     }
 }
 
-/// A listing begun anew shows what is there now.
+/// A listing from the start shows the present entries.
 pub fn a_new_start_sees_changes(bed: &Bed) {
     let (dir, mut expected) = filled(bed, 5);
     let open = ok(dir.open(R));
@@ -232,7 +232,7 @@ pub fn a_new_start_sees_changes(bed: &Bed) {
     assert_eq!(names(&ok(open.readdir(0, Plus::Names, 100))), expected);
 }
 
-/// A renamed entry is told under one of its names at least.
+/// A renamed entry is listed under its new name.
 pub fn renaming_keeps_entries(bed: &Bed) {
     let (dir, _) = filled(bed, 20);
     ok(dir.rename("entry-00003", &dir, "renamed"));
@@ -249,7 +249,7 @@ pub fn listing_a_file_is_enotdir(bed: &Bed) {
     refused(file.readdir(0, Plus::Names, 10), Errno::ENOTDIR);
 }
 
-/// Listings at a time, while entries come and go, see what stays.
+/// Concurrent listings, while entries are added and removed, include all that remain.
 pub fn listings_at_a_time_see_what_stays(bed: &Bed) {
     let (dir, stays) = filled(bed, 80);
     std::thread::scope(|scope| {

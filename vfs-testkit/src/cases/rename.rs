@@ -1,4 +1,4 @@
-//! Moving names: renameat2(2).
+//! Renames: renameat2(2).
 
 use std::thread;
 
@@ -19,7 +19,7 @@ pub fn a_renamed_node_stays_itself(bed: &Bed) {
     assert_eq!(ok(file.content()), b"content");
 }
 
-/// An open file does not mind its name.
+/// An open file remains usable after a rename.
 pub fn an_open_file_survives_rename(bed: &Bed) {
     let root = bed.root();
     let dir = ok(root.mkdir("dir", 0o755));
@@ -30,7 +30,7 @@ pub fn an_open_file_survives_rename(bed: &Bed) {
     assert_eq!(node.attr().size, 5);
 }
 
-/// What is in the way is replaced.
+/// An existing file is replaced.
 pub fn rename_replaces_a_file(bed: &Bed) {
     let root = bed.root();
     let new = ok(root.file("a", b"new"));
@@ -44,7 +44,7 @@ pub fn rename_replaces_a_file(bed: &Bed) {
     assert_eq!(open.attr().nlink, 0);
 }
 
-/// What is in the way may be anything that is no directory.
+/// An existing symbolic link itself is replaced.
 pub fn rename_replaces_a_symlink_itself(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b"file"));
@@ -55,7 +55,7 @@ pub fn rename_replaces_a_symlink_itself(bed: &Bed) {
     assert_eq!(ok(ok(root.lookup("target")).content()), b"target");
 }
 
-/// To rename a file to itself, or to another name of its, does nothing.
+/// Renaming a file to itself, or to another of its hard links, does nothing.
 pub fn rename_between_links_does_nothing(bed: &Bed) {
     let root = bed.root();
     let file = ok(root.file("a", b""));
@@ -69,7 +69,7 @@ pub fn rename_between_links_does_nothing(bed: &Bed) {
     assert_eq!(ok(root.names()).len(), 3);
 }
 
-/// A name that is not there.
+/// Renaming a missing name fails with `ENOENT`.
 pub fn renaming_nothing_is_enoent(bed: &Bed) {
     let root = bed.root();
     refused(root.rename("missing", &root, "x"), Errno::ENOENT);
@@ -120,7 +120,7 @@ pub fn no_directory_moves_into_itself(bed: &Bed) {
     );
 }
 
-/// Nothing replaces a directory that it is in.
+/// No directory is replaced by one of its descendants.
 pub fn nothing_replaces_its_own_ancestor(bed: &Bed) {
     let root = bed.root();
     let a = ok(root.mkdir("a", 0o755));
@@ -132,7 +132,7 @@ pub fn nothing_replaces_its_own_ancestor(bed: &Bed) {
     refused_as(b.rename("f", &root, "a"), NOT_EMPTY);
 }
 
-/// Links of both directories follow a directory that moves.
+/// The link counts of both directories change when a directory moves.
 pub fn links_follow_a_moved_directory(bed: &Bed) {
     needs!(bed.profile.dir_links, "directories that count links");
     let root = bed.root();
@@ -146,7 +146,7 @@ pub fn links_follow_a_moved_directory(bed: &Bed) {
     assert_eq!(b.attr().nlink, 3);
 }
 
-/// Only directories have children to rename, and take some.
+/// Only directories can be source or target of a rename.
 pub fn renaming_in_a_file_is_enotdir(bed: &Bed) {
     let root = bed.root();
     let file = ok(root.file("file", b""));
@@ -168,7 +168,7 @@ pub fn renaming_changes_all_concerned(bed: &Bed) {
     assert_ne!(b.attr().change, before.1);
 }
 
-/// `NOREPLACE` replaces nothing.
+/// `NOREPLACE` refuses an existing target.
 pub fn noreplace_replaces_nothing(bed: &Bed) {
     needs!(bed.profile.rename_flags, "flags of rename");
     let root = bed.root();
@@ -182,7 +182,7 @@ pub fn noreplace_replaces_nothing(bed: &Bed) {
     assert_eq!(ok(ok(root.lookup("c")).content()), b"a");
 }
 
-/// `EXCHANGE` swaps two names, whatever they are of.
+/// `EXCHANGE` swaps two names of any kind.
 pub fn exchange_swaps(bed: &Bed) {
     needs!(bed.profile.rename_flags, "flags of rename");
     let root = bed.root();
@@ -207,7 +207,7 @@ pub fn exchange_swaps(bed: &Bed) {
     assert_eq!((dir.attr().nlink, root.attr().nlink), (2, 4));
 }
 
-/// `EXCHANGE` makes no loop, and goes with no other flag.
+/// `EXCHANGE` cannot form a loop, and excludes other flags.
 pub fn exchange_makes_no_loop(bed: &Bed) {
     needs!(bed.profile.rename_flags, "flags of rename");
     let root = bed.root();
@@ -222,7 +222,7 @@ pub fn exchange_makes_no_loop(bed: &Bed) {
     }
 }
 
-/// `WHITEOUT` leaves one behind.
+/// `WHITEOUT` leaves a whiteout at the old name.
 pub fn whiteout_is_left_behind(bed: &Bed) {
     let able = bed.profile.rename_flags && bed.profile.root && bed.caps.devices > Level::None;
     needs!(able, "whiteouts");
@@ -240,7 +240,7 @@ pub fn whiteout_is_left_behind(bed: &Bed) {
     assert_eq!(ok(root.lookup("moved")).id(), file.id());
 }
 
-/// Many moves at a time neither hang nor make a loop nor lose anything.
+/// Many concurrent moves neither deadlock nor form a loop nor lose anything.
 pub fn moves_at_a_time_make_no_loop(bed: &Bed) {
     let root = bed.root();
     const DIRS: usize = 5;

@@ -1,11 +1,11 @@
-//! Taking names away.
+//! Removing names.
 
 use vfs::{Errno, Level, Plus};
 
 use crate::bed::{Bed, NOT_EMPTY, R, RW, ok, refused, refused_as};
 use crate::needs;
 
-/// A name taken away is gone, and can be used again.
+/// A removed name is missing, and can be reused.
 pub fn what_was_removed_is_gone(bed: &Bed) {
     let root = bed.root();
     let old = ok(root.file("file", b"old"));
@@ -17,7 +17,7 @@ pub fn what_was_removed_is_gone(bed: &Bed) {
     drop(old);
 }
 
-/// A name that is not there.
+/// Removing a missing name fails with `ENOENT`.
 pub fn removing_nothing_is_enoent(bed: &Bed) {
     let root = bed.root();
     refused(root.unlink("missing"), Errno::ENOENT);
@@ -32,7 +32,7 @@ pub fn unlinking_a_directory_is_eisdir(bed: &Bed) {
     ok(root.lookup("dir"));
 }
 
-/// rmdir(2) is for directories only, links to them excluded.
+/// rmdir(2) is for directories only, not for symbolic links to them.
 pub fn rmdir_of_anything_else_is_enotdir(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b""));
@@ -42,7 +42,7 @@ pub fn rmdir_of_anything_else_is_enotdir(bed: &Bed) {
     refused(root.rmdir("link"), Errno::ENOTDIR);
 }
 
-/// Directories go when they are empty.
+/// Only empty directories can be removed.
 pub fn rmdir_needs_an_empty_directory(bed: &Bed) {
     let root = bed.root();
     let dir = ok(root.mkdir("dir", 0o755));
@@ -53,14 +53,14 @@ pub fn rmdir_needs_an_empty_directory(bed: &Bed) {
     refused(root.lookup("dir"), Errno::ENOENT);
 }
 
-/// Below a file is nothing to remove.
+/// Removing a name in a file fails with `ENOTDIR`.
 pub fn removing_below_a_file_is_enotdir(bed: &Bed) {
     let file = ok(bed.root().file("file", b""));
     refused(file.unlink("child"), Errno::ENOTDIR);
     refused(file.rmdir("child"), Errno::ENOTDIR);
 }
 
-/// Symbolic links, pipes and whatever else go as files do.
+/// Removing a symbolic link does not remove its target.
 pub fn links_are_removed_not_their_targets(bed: &Bed) {
     let root = bed.root();
     ok(root.file("file", b"kept"));
@@ -69,7 +69,7 @@ pub fn links_are_removed_not_their_targets(bed: &Bed) {
     assert_eq!(ok(ok(root.lookup("file")).content()), b"kept");
 }
 
-/// Removing changes the directory, and the node that lost a name.
+/// Removing a name changes the directory and the node.
 pub fn removing_changes_directory_and_node(bed: &Bed) {
     needs!(bed.caps.change > Level::None, "a change counter");
     let root = bed.root();
@@ -82,7 +82,7 @@ pub fn removing_changes_directory_and_node(bed: &Bed) {
     assert_eq!(file.attr().nlink, 1);
 }
 
-/// A directory that was removed has nothing in it and takes nothing.
+/// A removed directory is empty, and refuses new names.
 pub fn a_removed_directory_takes_nothing(bed: &Bed) {
     needs!(bed.profile.open_unlinked, "nodes that outlast their name");
     let root = bed.root();
@@ -95,7 +95,7 @@ pub fn a_removed_directory_takes_nothing(bed: &Bed) {
     let file = ok(root.file("file", b""));
     refused(dir.link("child", &file), Errno::ENOENT);
     refused(root.rename("file", &dir, "child"), Errno::ENOENT);
-    // Linux: the kernel answers for the file system that the directory is dead.
+    // On Linux, the kernel itself reports that the directory is dead.
     match open.readdir(0, Plus::Names, 100) {
         Ok(entries) => assert!(entries.is_empty()),
         Err(errno) => assert_eq!(errno, Errno::ENOENT),

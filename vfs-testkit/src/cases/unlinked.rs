@@ -1,11 +1,11 @@
-//! Nodes that lost their last name while somebody uses them.
+//! Nodes without a name that are still in use.
 
 use vfs::{Errno, SetAttr};
 
 use crate::bed::{Bed, R, RW, ok, pattern, refused};
 use crate::needs;
 
-/// An open file is read, written and cut without a name.
+/// An open file without a name can be read, written and truncated.
 pub fn an_open_file_outlasts_its_name(bed: &Bed) {
     needs!(bed.profile.open_unlinked, "nodes that outlast their name");
     let root = bed.root();
@@ -26,7 +26,7 @@ pub fn an_open_file_outlasts_its_name(bed: &Bed) {
     assert_eq!(file.attr().nlink, 0);
 }
 
-/// A node answers and opens without a name.
+/// A node without a name has attributes and can be opened.
 pub fn a_node_outlasts_its_name(bed: &Bed) {
     needs!(bed.profile.open_unlinked, "nodes that outlast their name");
     let root = bed.root();
@@ -52,7 +52,7 @@ pub fn a_name_used_again_is_another_file(bed: &Bed) {
     assert_eq!(ok(new.content()), b"new");
 }
 
-/// A directory that was removed has no names, in its listing neither.
+/// A removed directory has no names, also after its own is reused.
 pub fn a_removed_directory_is_left_alone(bed: &Bed) {
     needs!(bed.profile.open_unlinked, "nodes that outlast their name");
     let root = bed.root();

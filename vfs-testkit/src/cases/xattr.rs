@@ -11,7 +11,7 @@ fn file(bed: &Bed) -> Seen {
     ok(bed.root().file("file", b""))
 }
 
-/// What was set is read, listed and removed.
+/// Attributes are read, listed and removed.
 pub fn what_was_set_is_there(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let file = file(bed);
@@ -31,14 +31,14 @@ pub fn what_was_set_is_there(bed: &Bed) {
     refused(file.xattr(b"user.b"), Errno::ENODATA);
 }
 
-/// A security module of the host may add names of its own.
+/// Returns the names in `user.`: a security module of the host may add others.
 fn user_names(node: &Seen) -> Vec<Vec<u8>> {
     let mut names = ok(node.xattrs());
     names.retain(|name| name.starts_with(b"user."));
     names
 }
 
-/// An attribute that is there is replaced by a longer or shorter value.
+/// The value of an attribute is replaced by a longer or shorter one.
 pub fn values_are_replaced(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let file = file(bed);
@@ -48,7 +48,7 @@ pub fn values_are_replaced(bed: &Bed) {
     }
 }
 
-/// Flags insist on a new or an old attribute.
+/// Flags require a new or an existing attribute.
 pub fn flags_insist(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let file = file(bed);
@@ -65,7 +65,7 @@ pub fn flags_insist(bed: &Bed) {
     assert_eq!(ok(file.xattr(b"user.a")), b"two");
 }
 
-/// What is not there.
+/// Reading or removing a missing attribute fails with `ENODATA`.
 pub fn a_missing_attribute_is_enodata(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let file = file(bed);
@@ -73,7 +73,7 @@ pub fn a_missing_attribute_is_enodata(bed: &Bed) {
     refused(file.remove_xattr(b"user.missing"), Errno::ENODATA);
 }
 
-/// Names and values have bounds.
+/// The length of names and values is limited.
 pub fn names_and_values_have_bounds(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let file = file(bed);
@@ -88,7 +88,7 @@ pub fn names_and_values_have_bounds(bed: &Bed) {
     );
 }
 
-/// Only some namespaces exist, and a namespace is no name.
+/// Unknown namespaces are refused, and so is a namespace without a name.
 pub fn unknown_namespaces_are_refused(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let file = file(bed);
@@ -98,7 +98,7 @@ pub fn unknown_namespaces_are_refused(bed: &Bed) {
     refused(file.set_xattr(b"", b"x", SET), Errno::ERANGE);
 }
 
-/// Directories have attributes, too; links and pipes none of a user.
+/// Directories have `user.` attributes, too; links and pipes have none.
 pub fn only_files_and_directories_have_user_attributes(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let root = bed.root();
@@ -129,7 +129,7 @@ pub fn setting_changes_the_node(bed: &Bed) {
     assert_ne!(file.attr().change, second.change);
 }
 
-/// Attributes stay with the node, not the name.
+/// Attributes belong to the node, not to the name.
 pub fn attributes_stay_with_the_node(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let root = bed.root();
@@ -141,7 +141,7 @@ pub fn attributes_stay_with_the_node(bed: &Bed) {
     refused(ok(root.file("file", b"")).xattr(b"user.a"), Errno::ENODATA);
 }
 
-/// Where there are none, all say so.
+/// Without support, all operations fail with `EOPNOTSUPP`.
 pub fn none_is_said_plainly(bed: &Bed) {
     needs!(bed.caps.xattr == Level::None, "no extended attributes");
     let file = file(bed);
