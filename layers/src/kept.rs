@@ -101,7 +101,7 @@ struct Shared {
     store: Arc<Store>,
     table: Table,
     workers: Arc<Workers>,
-    /// The version of each file that was opened last.
+    /// The version of each file at its last open.
     seen: Mutex<HashMap<NodeId, Version>>,
     /// Sums of copies that were found, with the chunks verified so far.
     sums: Mutex<HashMap<Key, Arc<Sums>>>,

@@ -17,8 +17,8 @@
 //! directories, memory maps.
 //!
 //! Lock order: the table of files, then a file's state, then memory's and the workers'; none across
-//! a call below. A stream's lock and that of the errors seen are leaves, except that the latter
-//! comes before the file's state.
+//! a call below. A stream's lock is taken alone; that of the errors seen comes before the file's
+//! state.
 
 mod ahead;
 mod cached;

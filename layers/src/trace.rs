@@ -50,7 +50,8 @@ impl Trace {
     report!(debug, Level::DEBUG);
     report!(trace, Level::TRACE);
 
-    /// Does the same as [`Trace::trace`] for an operation on at most `len` bytes at `offset`.
+    /// Runs an operation on at most `len` bytes at `offset`, and reports it as an event of level
+    /// trace.
     fn moved(
         &self,
         op: Op,

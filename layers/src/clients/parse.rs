@@ -18,7 +18,7 @@ impl fmt::Display for BadList {
 
 impl std::error::Error for BadList {}
 
-/// Parses any number of `CLIENT(OPTION,…)` separated by blanks, as after the path in a line of
+/// Parses one or more `CLIENT(OPTION,…)`, separated by blanks, as after the path in a line of
 /// exports(5).
 impl FromStr for Clients {
     type Err = BadList;

@@ -1,8 +1,7 @@
 //! The entries of a directory, by name and in the order of their cookies.
 //!
 //! Cookies are consecutive numbers and are never reused, so a listing can be continued after any
-//! additions and removals. A name that a rename moves to another node keeps its cookie.
-//!
+//! additions and removals. A name keeps its cookie when a rename replaces its node.
 //! Lock order: none, the node's state guards it.
 
 use std::collections::{BTreeMap, HashMap};

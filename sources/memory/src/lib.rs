@@ -8,10 +8,12 @@
 //! enforced), quotas, a user database (a caller with [`vfs::Groups::Unknown`] has its `gid` only),
 //! and locks held outside barge.
 //!
-//! Lock order, outermost first: 1. the lock of renames, held while a directory moves to another
-//! one, so that two concurrent moves cannot form a loop; 2. states of directories: an ancestor
-//! before its descendants, others by number; 3. states of other nodes, by number; 4. a directory's
-//! parent link, and the table of nodes: each held for one look-up.
+//! Lock order, outermost first:
+//! 1. the lock of renames, held while a directory moves to another one, so that concurrent moves
+//!    cannot form a loop;
+//! 2. states of directories: an ancestor before its descendants, others by number;
+//! 3. states of other nodes, by number;
+//! 4. a directory's parent link, and the table of nodes: each held for one look-up.
 //!
 //! No callback of a caller runs while a directory's state is locked; a file's state is locked while
 //! its bytes move into a sink or out of a payload. There is no lock that all operations share.
@@ -59,8 +61,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Returns a limit of 1 GiB, which is available on most machines that run barge, and as many
-    /// nodes as fit in it; a root like that of a new local file system.
+    /// Returns limits of 1 GiB, which every machine that runs barge can spare, and 2^20 nodes; a
+    /// root like that of a new local file system.
     fn default() -> Options {
         Options {
             max_bytes: 1 << 30,
