@@ -1,19 +1,19 @@
-//! POSIX ACLs (acl(5)), as the attributes have them that sources keep them in: the values of [`ACCESS`] and [`DEFAULT`].
+//! POSIX ACLs (acl(5)) and the extended attributes that store them, [`ACCESS`] and [`DEFAULT`].
 
 use crate::{Access, Errno, Result};
 
-/// The attribute that says who may do what.
+/// The extended attribute of the access ACL.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// The attribute of a directory that says who may do what with what is made in it.
+/// The extended attribute of a directory's default ACL, which new children inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Whether an extended attribute of this name is an ACL.
+/// Returns whether an extended attribute of this name is an ACL.
 pub fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// Whom an entry is about, in the order that entries stand in.
+/// The subject of an ACL entry, in the order in which entries are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Whose {
@@ -23,7 +23,8 @@ pub enum Whose {
     OwningGroup,
     /// A group, by number.
     Group(u32),
-    /// What users, owning group and groups may do at most. There is one if there are users or groups.
+    /// The upper bound on the permissions of users, owning group and groups. Present if there are
+    /// users or groups.
     Mask,
     Others,
 }
@@ -31,24 +32,24 @@ pub enum Whose {
 /// An entry of an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The subject of the entry.
     pub whose: Whose,
-    /// What those may do.
+    /// The permissions of the subject.
     pub may: Access,
 }
 
-/// An ACL. Whether its entries make sense together is the source's to say when it is set: `EINVAL`.
+/// An ACL. The source checks that the entries are consistent when the ACL is set: `EINVAL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl(pub Vec<AclEntry>);
 
-/// What stands in front of the entries (`POSIX_ACL_XATTR_VERSION`).
+/// The version in the header (`POSIX_ACL_XATTR_VERSION`).
 const VERSION: u32 = 2;
 
-/// The id of an entry that is about nobody in particular (`ACL_UNDEFINED_ID`).
+/// The id of an entry without a user or group id (`ACL_UNDEFINED_ID`).
 const NO_ID: u32 = u32::MAX;
 
 impl Acl {
-    /// The ACL that is no more than a mode's lowest nine bits.
+    /// Creates the ACL that is equivalent to a mode's lowest nine bits.
     pub fn of_mode(mode: u32) -> Acl {
         let entry = |whose, shift: u32| AclEntry {
             whose,
@@ -61,8 +62,9 @@ impl Acl {
         ])
     }
 
-    /// Reads an attribute's value (`include/uapi/linux/posix_acl_xattr.h`): 4 bytes of version, then entries of 2 bytes
-    /// tag, 2 bytes permissions and 4 bytes id, all little-endian. `EINVAL` for what is none.
+    /// Parses an attribute's value (`include/uapi/linux/posix_acl_xattr.h`): 4 bytes of version,
+    /// then entries of 2 bytes tag, 2 bytes permissions and 4 bytes id, all little-endian. Returns
+    /// `EINVAL` if the value is malformed.
     pub fn read(value: &[u8]) -> Result<Acl> {
         let (version, entries) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
@@ -78,7 +80,7 @@ impl Acl {
         Ok(Acl(entries.collect::<Result<_>>()?))
     }
 
-    /// The attribute's value.
+    /// Encodes the attribute's value.
     pub fn value(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(4 + 8 * self.0.len());
         value.extend(VERSION.to_le_bytes());
@@ -93,8 +95,8 @@ impl Acl {
 }
 
 impl Whose {
-    /// Whom an entry with this tag is about (`include/uapi/linux/posix_acl.h`), `id` if that is a user or a group; nothing
-    /// for a tag that there is not.
+    /// Returns the subject of an entry with this tag (`include/uapi/linux/posix_acl.h`), with `id`
+    /// if that is a user or a group; `None` for an unknown tag.
     pub const fn of_tag(tag: u32, id: u32) -> Option<Whose> {
         Some(match tag {
             0x01 => Whose::Owner,
@@ -107,7 +109,7 @@ impl Whose {
         })
     }
 
-    /// The tag, and the user's or group's id.
+    /// Returns the tag, and the user's or group's id.
     pub const fn tag(self) -> (u32, Option<u32>) {
         match self {
             Whose::Owner => (0x01, None),

@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-/// What a node is: the format bits of `st_mode` (stat(2)).
+/// The type of a node: the format bits of `st_mode` (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The `S_IFMT` bits of a mode, or nothing for bits that no kind has.
+    /// Returns the kind in the `S_IFMT` bits of a mode; `None` for bits that no kind has.
     pub const fn from_mode(mode: u32) -> Option<Kind> {
         Some(match mode & 0o170000 {
             0o100000 => Kind::File,
@@ -30,7 +30,7 @@ impl Kind {
         })
     }
 
-    /// The `S_IFMT` bits.
+    /// Returns the `S_IFMT` bits.
     pub const fn mode_bits(self) -> u32 {
         match self {
             Kind::File => 0o100000,
@@ -43,12 +43,12 @@ impl Kind {
         }
     }
 
-    /// The `d_type` of readdir(3): the format bits shifted (`IFTODT`).
+    /// Returns the `d_type` of readdir(3): the format bits shifted (`IFTODT`).
     pub const fn d_type(self) -> u8 {
         (self.mode_bits() >> 12) as u8
     }
 
-    /// The kind that a `d_type` names; nothing for `DT_UNKNOWN`.
+    /// Returns the kind that a `d_type` names; `None` for `DT_UNKNOWN`.
     pub const fn from_d_type(d_type: u8) -> Option<Kind> {
         Kind::from_mode((d_type as u32) << 12)
     }
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-/// A moment, or how long after the Unix epoch it is.
+/// A point in time, as the time since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds; negative before 1970.
@@ -82,61 +82,62 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// Attributes of a node, as statx(2) has them.
+/// Attributes of a node, as in statx(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The node's number, unique and stable within its file system ([`crate::NodeId`]).
     pub id: u64,
-    /// Tells one life of a number from the next; 0 where the source cannot.
+    /// The generation, which tells apart nodes that reuse a number; 0 if the source has none.
     pub generation: u64,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// Permission bits, set-id bits and sticky bit: `0o7777`.
     pub mode: u32,
-    /// Hard links.
+    /// The number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Which device a device node stands for.
+    /// The device that a device node stands for.
     pub rdev: Device,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The preferred size of an I/O, bytes.
+    /// The preferred I/O size in bytes.
     pub blksize: u32,
     /// Space used, in units of 512 bytes.
     pub blocks: u64,
-    /// Last read.
+    /// Last access.
     pub atime: Time,
-    /// Last change of contents.
+    /// Last modification of the contents.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Last change of contents or attributes.
     pub ctime: Time,
-    /// Birth, where the source knows it.
+    /// Creation, if the source knows the time.
     pub btime: Option<Time>,
-    /// Grows, or at least differs, with each change of contents or attributes: the best resolution
-    /// the source has. qid.version, the NFS change attribute and every cache's validity.
+    /// The change counter: grows, or at least differs, with each change of contents or attributes,
+    /// at the best resolution that the source has. The source of qid.version, the NFS change
+    /// attribute and cache validation.
     pub change: u64,
-    /// Which of the file systems below one root the node is on: differs on a submount.
+    /// The device number of the file system that contains the node: differs on a submount.
     pub device: u64,
 }
 
 impl Attr {
-    /// Kind and permissions as `st_mode`.
+    /// Returns kind and permissions as `st_mode`.
     pub const fn st_mode(&self) -> u32 {
         self.kind.mode_bits() | self.mode
     }
 }
 
 bitflags! {
-    /// The attributes a caller will look at; the others may be stale or zero. A source that gets
-    /// them all at once ignores it.
+    /// The attributes that a caller uses; the others may be stale or zero. A source that reads all
+    /// of them at once ignores it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Want: u32 {
-        /// Kind, permissions, owner, links, device numbers, identity: the same answer a lookup needs.
+        /// Kind, permissions, owner, links, device numbers and identity: all that a lookup needs.
         const BASIC = 1;
-        /// Size and blocks: a network file system may have to ask for them.
+        /// Size and blocks, which a network file system may have to fetch.
         const SIZE = 2;
         /// Times and the change counter.
         const TIMES = 4;
@@ -144,12 +145,12 @@ bitflags! {
         const BTIME = 8;
         /// Generation.
         const GENERATION = 16;
-        /// What stat(2) shows, and the change counter.
+        /// The attributes of stat(2), and the change counter.
         const STAT = Self::BASIC.bits() | Self::SIZE.bits() | Self::TIMES.bits();
     }
 }
 
-/// A change of attributes: nothing means leave.
+/// A change of attributes; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// New permission bits, `0o7777`.
@@ -158,21 +159,21 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// New group.
     pub gid: Option<u32>,
-    /// New size: cuts, or extends by a hole.
+    /// New size: truncates, or extends with a hole.
     pub size: Option<u64>,
-    /// New time of last read.
+    /// New time of last access.
     pub atime: Option<SetTime>,
-    /// New time of last change of contents.
+    /// New time of last modification.
     pub mtime: Option<SetTime>,
-    /// Mark as changed now (9P's `P9_ATTR_CTIME`), even if nothing else changes.
+    /// Updates ctime (9P's `P9_ATTR_CTIME`), even if no other attribute changes.
     pub ctime: bool,
-    /// Take set-id bits and file capabilities away along with the change, as a local chown or
-    /// truncation would (FUSE's killpriv v2).
+    /// Clears set-id bits and file capabilities together with the change, as a local chown or
+    /// truncation does (FUSE's killpriv v2).
     pub kill_priv: bool,
 }
 
 impl SetAttr {
-    /// Whether others may do something else afterwards: mode, owner or group are set.
+    /// Returns whether the change affects permissions: mode, owner or group are set.
     pub fn changes_access(&self) -> bool {
         [self.mode, self.uid, self.gid].iter().any(Option::is_some)
     }
@@ -181,38 +182,38 @@ impl SetAttr {
 /// A new time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The source's own clock. Needs write permission only.
+    /// The current time of the source's clock. Requires write permission only.
     Now,
-    /// This moment. Needs ownership.
+    /// An explicit time. Requires ownership.
     At(Time),
 }
 
-/// Figures of a whole file system, as statfs(2) has them.
+/// Statistics of a whole file system, as in statfs(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// The magic number of its type (`include/uapi/linux/magic.h`).
     pub kind: u32,
-    /// Bytes a block has in the counts below.
+    /// The block size in bytes, in which the counts below are.
     pub bsize: u32,
-    /// Blocks in all.
+    /// Total blocks.
     pub blocks: u64,
-    /// Blocks free.
+    /// Free blocks.
     pub bfree: u64,
-    /// Blocks free to the unprivileged.
+    /// Free blocks for unprivileged users.
     pub bavail: u64,
-    /// Nodes in all.
+    /// Total inodes.
     pub files: u64,
-    /// Nodes free.
+    /// Free inodes.
     pub ffree: u64,
-    /// Its id.
+    /// The file system id.
     pub fsid: u64,
-    /// The longest name, bytes.
+    /// The maximum length of a name in bytes.
     pub namelen: u32,
 }
 
 impl StatFs {
-    /// The most links that a file has, by the type of its file system: there is no call that tells. 32,000, which any has, for
-    /// a type that is not known here.
+    /// Returns the maximum number of links to a file, by the type of the file system, as no system
+    /// call reports it. 32,000, which every file system supports, for an unknown type.
     pub const fn link_max(&self) -> u32 {
         match self.kind {
             // ext4 (`EXT4_LINK_MAX`).
@@ -221,7 +222,7 @@ impl StatFs {
             0x9123_683e => 65_535,
             // XFS (`XFS_MAXLINK`).
             0x5846_5342 => i32::MAX as u32,
-            // tmpfs, which counts as far as its counter goes.
+            // tmpfs, limited by the width of its counter only.
             0x0102_1994 => u32::MAX,
             _ => 32_000,
         }

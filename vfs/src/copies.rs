@@ -1,11 +1,13 @@
-//! How often payloads are copied on their way, counted in debug builds: what tests hold each way of data to.
+//! A counter of payload bytes that are copied, in debug builds: tests bound the copies of each data
+//! path with it.
 //!
-//! Whoever copies what may be a payload says so, be it himself or by a system call. In a release build nothing is counted.
+//! Code that copies what may be a payload, itself or with a system call, calls [`copied`]. A
+//! release build counts nothing.
 
 #[cfg(debug_assertions)]
 static COPIED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// `bytes` were copied.
+/// Counts `bytes` that were copied.
 #[inline]
 pub fn copied(bytes: usize) {
     #[cfg(debug_assertions)]
@@ -14,7 +16,8 @@ pub fn copied(bytes: usize) {
     let _ = bytes;
 }
 
-/// How many bytes this process has copied so far, each as often as it was; nothing in a release build.
+/// Returns the number of bytes that this process has copied so far, counted once per copy; `None`
+/// in a release build.
 pub fn so_far() -> Option<u64> {
     #[cfg(debug_assertions)]
     return Some(COPIED.load(std::sync::atomic::Ordering::Relaxed));

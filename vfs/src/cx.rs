@@ -1,4 +1,4 @@
-//! The context of a call: on whose behalf, with how much patience, and how it ends early.
+//! The context of a call: its caller, its patience and its cancellation.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -8,20 +8,19 @@ use std::sync::{Arc, Mutex};
 
 use crate::{Account, Errno, Peer, Result};
 
-/// What every operation is given.
+/// The context of an operation.
 #[derive(Clone, Copy)]
 pub struct Cx<'a> {
-    /// Who asks.
+    /// The user that the operation acts as.
     pub caller: &'a Caller,
-    /// How long the operation may keep the thread.
+    /// The limit on how long the operation may block its thread.
     pub patience: Patience,
     /// The request that this operation is part of.
     pub call: &'a Call,
 }
 
 impl<'a> Cx<'a> {
-    /// A context that may wait, on behalf of `caller`, for a request that nobody cancels: what
-    /// programs use that are not driven by an engine.
+    /// Creates a context with full patience for `caller`, for programs that no engine drives.
     pub fn new(caller: &'a Caller, call: &'a Call) -> Cx<'a> {
         Cx {
             caller,
@@ -30,7 +29,7 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// The same request, on behalf of another.
+    /// Returns a context of the same request that acts as another caller.
     pub fn on_behalf_of<'b>(&self, caller: &'b Caller) -> Cx<'b>
     where
         'a: 'b,
@@ -42,7 +41,8 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// `WOULD_BLOCK` unless the operation may wait: the first line of whatever waits by nature.
+    /// Returns `WOULD_BLOCK` unless the operation may block: the first line of every operation that
+    /// inherently blocks.
     pub fn may_wait(&self) -> Result<()> {
         if self.patience == Patience::Full {
             Ok(())
@@ -52,38 +52,39 @@ impl<'a> Cx<'a> {
     }
 }
 
-/// How long an operation may keep its thread.
+/// The limit on how long an operation may block its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Patience {
-    /// Only what certainly stays in memory: cached pages, cached names, attributes of what is open.
+    /// Only operations that certainly complete in memory: cached pages, cached names, attributes of
+    /// open files.
     None,
-    /// Also what a local file system normally does in memory within microseconds (creating,
-    /// renaming, buffered writes), though it may have to wait for a disk now and then.
+    /// Also operations that a local file system normally completes in memory within microseconds
+    /// (creating, renaming, buffered writes), though they may occasionally wait for a disk.
     Brief,
-    /// Whatever it takes.
+    /// No limit.
     Full,
 }
 
-/// Whose permissions count.
+/// The credentials that permission checks use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
-    /// User id. 0 is the super-user, unless a layer maps it.
+    /// User id. 0 is the superuser, unless a layer maps it.
     pub uid: u32,
-    /// Group id: the group of what is created, and one of those that permissions are checked by.
+    /// Group id: the group of new nodes, and one of those that permissions are checked against.
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Groups,
 }
 
 impl Caller {
-    /// The super-user, group 0, no supplementary groups.
+    /// The superuser, group 0, no supplementary groups.
     pub const ROOT: Caller = Caller {
         uid: 0,
         gid: 0,
         groups: Groups::Unknown,
     };
 
-    /// A caller of whom a protocol tells no groups.
+    /// Creates a caller whose supplementary groups the protocol does not transmit.
     pub const fn new(uid: u32, gid: u32) -> Caller {
         Caller {
             uid,
@@ -93,51 +94,51 @@ impl Caller {
     }
 }
 
-/// What a protocol says of the caller's supplementary groups.
+/// The caller's supplementary groups, as the protocol transmits them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Groups {
-    /// Nothing (9P): the source goes by its own user database.
+    /// Not transmitted (9P): the source uses its own user database.
     Unknown,
     /// Exactly these (AUTH_SYS, FUSE with supplementary groups).
     Known(Arc<[u32]>),
 }
 
-/// A request in flight, as operations see it: it can be cancelled, and it can be woken when
-/// what it waits for has come. Shared by the thread that runs it and those that cancel it.
+/// A request in flight, as operations see it: it can be cancelled, and woken when the event that it
+/// waits for occurs. Shared by the thread that runs the request and those that cancel it.
 pub struct Call {
     cancelled: AtomicBool,
     waker: Option<Waker>,
     on_cancel: Mutex<Vec<Waker>>,
     wake_within_ms: AtomicU32,
-    /// 0 is none.
+    /// The position among waiters; 0 is none.
     place: AtomicU64,
     polls: bool,
     peer: Option<Arc<Peer>>,
-    /// Of a request that came over no connection.
+    /// The account of a request that came without a connection.
     account: Account,
     ours: bool,
-    /// [`Call::note_share`]'s; 0 is none.
+    /// The share of [`Call::note_share`]; 0 is none.
     share: AtomicU64,
-    /// [`Call::note`]'s; [`NOTHING`] is none.
+    /// The word of [`Call::note`]; [`NOTHING`] is none.
     word: AtomicU16,
-    /// [`Call::note_fault`]'s; 0 is none.
+    /// The fault of [`Call::note_fault`]; 0 is none.
     fault: AtomicU16,
 }
 
-/// No protocol has so many words.
+/// A number above those of all protocols' words.
 const NOTHING: u16 = u16::MAX;
 
-/// What a protocol has noted of a request for those who count, in its own numbers.
+/// The statistics that a protocol noted for a request, as its own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noted {
-    /// Which of its words for requests.
+    /// The type of the request.
     pub word: u16,
-    /// Why it failed; 0 if it did not.
+    /// The error number; 0 for success.
     pub fault: u16,
 }
 
 impl Call {
-    /// A request that cannot be parked and that nobody cancels.
+    /// Creates a request that cannot be parked, and that no other thread cancels.
     pub const fn detached() -> Call {
         Call {
             cancelled: AtomicBool::new(false),
@@ -155,7 +156,7 @@ impl Call {
         }
     }
 
-    /// A request that `waker` has run again, after it answered [`Errno::PARKED`].
+    /// Creates a request that `waker` reruns after it returned [`Errno::PARKED`].
     pub fn parkable(waker: Waker) -> Call {
         Call {
             waker: Some(waker),
@@ -163,7 +164,7 @@ impl Call {
         }
     }
 
-    /// Another request by the same connection, which `waker` has run again.
+    /// Creates another request of the same connection, which `waker` reruns.
     pub fn woken_by(&self, waker: Waker) -> Call {
         Call {
             peer: self.peer.clone(),
@@ -172,9 +173,10 @@ impl Call {
         }
     }
 
-    /// Another request by the same connection, of a client that comes again by itself, some time after `waker` was
-    /// woken or without that: until then, or until it is cancelled, a [`crate::lock::LockTable`] keeps its place. Whoever
-    /// makes it sees to it that one or the other happens.
+    /// Creates another request of the same connection, from a client that retries by itself some
+    /// time after `waker` was woken, or without that. Until the retry or the cancellation, a
+    /// [`crate::lock::LockTable`] keeps its position in the queue; the creator ensures that one of
+    /// the two happens.
     pub fn polled(&self, waker: Waker) -> Call {
         Call {
             polls: true,
@@ -182,22 +184,23 @@ impl Call {
         }
     }
 
-    /// Whether it is [`Call::polled`].
+    /// Returns whether it is [`Call::polled`].
     pub fn polls(&self) -> bool {
         self.polls
     }
 
-    /// Where it stands among those that wait for the same, if it has waited: the lower, the longer.
+    /// Returns its position among the requests that wait for the same resource, if it has waited:
+    /// the lower, the longer.
     pub fn place(&self) -> Option<u64> {
         Some(self.place.load(Ordering::Relaxed)).filter(|&place| place != 0)
     }
 
-    /// It begins to wait, behind all that have a lower number; none is 0.
+    /// Sets its position in the queue, after all lower ones; never 0.
     pub fn take_place(&self, place: u64) {
         self.place.store(place, Ordering::Relaxed);
     }
 
-    /// Another request by the same connection, that cannot be parked.
+    /// Creates another request of the same connection that cannot be parked.
     pub fn beside(&self) -> Call {
         Call {
             peer: self.peer.clone(),
@@ -206,7 +209,7 @@ impl Call {
         }
     }
 
-    /// The same request, by the connection to `peer`.
+    /// Returns the same request, with `peer` as the origin of its connection.
     pub fn coming_from(self, peer: Arc<Peer>) -> Call {
         Call {
             peer: Some(peer),
@@ -214,14 +217,14 @@ impl Call {
         }
     }
 
-    /// The same request, of a guest by its queues, on its `account`.
+    /// Returns the same request, from a guest's queues, charged to `account`.
     pub fn on_account(self, account: Account) -> Call {
         Call { account, ..self }
     }
 
-    /// What this program does of its own accord to answer this request: layers leave its caller as it is, while the
-    /// connection is let in, or not, as ever. It cannot be parked. For what the client has no part in but by being told
-    /// what came of it.
+    /// Creates a request of barge itself, made in order to answer this one: layers leave its caller
+    /// unmapped, while access control still applies to the connection. It cannot be parked. For
+    /// operations that influence the client only through their result.
     pub fn of_ours(&self) -> Call {
         Call {
             peer: self.peer.clone(),
@@ -231,17 +234,18 @@ impl Call {
         }
     }
 
-    /// Whether its caller is this program itself ([`Call::of_ours`]), whom nobody makes somebody else.
+    /// Returns whether its caller is barge itself ([`Call::of_ours`]), which no layer maps.
     pub fn is_ours(&self) -> bool {
         self.ours
     }
 
-    /// Who asked for it over a connection; nobody for what this program does of its own, or for a guest by its queues.
+    /// Returns the peer of the connection that it came over; `None` for barge's own requests and
+    /// those from a guest's queues.
     pub fn peer(&self) -> Option<&Peer> {
         self.peer.as_deref()
     }
 
-    /// The account that tables charge what they keep for this request to: its peer's, or its
+    /// Returns the account that tables charge the state of this request to: its peer's, or its
     /// guest's.
     pub fn account(&self) -> &Account {
         match &self.peer {
@@ -250,8 +254,8 @@ impl Call {
         }
     }
 
-    /// The caller that it is made for if its client claims to be `claimed`, without proof
-    /// ([`Peer::acts_as`]). Requests that come over no connection are made for whom they say.
+    /// Returns the effective caller of a client that claims to be `claimed` without proof
+    /// ([`Peer::acts_as`]). Requests without a connection act as they claim.
     pub fn acts_as(&self, claimed: Caller) -> Caller {
         match self.peer() {
             Some(peer) => peer.acts_as(claimed),
@@ -259,35 +263,36 @@ impl Call {
         }
     }
 
-    /// The address that it came from, if it came from any.
+    /// Returns the IP address that it came from, if any.
     pub fn addr(&self) -> Option<IpAddr> {
         self.peer.as_ref()?.addr()
     }
 
-    /// Notes for those who count that this request is what its protocol has the number `word` for, and no failure so far.
-    /// Notes are made by the thread that serves the request, which is also who reads them.
+    /// Notes for the statistics that this request is of type `word`, a number of its protocol,
+    /// without a failure so far. The thread that serves the request both writes and reads the
+    /// notes.
     pub fn note(&self, word: u16) {
         self.word.store(word, Ordering::Relaxed);
         self.fault.store(0, Ordering::Relaxed);
     }
 
-    /// Notes that it failed: by an errno, or what its protocol has instead.
+    /// Notes that it failed, with an errno or the protocol's own error number.
     pub fn note_fault(&self, fault: u16) {
         self.fault.store(fault, Ordering::Relaxed);
     }
 
-    /// Notes that this request is for the share that has the number `share`, which no other has
-    /// while it is served; 0 is none. So that an engine can leave workers to other shares.
+    /// Notes that this request uses the share numbered `share`, a number unique while the share is
+    /// served; 0 is none. An engine reserves workers for other shares with it.
     pub fn note_share(&self, share: u64) {
         self.share.store(share, Ordering::Relaxed);
     }
 
-    /// The share that was noted last.
+    /// Returns the share that was noted last.
     pub fn share(&self) -> u64 {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// What was noted since last asked.
+    /// Returns the notes since the last call, and clears them.
     pub fn take_noted(&self) -> Option<Noted> {
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(NOTHING, Ordering::Relaxed);
@@ -295,7 +300,8 @@ impl Call {
         (word != NOTHING).then_some(Noted { word, fault })
     }
 
-    /// Cancels: every operation that waits gives up with `EINTR`. Idempotent; says whether it was the first time.
+    /// Cancels the request: every operation that waits returns `EINTR`. Idempotent; returns whether
+    /// this was the first call.
     pub fn cancel(&self) -> bool {
         let first = !self.cancelled.swap(true, Ordering::SeqCst);
         for waker in std::mem::take(&mut *self.on_cancel.lock().expect("no panic holds it")) {
@@ -304,7 +310,7 @@ impl Call {
         first
     }
 
-    /// `EINTR` once cancelled.
+    /// Returns `EINTR` if the request is cancelled.
     pub fn check(&self) -> Result<()> {
         if self.cancelled.load(Ordering::SeqCst) {
             Err(Errno::EINTR)
@@ -313,20 +319,20 @@ impl Call {
         }
     }
 
-    /// What runs this request again, if it can be parked at all; whoever answers
-    /// [`Errno::PARKED`] has kept a clone.
+    /// Returns the waker that reruns this request, if it can be parked. An operation that returns
+    /// [`Errno::PARKED`] keeps a clone of it.
     pub fn waker(&self) -> Option<&Waker> {
         self.waker.as_ref()
     }
 
-    /// Before answering [`Errno::PARKED`]: run this request again after `time` even if nobody wakes
-    /// it. Milliseconds count.
+    /// Requests a rerun after `time` even without a wake-up; called before returning
+    /// [`Errno::PARKED`]. The resolution is a millisecond.
     pub fn wake_within(&self, time: Duration) {
         self.wake_within_ms
             .store(time.as_millis().max(1) as u32, Ordering::Relaxed);
     }
 
-    /// What [`Call::wake_within`] asked for since last asked here.
+    /// Returns and clears the time that [`Call::wake_within`] set.
     pub fn take_wake_within(&self) -> Option<Duration> {
         match self.wake_within_ms.swap(0, Ordering::Relaxed) {
             0 => None,
@@ -334,7 +340,8 @@ impl Call {
         }
     }
 
-    /// Has `waker` woken at [`Call::cancel`]; at once if that has been.
+    /// Registers `waker` to be woken by [`Call::cancel`]; wakes it at once if the request is
+    /// cancelled already.
     pub fn wake_on_cancel(&self, waker: &Waker) {
         self.on_cancel
             .lock()
@@ -346,13 +353,13 @@ impl Call {
     }
 }
 
-/// Runs `operation` on this thread until it is done, sleeping while it is parked: for callers
-/// that no engine drives.
+/// Runs `operation` on this thread to completion and sleeps while it is parked: for callers that no
+/// engine drives.
 pub fn block_on<T>(caller: &Caller, operation: impl FnMut(&Cx<'_>) -> Result<T>) -> Result<T> {
     block_on_call(caller, &Call::parkable(thread_waker()), operation)
 }
 
-/// [`block_on`], with a `call` of [`thread_waker`]'s that another thread may cancel.
+/// Does the same as [`block_on`], with a `call` of [`thread_waker`] that another thread may cancel.
 pub fn block_on_call<T>(
     caller: &Caller,
     call: &Call,
@@ -372,7 +379,7 @@ pub fn block_on_call<T>(
     }
 }
 
-/// A waker that unparks the calling thread.
+/// Creates a waker that unparks the calling thread.
 pub fn thread_waker() -> Waker {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {

@@ -3,21 +3,21 @@
 use core::fmt;
 use core::num::NonZeroU16;
 
-/// A Linux errno, 1 to 4095, or one of the two signals that stay inside barge:
-/// [`Errno::WOULD_BLOCK`] and [`Errno::PARKED`].
+/// A Linux errno, 1 to 4095, or one of the two signals internal to barge: [`Errno::WOULD_BLOCK`]
+/// and [`Errno::PARKED`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(NonZeroU16);
 
 impl Errno {
-    /// The operation would have to wait and [`crate::Patience`] forbids it. Nothing was done:
-    /// ask again where waiting is allowed. Never leaves the engine.
+    /// The operation would have to block and [`crate::Patience`] forbids it. It had no effect:
+    /// retry where blocking is allowed. Never leaves the engine.
     pub const WOULD_BLOCK: Errno = Errno(NonZeroU16::new(0xfff0).unwrap());
 
-    /// The operation waits for an event and has kept the call's waker: ask again when that
-    /// fires. Never leaves the engine.
+    /// The operation waits for an event and keeps the call's waker: retry when the waker is woken.
+    /// Never leaves the engine.
     pub const PARKED: Errno = Errno(NonZeroU16::new(0xfff1).unwrap());
 
-    /// The errno `raw`, or `EIO` for a number that is none (zero, negative, above 4095).
+    /// Returns the errno `raw`, or `EIO` for an invalid number (zero, negative, above 4095).
     pub const fn from_raw(raw: i32) -> Errno {
         if raw <= 0 || raw > 4095 {
             return Errno::EIO;
@@ -28,7 +28,8 @@ impl Errno {
         }
     }
 
-    /// The number that goes to a peer. A signal that leaked this far is our bug and becomes `EIO`.
+    /// Returns the number that goes to a peer; `EIO` for a signal that leaked, which is a bug in
+    /// barge.
     pub const fn raw(self) -> u16 {
         debug_assert!(!self.is_signal(), "an engine signal reached a peer");
         if self.is_signal() {
@@ -38,7 +39,7 @@ impl Errno {
         }
     }
 
-    /// Whether this is [`Errno::WOULD_BLOCK`] or [`Errno::PARKED`].
+    /// Returns whether this is [`Errno::WOULD_BLOCK`] or [`Errno::PARKED`].
     pub const fn is_signal(self) -> bool {
         self.0.get() > 4095
     }
@@ -46,13 +47,14 @@ impl Errno {
 
 macro_rules! errnos {
     ($($name:ident = $value:literal, $text:literal;)*) => {
-        /// The numbers of x86-64 Linux (`include/uapi/asm-generic/errno.h`), which are also those of
-        /// 9P2000.L, whatever machine barge runs on.
+        /// The numbers of x86-64 Linux (`include/uapi/asm-generic/errno.h`), which 9P2000.L also
+        /// uses, regardless of the machine that barge runs on.
         #[allow(missing_docs)]
         impl Errno {
             $(pub const $name: Errno = Errno(NonZeroU16::new($value).unwrap());)*
 
-            /// The text of strerror(3), as 9P2000 sends it; empty for a number not listed here.
+            /// Returns the text of strerror(3), as 9P2000 sends it; empty for a number not listed
+            /// here.
             pub const fn text(self) -> &'static str {
                 match self.0.get() {
                     $($value => $text,)*
@@ -67,7 +69,8 @@ macro_rules! errnos {
                 }
             }
 
-            /// The errno whose strerror(3) text is `text`: what a 9P2000 server's Rerror means.
+            /// Returns the errno whose strerror(3) text is `text`: the meaning of a 9P2000 server's
+            /// Rerror.
             pub fn from_text(text: &[u8]) -> Option<Errno> {
                 $(if text == $text.as_bytes() { return Some(Errno::$name); })*
                 None

@@ -1,4 +1,4 @@
-//! File systems, what they can do, and what is served of them.
+//! File systems, their capabilities, and exports.
 
 use core::any::Any;
 use std::sync::Arc;
@@ -6,47 +6,47 @@ use std::sync::Arc;
 use crate::lock::LockTable;
 use crate::{Cx, Errno, Node, Result};
 
-/// A tree: what a source is, and what a layer makes of another.
+/// A file tree: a source, or a layer over another tree.
 pub trait FileSystem: Send + Sync {
-    /// The concrete file system.
+    /// Returns the concrete file system.
     fn as_any(&self) -> &dyn Any;
 
-    /// The root directory (or the one file, where a file is exported).
+    /// Returns the root directory, or the file if a single file is exported.
     fn root(&self, cx: &Cx<'_>) -> Result<Arc<dyn Node>>;
 
-    /// The node that [`Node::handle`] gave `handle` of, perhaps before a restart; `ESTALE` if it
-    /// is no more, and for a forged handle.
+    /// Returns the node whose [`Node::handle`] returned `handle`, perhaps before a restart. Returns
+    /// `ESTALE` if the node no longer exists or the handle is forged.
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>>;
 
     /// Makes everything durable: syncfs(2).
     fn sync(&self, cx: &Cx<'_>) -> Result<()>;
 
-    /// What it can do. Asked once per attach.
+    /// Returns its capabilities. Called once per attach.
     fn capabilities(&self) -> Capabilities;
 }
 
-/// How far a feature goes.
+/// The level of support for a feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// It answers `EOPNOTSUPP`.
+    /// Unsupported: returns `EOPNOTSUPP`.
     #[default]
     None,
-    /// It works, at the cost of doing it by other means.
+    /// Supported by other means, at a cost.
     Emulated,
-    /// It works as well as it can.
+    /// Supported natively.
     Native,
 }
 
-/// What a file system can do, resolved from the source up: a layer may take away or add.
+/// The capabilities of a file system, resolved from the source up: a layer may remove or add some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Nothing can be changed.
+    /// No operation may change the tree.
     pub read_only: bool,
     /// Extended attributes.
     pub xattr: Level,
     /// POSIX ACLs, as `system.posix_acl_*` attributes that are enforced.
     pub acl: Level,
-    /// Locks that those outside barge see.
+    /// Locks that programs outside barge see.
     pub host_locks: Level,
     /// Handles that outlive the process.
     pub handles: Level,
@@ -54,24 +54,24 @@ pub struct Capabilities {
     pub change: Level,
     /// Holes: seek, extents, punching.
     pub holes: Level,
-    /// copy_file_range.
+    /// Copies inside the file system (copy_file_range(2)).
     pub copy: Level,
-    /// Cloning by sharing blocks.
+    /// Clones that share blocks (reflinks).
     pub clone: Level,
-    /// Files without a name.
+    /// Files without a name (`O_TMPFILE`).
     pub tmpfile: Level,
     /// Device nodes.
     pub devices: Level,
-    /// The owner that a caller asks for is kept (else everything belongs to one).
+    /// New nodes belong to the caller (otherwise all nodes have one owner).
     pub owners: Level,
     /// Directory cookies stay valid across opens.
     pub stable_cookies: bool,
-    /// No node has a time of birth, nor will have: who asked for one need not ask again.
+    /// No node has or will have a birth time, so clients need not request one again.
     pub no_births: bool,
 }
 
-/// A name of a node that outlives the process: up to [`Handle::MAX`] opaque bytes, which with the
-/// one byte that NFS puts in front are v3's 64.
+/// A persistent identifier of a node: up to [`Handle::MAX`] opaque bytes, which with the one byte
+/// that NFS prepends are the 64 of NFSv3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     len: u8,
@@ -79,14 +79,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The most bytes that a source may take, so that [`Handle::MAX`] leaves 8 to whatever tells
-    /// several sources apart.
+    /// The maximum length in bytes for a source, which leaves 8 bytes of [`Handle::MAX`] for an
+    /// identifier of the source where several are combined.
     pub const MAX_OF_SOURCE: usize = Handle::MAX - 8;
 
-    /// The most bytes of a handle.
+    /// The maximum length in bytes.
     pub const MAX: usize = 63;
 
-    /// A handle of `bytes`, `EOVERFLOW` beyond [`Handle::MAX`].
+    /// Creates a handle of `bytes`. Returns `EOVERFLOW` if they are more than [`Handle::MAX`].
     pub fn new(bytes: &[u8]) -> Result<Handle> {
         let mut handle = Handle {
             len: bytes.len() as u8,
@@ -100,7 +100,7 @@ impl Handle {
         Ok(handle)
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
     }
@@ -116,22 +116,21 @@ impl core::fmt::Debug for Handle {
     }
 }
 
-/// A file system as it is served: under a name, with the one lock table that the clients of all
-/// protocols share.
+/// A served file system: its name, and the one lock table that the clients of all protocols share.
 pub struct Export {
-    /// What clients ask for it by (9P's aname, NFS's pseudo path, virtiofs's tag); empty for the
-    /// only one.
+    /// The name that clients mount (9P's aname, NFS's pseudo path, virtiofs's tag); empty for the
+    /// only export.
     pub name: String,
     /// The tree.
     pub fs: Arc<dyn FileSystem>,
-    /// Who holds which lock.
+    /// The locks of all clients.
     pub locks: LockTable,
-    /// Whether clients of this host may have the open files themselves ([`crate::File::backing`]).
+    /// Whether local clients may receive the open files' descriptors ([`crate::File::backing`]).
     pub hands_over: bool,
 }
 
 impl Export {
-    /// Serves `fs` as `name`.
+    /// Creates an export of `fs` under `name`.
     pub fn new(name: impl Into<String>, fs: Arc<dyn FileSystem>) -> Export {
         Export {
             name: name.into(),
@@ -141,7 +140,8 @@ impl Export {
         }
     }
 
-    /// The same, whose open files clients of this host may have themselves, if `hands_over`.
+    /// Returns the same export, which passes descriptors of open files to local clients if
+    /// `hands_over`.
     pub fn handing_over(self, hands_over: bool) -> Export {
         Export { hands_over, ..self }
     }

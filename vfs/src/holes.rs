@@ -1,46 +1,47 @@
-//! Where a file has holes that are worth telling of.
+//! Detection of holes that are worth reporting to a client.
 //!
-//! Holes are asked for by seeking, which sees a file as reading does: what is written and not on the disk yet is data.
-//! Where there is nothing to be won, nothing is asked: see [`Solid`].
+//! Holes are found with seeks, which see the file as reads do: data written but not yet on disk is
+//! data. Stretches where a search is unlikely to pay are skipped: see [`Solid`].
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::{Cx, Errno, Extent, File, Result, Seek};
 
-/// Holes shorter than this are sent as zeros: finding one and telling of it costs the two sides about as much.
+/// The minimum length of a reported hole. Shorter ones are sent as zeros: finding and reporting a
+/// hole costs the two sides about as much.
 const SHORTEST_HOLE: u64 = 16 << 10;
 
-/// How many holes one walk tells of at most, for a client makes room for each piece: as many as there are in the 1 MiB
-/// that Linux reads at most by NFS if they alternate with as much data.
+/// The maximum number of holes in one walk, for which a client reserves room: as many as fit in the
+/// 1 MiB that Linux reads at most over NFS if they alternate with as much data.
 const MOST_HOLES: usize = 32;
 
-/// How many holes that are too short may be met before no more are looked for.
+/// The maximum number of holes below the minimum length before a walk stops searching.
 const MOST_SHORT: usize = 2;
 
-/// A stretch of an open file that is not asked for holes, because there were none, or none worth the trouble. It may
-/// get some by and by, which are then sent as zeros; so now and then it is asked again.
+/// A stretch of an open file that is not searched for holes, because there were none, or none worth
+/// reporting. Holes that appear later are sent as zeros, so the search is repeated now and then.
 #[derive(Debug, Default)]
 pub struct Solid {
     from: AtomicU64,
     to: AtomicU64,
-    /// How many more reads take its word.
+    /// The number of further reads that skip the search.
     reads: AtomicU32,
 }
 
-/// How many reads take it for granted that data goes on as far as it was seen to.
+/// The number of reads that assume that data extends as far as the last search saw.
 const READS_OF_DATA: u32 = 1024;
 
-/// How many reads take it for granted that holes are as short as they were.
+/// The number of reads that assume that holes are still too short.
 const READS_OF_SHORT: u32 = 16;
 
-/// How many reads take it for granted that a disk has to be waited for, as it had to: what one finds out in vain costs half
-/// as much as it takes to read a MiB.
+/// The number of reads that assume that the data is not cached, as before: a search in vain costs
+/// half as much as reading 1 MiB.
 const READS_OF_DISK: u32 = 64;
 
 impl Solid {
     fn covers(&self, from: u64, to: u64) -> bool {
-        // Torn or late, it is a stretch that is not asked for holes.
+        // Races are harmless: a torn or stale stretch only skips a search for holes.
         let known = self.from.load(Ordering::Relaxed)..=self.to.load(Ordering::Relaxed);
         let left = &self.reads;
         known.contains(&from)
@@ -59,7 +60,7 @@ impl Solid {
     }
 }
 
-/// The data in `from..to`.
+/// Returns a data extent of `from..to`.
 fn data(from: u64, to: u64) -> Extent {
     Extent {
         offset: from,
@@ -68,24 +69,24 @@ fn data(from: u64, to: u64) -> Extent {
     }
 }
 
-/// A walk through a part of a file, which does not end before that: data, and holes worth telling of. One question
-/// for a hole alone, two for data alone, and one for each end of a piece else, as long as that pays. What nobody was
-/// asked of is data.
+/// A walk through a range within the file, as data and holes worth reporting. It costs one seek for
+/// a single hole, two for data only, and one for each other end of an extent, as long as that pays.
+/// A stretch that was not searched is reported as data.
 pub struct Walk<'a> {
     file: &'a dyn File,
     solid: &'a Solid,
     from: u64,
     to: u64,
-    /// What is before it has been met.
+    /// The offset up to which the range was walked.
     at: u64,
-    /// What has been found behind the data that was met last.
+    /// The hole that follows the data returned last.
     hole: Option<Extent>,
     holes: usize,
     short: usize,
 }
 
 impl<'a> Walk<'a> {
-    /// A walk through `range` of `file`, of which `solid` is known.
+    /// Creates a walk through `range` of `file`, with the search history `solid`.
     pub fn new(file: &'a dyn File, solid: &'a Solid, range: Range<u64>) -> Walk<'a> {
         Walk {
             file,
@@ -99,7 +100,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next piece. Errors are those of [`File::seek`].
+    /// Returns the next extent. Errors are those of [`File::seek`].
     pub fn next(&mut self, cx: &Cx<'_>) -> Result<Option<Extent>> {
         if let Some(hole) = self.hole.take() {
             return Ok(Some(hole));
@@ -113,9 +114,9 @@ impl<'a> Walk<'a> {
             }
             let found = match self.file.seek(cx, at, Seek::Data) {
                 Ok(found) => found.clamp(at, self.to),
-                // None up to the end of file, which is not before this.
+                // No data up to end of file, which is not before `self.to`.
                 Err(Errno::ENXIO) => self.to,
-                // Nothing is known of holes here.
+                // The file does not support seeking for holes.
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL) => {
                     self.solid.learn(0, u64::MAX, READS_OF_DATA);
                     self.at = self.to;
@@ -145,7 +146,7 @@ impl<'a> Walk<'a> {
                     }
                     hole.clamp(found + 1, self.to)
                 }
-                // Cut meanwhile: reading tells.
+                // The file was truncated meanwhile: the read will find out.
                 Err(Errno::ENXIO) => self.to,
                 Err(errno) => return Err(errno),
             };
@@ -156,15 +157,16 @@ impl<'a> Walk<'a> {
         Ok((start < self.to).then(|| data(start, self.to)))
     }
 
-    /// The data that `piece` begins with, up to the end: nothing more is asked now, nor by the next reads. For what is
-    /// not cached: what one finds out while a disk has to be waited for pays less.
+    /// Returns the data from the start of `piece` to the end of the range, and stops searching in
+    /// this walk and the next reads: for data that is not cached, where a search pays less than the
+    /// wait for a disk.
     pub fn give_up(&mut self, piece: &Extent) -> Extent {
         self.solid.learn(piece.offset, u64::MAX, READS_OF_DISK);
         (self.at, self.hole) = (self.to, None);
         data(piece.offset, self.to)
     }
 
-    /// Whether nothing more is asked.
+    /// Returns whether the search for holes has stopped.
     fn is_over(&self) -> bool {
         self.holes == MOST_HOLES
             || self.short == MOST_SHORT

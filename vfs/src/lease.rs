@@ -1,23 +1,24 @@
-//! Leases: whoever has one of a file may keep what he has read of it, or what he is to write, until he is told
-//! that somebody else wants the file.
+//! Leases: the holder may cache reads of a file, or delay writes to it, until a conflicting access
+//! breaks the lease.
 
 use std::sync::Arc;
 
-/// What a lease is for.
+/// The kind of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseKind {
-    /// Keeping what was read: nobody writes, cuts, renames, removes or links the file, or changes its attributes.
+    /// Read caching: no other client writes, truncates, renames, removes or links the file, or
+    /// changes its attributes.
     Read,
-    /// Keeping what was written, too: nobody opens it at all besides.
+    /// Write caching, too: no other client has the file open.
     Write,
 }
 
-/// Told, once at most, that somebody wants what a lease keeps him from: the lease is to be given back soon. Called
-/// from any thread, perhaps while the lease is being had; it must not wait.
+/// The callback of a lease break, called at most once: the lease must be returned soon. Called from
+/// any thread, perhaps while the lease is still being granted; must not block.
 pub type Broken = Arc<dyn Fn() + Send + Sync>;
 
-/// A lease. Dropping it gives it back: whoever waits for that goes on.
+/// A lease. Dropping it returns it and resumes those that wait for it.
 pub trait Lease: Send + Sync {
-    /// Whether it is to be given back.
+    /// Returns whether a conflicting access broke the lease, so that it must be returned.
     fn is_broken(&self) -> bool;
 }

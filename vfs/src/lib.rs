@@ -1,10 +1,10 @@
-//! The file-system traits: what a source offers, a layer wraps and a protocol serves.
+//! The file-system traits that sources implement, layers wrap and protocols serve.
 //!
-//! POSIX-neutral words only: no protocol's structures, no I/O, no clock, no thread. Objects, not
-//! numbers: a node is an `Arc<dyn Node>`, an open file an `Arc<dyn File>`, and dropping one is
-//! forgetting or closing it. Every call takes a [`Cx`], which says on whose behalf and with how
-//! much [`Patience`]; nothing is ambient. How FUSE, NFS, 9P and remote sources map onto these
-//! traits stands in `docs/design/vfs.md`.
+//! They are neutral among protocols and POSIX-like: no protocol's structures, no I/O, no clock, no
+//! thread. A node is an `Arc<dyn Node>` and an open file an `Arc<dyn File>`, not a number, and
+//! dropping one forgets or closes it. Every call takes a [`Cx`] with the caller and the
+//! [`Patience`]; there is no ambient state. `docs/design/vfs.md` describes how FUSE, NFS, 9P and
+//! remote sources map onto these traits.
 //!
 //! Lock order: a [`lock::LockTable`]'s; then those of [`quota`] and [`memory`], the innermost.
 
@@ -54,5 +54,5 @@ pub use ranges::Ranges;
 pub use relay::RelaySink;
 pub use seal::HandleKey;
 
-/// What every operation answers: a value or a Linux errno.
+/// The result of every operation: a value or a Linux errno.
 pub type Result<T> = core::result::Result<T, Errno>;

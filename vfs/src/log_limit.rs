@@ -1,6 +1,6 @@
 //! A limit on log lines that a peer can cause.
 //!
-//! Each kind of line has a limit of its own, a `static` beside it:
+//! Each kind of line has its own limit, a `static` next to it:
 //!
 //! ```
 //! use std::net::IpAddr;
@@ -20,9 +20,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Permits a peer [`LogLimit::BURST`] lines of one kind at once and then one every ten seconds, and
-/// all peers together four a second. The most recent [`LogLimit::PEERS`] peers are told apart: its
-/// memory is bounded.
+/// A rate limit for one kind of line: each peer may cause a burst of [`LogLimit::BURST`] lines and
+/// then one every ten seconds, all peers together four a second. Only the most recent
+/// [`LogLimit::PEERS`] peers are distinguished, which bounds the memory.
 pub struct LogLimit<K> {
     state: Mutex<State<K>>,
 }
@@ -38,12 +38,12 @@ struct Peer<K> {
     suppressed: u64,
 }
 
-/// A token bucket, as the time when it is full again (GCRA): none if it is full.
+/// A token bucket, stored as the time when it is full again (GCRA); `None` if it is full.
 #[derive(Clone, Copy)]
 struct Bucket(Option<Instant>);
 
 impl Bucket {
-    /// Whether it has a token at `now`, and what it is without that.
+    /// Returns the bucket after taking a token at `now`, if it has one.
     fn take(self, now: Instant, every: Duration, burst: u32) -> Option<Bucket> {
         let full = self.0.map_or(now, |full| full.max(now)) + every;
         (full - now <= every * burst).then_some(Bucket(Some(full)))
@@ -51,17 +51,17 @@ impl Bucket {
 }
 
 impl<K: Copy + PartialEq> LogLimit<K> {
-    /// How many lines a peer may cause at once.
+    /// The number of lines that a peer may cause at once.
     pub const BURST: u32 = 8;
 
-    /// How many peers are told apart.
+    /// The number of peers that are distinguished.
     pub const PEERS: usize = 64;
 
     const EVERY: Duration = Duration::from_secs(10);
     const EVERY_OF_ALL: Duration = Duration::from_millis(250);
     const BURST_OF_ALL: u32 = 64;
 
-    /// A limit on one kind of line.
+    /// Creates a limit on one kind of line.
     #[expect(
         clippy::new_without_default,
         reason = "each is a static beside its line"
@@ -75,8 +75,8 @@ impl<K: Copy + PartialEq> LogLimit<K> {
         }
     }
 
-    /// Whether a line that `peer` causes may be written now; if so, how many of its lines were not
-    /// since the last one.
+    /// Returns `None` if a line of `peer` is over the limit. Otherwise the line may be written, and
+    /// the inner value is the number of its lines that were suppressed since the last one.
     pub fn permit(&self, peer: K) -> Option<Option<u64>> {
         self.permit_at(peer, Instant::now())
     }
@@ -99,8 +99,8 @@ impl<K: Copy + PartialEq> LogLimit<K> {
 }
 
 impl<K: Copy + PartialEq> State<K> {
-    /// A place for `key`: that of the peer that has caused no line for longest if there are too
-    /// many.
+    /// Adds an entry for `key` and returns its index. Replaces the peer that has caused no line for
+    /// longest if the table is full.
     fn add(&mut self, key: K) -> usize {
         let peer = Peer {
             key,
