@@ -1,19 +1,21 @@
 //! Advisory locks: one table for the clients of all protocols.
 //!
-//! The table decides between barge's clients; what it decided for all of them together it tells
-//! the source through [`Node::host_lock`], so that programs outside barge see it. A request
-//! that has to wait is parked ([`Errno::PARKED`]) and tried again when a lock in its way goes:
-//! no thread waits. It has no deadlock detection: clients find the deadlocks among their own.
+//! The table arbitrates between barge's clients, and reports the combined state of all of them to
+//! the source through [`Node::host_lock`], so that programs outside barge see it. A request that
+//! has to wait is parked ([`Errno::PARKED`]) and retried when a conflicting lock is released: no
+//! thread blocks. There is no deadlock detection: clients find the deadlocks among their own
+//! processes.
 //!
-//! Those that wait are woken in the order in which they came. One that comes again only when it likes
-//! ([`Call::polled`](crate::Call::polled)) would be late for ever: so it keeps its place, and while it could have its
-//! lock, whoever waits behind it leaves it that. Who does not wait is not held up by anybody's place, and one that could not
-//! be used yet holds up nobody, or two could wait for each other.
+//! Waiters are woken in FIFO order. A client that polls ([`Call::polled`](crate::Call::polled))
+//! would always lose against the others, so its request keeps its position in the queue, and while
+//! its lock could be granted, later waiters that conflict with it do not overtake it. Requests that
+//! do not wait ignore these positions, and a waiter whose lock could not be granted yet blocks no
+//! other, or two could wait for each other.
 //!
 //! Lock order: the table's mutex, held to find a node's locks only; then the node's, held across
-//! [`Node::host_lock`]. Nobody is woken while either is held. What a node does for `host_lock` may be to ask
-//! another table, whose locks come behind, and which wakes while this one's node is held: so a waker has the request
-//! run elsewhere, and runs nothing itself.
+//! [`Node::host_lock`]. No waker is called while either is held. A node may implement `host_lock`
+//! with another table, whose mutexes come later in the order, and which wakes while this table's
+//! node is locked: so a waker only schedules the request elsewhere, and runs nothing itself.
 
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
@@ -27,7 +29,7 @@ mod node;
 use self::node::NodeLocks;
 use crate::{Call, Cx, Errno, Node, NodeId, Patience, Quota, Result};
 
-/// The two kinds of advisory locks of Linux, which do not see each other.
+/// The two kinds of advisory locks of Linux, which are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
     /// Byte ranges of fcntl(2), owned by a process.
@@ -37,34 +39,34 @@ pub enum Space {
 }
 
 impl Space {
-    /// The range from `start` to `end`, which belongs to it.
+    /// Creates the range from `start` to `end` for locks of this kind.
     pub const fn range(self, start: u64, end: u64) -> LockRange {
         let space = self;
         LockRange { space, start, end }
     }
 }
 
-/// A range of a file that is or may be locked.
+/// A range of a file that is, or could be, locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRange {
     /// The kind of its locks.
     pub space: Space,
     /// The first byte.
     pub start: u64,
-    /// The last byte, [`u64::MAX`] for all there may ever be.
+    /// The last byte; [`u64::MAX`] for the end of file, however far it grows.
     pub end: u64,
 }
 
-/// A lock's strength.
+/// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockKind {
-    /// Others may share it: a read lock.
+    /// A read lock: others may hold read locks, too.
     Shared,
-    /// Nobody else: a write lock.
+    /// A write lock: no other owner may hold a lock.
     Exclusive,
 }
 
-/// What barge as a whole holds towards those outside.
+/// The combined state of the locks of all of barge's clients, as programs outside see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum HostLock {
@@ -73,15 +75,15 @@ pub enum HostLock {
     Exclusive,
 }
 
-/// Who holds a lock. Client and id make an owner; the process id does not: whoever unlocks may be
-/// another process that shares the open file, and FUSE gives none then.
+/// The owner of a lock. Client and id identify an owner; the process id does not: the process that
+/// unlocks may be another one that shares the open file, and FUSE sends none then.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// Which client, by a number that no other client of any protocol has.
+    /// The client, as a number that is unique among the clients of all protocols.
     pub client: u64,
-    /// Which of the client's owners: whatever its protocol tells them apart by.
+    /// The owner within the client: the bytes that its protocol identifies lock owners by.
     pub id: Arc<[u8]>,
-    /// The process id that the client gave, to tell others.
+    /// The process id that the client sent, to be reported to others.
     pub pid: u32,
 }
 
@@ -101,26 +103,26 @@ impl Hash for Owner {
 }
 
 impl Owner {
-    /// A number for [`Owner::client`] that this process has not given before.
+    /// Returns a number for [`Owner::client`] that this process has not used before.
     pub fn new_client() -> u64 {
-        // 0 is nobody's: [`LockTable::holder`] calls those outside barge so.
+        // 0 is for lock holders outside barge: [`LockTable::holder`].
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// A range and how it is, or shall be, locked.
+/// A range and the mode in which it is, or shall be, locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Which kind of lock.
+    /// The kind of lock.
     pub space: Space,
     /// The first byte.
     pub start: u64,
-    /// The last byte, [`u64::MAX`] for all there may ever be.
+    /// The last byte; [`u64::MAX`] for the end of file, however far it grows.
     pub end: u64,
-    /// How strong.
+    /// The mode.
     pub kind: LockKind,
-    /// Whose it is.
+    /// The owner.
     pub owner: Owner,
 }
 
@@ -141,27 +143,27 @@ impl Lock {
     }
 }
 
-/// A lock outside barge that is in the way.
+/// A conflicting lock outside barge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outsider {
     /// The first byte of its range.
     pub start: u64,
     /// The last byte of its range.
     pub end: u64,
-    /// How strong it is.
+    /// Its mode.
     pub kind: LockKind,
     /// The process that holds it, 0 if unknown.
     pub pid: u32,
 }
 
-/// How a lock is asked for.
+/// The behaviour of a lock request that conflicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// `F_SETLK`: now or not at all.
+    /// `F_SETLK`: returns `EAGAIN`.
     No,
-    /// As one who waits asks, and leaves those their turn that are before it; but it is refused.
+    /// Returns `EAGAIN`, but also while the lock of an earlier waiter could be granted.
     InTurn,
-    /// `F_SETLKW`: it is parked.
+    /// `F_SETLKW`: parks the request.
     Yes,
 }
 
@@ -174,11 +176,11 @@ impl From<bool> for Wait {
     }
 }
 
-/// Who holds which lock on the nodes of one export.
+/// The locks on the nodes of one export, and the requests that wait for some.
 pub struct LockTable {
     nodes: Mutex<HashMap<NodeId, Arc<Mutex<NodeLocks>>>>,
     places: AtomicU64,
-    /// The ranges held of all nodes.
+    /// The quota of ranges on all nodes.
     held: Arc<Quota>,
 }
 
@@ -193,26 +195,27 @@ impl Default for LockTable {
 }
 
 impl LockTable {
-    /// How often a lock that an outsider's is in the way of is tried again: nobody tells when
-    /// that one goes.
+    /// The retry interval while a lock outside barge conflicts: its release is not reported.
     const OUTSIDER_RETRY: Duration = Duration::from_millis(20);
 
-    /// The most ranges held of one node, `ENOLCK` beyond: far more than databases take, few enough
-    /// to look through for each request. A peer may have as many of them as it leaves to others.
+    /// The maximum number of ranges on one node, `ENOLCK` beyond: far more than databases use, few
+    /// enough to scan for each request. A peer may hold as many of them as it leaves to others.
     pub const MAX_HELD: usize = 4096;
 
-    /// The most ranges held of all nodes, `ENOLCK` beyond; a peer may have as many as it leaves.
+    /// The maximum number of ranges on all nodes, `ENOLCK` beyond; a peer may hold as many as it
+    /// leaves.
     const MOST: usize = 1 << 20;
 
-    /// The bytes of a range and its owner.
+    /// The memory that a range and its owner take, in bytes.
     const SIZE: usize = size_of::<Lock>() + 64;
 
-    /// Locks, replacing what the same owner holds of the range. `EAGAIN` if another is in the way;
-    /// with [`Wait::Yes`], [`Errno::PARKED`] instead, and the caller asks again when woken. `EINVAL` for a
-    /// range that ends before it starts.
+    /// Locks a range, replacing the owner's locks in it. If another owner's lock conflicts, returns
+    /// `EAGAIN`, or with [`Wait::Yes`] [`Errno::PARKED`], and the caller retries when woken.
+    /// Returns `EINVAL` if the range ends before it starts.
     ///
-    /// As with flock(2), a whole-file lock of another kind is given up before the new one is waited
-    /// or refused for: two readers that both want to write would wait for each other forever.
+    /// As with flock(2), a whole-file lock of another mode is released before the request for the
+    /// new one waits or is refused: two readers that both want to write would wait for each other
+    /// forever.
     pub fn lock(
         &self,
         cx: &Cx<'_>,
@@ -237,7 +240,7 @@ impl LockTable {
         result
     }
 
-    /// Takes `call` out of those that wait for a lock of `node`: it was cancelled, or asks no more.
+    /// Removes `call` from the waiters of `node`, because it was cancelled or no longer waits.
     pub fn leave(&self, node: NodeId, call: &Call) {
         let Some(locks) = self.known(node) else {
             return;
@@ -251,7 +254,8 @@ impl LockTable {
         wake(woken);
     }
 
-    /// What somebody waits for who comes before whoever begins to wait for `lock`, and could have it.
+    /// Returns the lock of a waiter that has priority over a new waiter for `lock` and could be
+    /// granted.
     pub fn next(&self, node: NodeId, lock: &Lock) -> Option<Lock> {
         let locks = self.known(node)?;
         let locks = locks.lock().expect("no panic holds it");
@@ -259,7 +263,7 @@ impl LockTable {
         next.map(|next| next.lock.clone())
     }
 
-    /// Takes `owner`'s locks off a range.
+    /// Releases `owner`'s locks in a range.
     pub fn unlock(
         &self,
         cx: &Cx<'_>,
@@ -292,10 +296,10 @@ impl LockTable {
         result
     }
 
-    /// Makes `owner`, whom another table stands behind, hold a range as `state`: that one's nodes do so for
-    /// [`Node::host_lock`] where this table is to them what a host is. `EAGAIN` if another is in the way.
-    /// Whoever is refused holds what it held; but nothing stays locked that was to be unlocked, even if the
-    /// host says no.
+    /// Sets the lock of `owner`, which represents all clients of another lock table, on a range to
+    /// `state`: an implementation of [`Node::host_lock`] for nodes to which this table is the host.
+    /// Returns `EAGAIN` if another owner's lock conflicts. After an error `owner` keeps what it
+    /// held, except that an unlock takes effect here even if the host refuses it.
     pub fn mirror(
         &self,
         cx: &Cx<'_>,
@@ -327,11 +331,11 @@ impl LockTable {
         result
     }
 
-    /// Takes every lock of the owners that `whose` names off a node: at the close of a file, or
-    /// the end of a client. Requests of theirs that wait are woken, to find themselves cancelled
-    /// or to wait again.
+    /// Releases every lock of the owners that `whose` selects on a node, when a file is closed or a
+    /// client disconnects. Their waiting requests are woken, to find themselves cancelled or to
+    /// wait again.
     ///
-    /// May wait for the host, whatever the patience; a host that refuses keeps its own idea of the
+    /// May block on the host, regardless of the patience; a host that refuses keeps its view of the
     /// lock until the node is closed.
     pub fn release(&self, cx: &Cx<'_>, node: &dyn Node, whose: impl Fn(&Owner) -> bool) {
         let Some(locks) = self.known(node.id()) else {
@@ -369,7 +373,7 @@ impl LockTable {
         wake(woken);
     }
 
-    /// The lock in the way of `lock`, if any: `F_GETLK`.
+    /// Returns the lock that conflicts with `lock`, if any: `F_GETLK`.
     pub fn holder(&self, cx: &Cx<'_>, node: &dyn Node, lock: &Lock) -> Result<Option<Lock>> {
         let inside = self.known(node.id()).and_then(|locks| {
             let locks = locks.lock().expect("no panic holds it");
@@ -393,7 +397,7 @@ impl LockTable {
         }))
     }
 
-    /// Whether nobody holds any lock or waits for one.
+    /// Returns whether the table has neither locks nor waiters.
     pub fn is_empty(&self) -> bool {
         self.nodes().is_empty()
     }
@@ -412,7 +416,8 @@ impl LockTable {
 
     fn forget_if_free(&self, id: NodeId, locks: Arc<Mutex<NodeLocks>>) {
         let mut nodes = self.nodes();
-        // Two: the map's and ours. Any more is another thread that is about to use it.
+        // Two references: the map's and ours. Any more belong to threads that are about to use the
+        // node.
         if Arc::strong_count(&locks) == 2 {
             let locks = locks.lock().expect("no panic holds it");
             if locks.held.is_empty() && locks.waiting.is_empty() {
@@ -422,7 +427,7 @@ impl LockTable {
     }
 }
 
-/// Wakes those that something changed for, the longest waiting first.
+/// Wakes requests whose locks may be granted now, the longest waiting first.
 fn wake(wakers: Vec<Waker>) {
     wakers.into_iter().for_each(Waker::wake);
 }

@@ -1,26 +1,26 @@
-//! One bound on the memory that clients can take, shared out among them.
+//! A budget for the memory of all clients, shared fairly among them.
 //!
-//! Two kinds of memory are reserved in a [`MemoryBudget`]. *Messages* pass through: messages that
-//! have come in part, requests that wait for workers, replies that are not sent. *State* stays
-//! between requests until the client, time or an eviction ends it: replies that are kept for
-//! retransmissions, fids, opens, locks, sessions and what open directories have read ahead.
+//! Two kinds of memory are reserved in a [`MemoryBudget`]. *Messages* are transient: partly
+//! received messages, requests that wait for workers, unsent replies. *State* stays between
+//! requests until the client, a timeout or an eviction ends it: cached replies for retransmissions,
+//! fids, opens, locks, sessions and the read-ahead of open directories.
 //!
-//! **Messages.** Where the budget has no room, the connection waits, unread, until others have given
-//! back what they have ([`MemoryBudget::wait`]). One client has at most half of what the others, and
-//! all state, leave, so that the next one finds room; and each connection has a minimum of its own
-//! ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small requests neither wait
-//! nor cost more than a comparison. One request of a client may exceed its share, so that some
-//! always get on, though there be many that each have a part of what they need.
+//! **Messages.** If the budget has no room, the connection waits, unread, until others have
+//! returned memory ([`MemoryBudget::wait`]). A client has at most half of what the other clients'
+//! messages and all state leave, so that the next one finds room. Each connection has a minimum
+//! ([`MemoryBudget::CONNECTION`]), set aside when it starts: small requests neither wait nor cost
+//! more than a comparison. One request of a client may exceed its share, so that some always make
+//! progress even if many clients each hold a part of what they need.
 //!
-//! Replies are counted once they exist ([`Reservation::set`]), as only their source knows how long
-//! they are: a client whose replies take more than its share waits before its next one is made. A
-//! reply that may be large is claimed before it is made ([`Reservation::try_claim`]) if one for each
+//! Replies are counted once they exist ([`Reservation::set`]), as only their source knows their
+//! length: a client whose replies exceed its share waits before its next request is served. A
+//! potentially large reply is reserved in advance ([`Reservation::try_claim`]) if one per
 //! connection would take more than an eighth of the budget.
 //!
-//! **State** never waits: a table that is refused evicts, or answers its protocol's error
-//! ([`crate::quota`]). All state together takes at most half of what the minima of connections
-//! leave, so messages always find the other half, and one client's state at most half of what the
-//! others' leaves of that.
+//! **State** never waits: a table that is refused a reservation evicts, or returns its protocol's
+//! error ([`crate::quota`]). All state together takes at most half of what the connections' minima
+//! leave, so messages always find the other half. One client's state takes at most half of what the
+//! others' state leaves of that.
 //!
 //! Lock order: the budget's lock is the last of all.
 
@@ -35,7 +35,7 @@ pub use self::waiters::Need;
 use self::waiters::{Waiter, Waiters};
 use crate::PeerKey;
 
-/// The memory of an engine's clients, bytes.
+/// The memory budget of an engine's clients, in bytes.
 pub struct MemoryBudget {
     limit: usize,
     /// Whether so much is reserved that clients may have to wait.
@@ -51,7 +51,7 @@ pub enum Use {
     Request,
     /// Replies to a client, which exist before their size is known.
     Reply,
-    /// What a client makes the server keep between its requests.
+    /// State that the server keeps for a client between its requests.
     State,
 }
 
@@ -61,7 +61,7 @@ struct Reserved {
     requests: usize,
     replies: usize,
     state: usize,
-    /// Whether one of its requests has been let in beyond its share.
+    /// Whether one of its requests was admitted beyond its share.
     extra: bool,
 }
 
@@ -73,17 +73,17 @@ impl Reserved {
 
 #[derive(Default)]
 struct State {
-    /// Set aside for connections.
+    /// The minima of all connections.
     minimum: usize,
-    /// Reserved besides.
+    /// Bytes reserved in addition.
     used: usize,
-    /// How much of that is state.
+    /// The part of `used` that is state.
     kept: usize,
     by_client: HashMap<PeerKey, Reserved>,
-    /// How many clients have a request beyond their share.
+    /// The number of clients with a request beyond their share.
     extras: usize,
     waiters: Waiters,
-    /// Whether nobody waits any more.
+    /// Whether the budget is closed, so that waits return at once.
     closed: bool,
 }
 
@@ -92,13 +92,15 @@ impl State {
         self.by_client.get(&client).copied().unwrap_or_default()
     }
 
-    /// How much the messages of `client` may take: half of what the others, and all state, leave.
+    /// Returns the bound on the messages of `client`: half of what other clients' messages and all
+    /// state leave.
     fn share(&self, limit: usize, client: PeerKey) -> usize {
         let others = self.used - self.of(client).messages();
         limit.saturating_sub(self.minimum + others) / 2
     }
 
-    /// How much the state of `client` may take: half of what the others' leaves of half of all.
+    /// Returns the bound on the state of `client`: half of what the others' state leaves of half of
+    /// all.
     fn state_share(&self, limit: usize, client: PeerKey) -> usize {
         let own = self.of(client).state;
         let all = limit.saturating_sub(self.minimum);
@@ -106,7 +108,7 @@ impl State {
         for_state.min(all.saturating_sub(self.used - own)) / 2
     }
 
-    /// Whether the share of `client` has room for `more` bytes.
+    /// Returns whether the share of `client` has room for `more` bytes.
     fn fits(&self, limit: usize, client: PeerKey, of: Use, more: usize) -> bool {
         let own = self.of(client);
         match of {
@@ -115,23 +117,25 @@ impl State {
         }
     }
 
-    /// Whether `client` may have a request beyond its share.
+    /// Returns whether `client` may have a request beyond its share.
     fn may_exceed(&self, client: PeerKey) -> bool {
         !self.of(client).extra && self.extras < MemoryBudget::EXTRAS
     }
 
-    /// How much the replies to `client` may take.
+    /// Returns the bound on the replies to `client`.
     fn reply_share(&self, limit: usize, client: PeerKey) -> usize {
         self.share(limit, client).max(MemoryBudget::REPLIES)
     }
 
-    /// Whether a reply of `bytes` may be made: a client without any may always have one.
+    /// Returns whether a reply of `bytes` may be made: a client without unsent replies may always
+    /// have one.
     fn may_reply(&self, limit: usize, client: PeerKey, bytes: usize) -> bool {
         let replies = self.of(client).replies;
         replies == 0 || replies + bytes <= self.reply_share(limit, client)
     }
 
-    /// Whether so much is reserved that clients may have to wait. State alone is no reason to.
+    /// Returns whether so many messages are reserved that clients may have to wait. State alone
+    /// does not count.
     fn is_tight(&self, limit: usize) -> bool {
         let messages = self.minimum + self.used - self.kept;
         messages > limit.saturating_sub(self.kept) / 4
@@ -151,7 +155,7 @@ impl State {
         }
     }
 
-    /// Takes those out that wait for no more than there is.
+    /// Removes and returns the waiters whose need the budget allows.
     fn take_waiters(&mut self, limit: usize) -> Vec<Arc<Waiter>> {
         let mut waiters = std::mem::take(&mut self.waiters);
         let taken = waiters.take(|client, need| self.allows(limit, client, need));
@@ -161,18 +165,18 @@ impl State {
 }
 
 impl MemoryBudget {
-    /// The bytes that a connection may use without a reservation: the buffers of small messages,
-    /// and of their replies.
+    /// The bytes that a connection may use without a reservation: the buffers of small messages and
+    /// their replies.
     pub const CONNECTION: usize = 32 << 10;
 
-    /// How many clients at once may have a request beyond their share.
+    /// The maximum number of clients with a request beyond their share.
     const EXTRAS: usize = 4;
 
-    /// The bytes that the replies to one client may take however little is left: one large reply,
-    /// so that it makes progress.
+    /// The minimum of the bound on replies to a client, however little is left: one large reply, so
+    /// that the client makes progress.
     const REPLIES: usize = 1 << 20;
 
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<MemoryBudget> {
         Arc::new(MemoryBudget {
             limit,
@@ -182,24 +186,24 @@ impl MemoryBudget {
         })
     }
 
-    /// The bound, bytes.
+    /// Returns the limit in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The bytes that are reserved now, the minima of connections included.
+    /// Returns the number of reserved bytes, including the minima of connections.
     pub fn used(&self) -> usize {
         let state = self.state();
         state.minimum + state.used
     }
 
-    /// The bytes of those that are state.
+    /// Returns the number of reserved bytes that are state.
     pub fn kept(&self) -> usize {
         self.state().kept
     }
 
-    /// Sets the minimum of a connection aside; `None` if minima would take more than half of what
-    /// state leaves.
+    /// Reserves the minimum of a connection. Returns `None` if the minima would take more than half
+    /// of what state leaves.
     pub fn connect(self: &Arc<Self>) -> Option<Minimum> {
         let mut state = self.state();
         let most = self.limit.saturating_sub(state.kept) / 2;
@@ -211,7 +215,7 @@ impl MemoryBudget {
         Some(Minimum(self.clone()))
     }
 
-    /// A reservation of nothing yet, on the account of `client`.
+    /// Creates an empty reservation on the account of `client`.
     pub fn reservation(self: &Arc<Self>, client: PeerKey, of: Use) -> Reservation {
         Reservation {
             budget: self.clone(),
@@ -222,8 +226,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether the replies to `client` take more than its share. One look at a flag where memory is
-    /// plenty.
+    /// Returns whether the replies to `client` exceed its share. Costs one load of a flag while
+    /// memory is plentiful.
     pub fn is_overdrawn(&self, client: PeerKey) -> bool {
         if !self.tight.load(Ordering::Relaxed) {
             return false;
@@ -231,19 +235,18 @@ impl MemoryBudget {
         self.state().is_overdrawn(self.limit, client)
     }
 
-    /// The bytes from which on a reply is to be claimed before it is made: one of this size for each
-    /// connection takes an eighth of the budget.
+    /// Returns the size in bytes from which on a reply must be reserved in advance: one of this
+    /// size for each connection takes an eighth of the budget.
     pub fn large(&self) -> usize {
         let connections = self.connections.load(Ordering::Relaxed).max(1);
         (self.limit / 8 / connections).max(MemoryBudget::CONNECTION / 2) + 1
     }
 
-    /// Waits until there may be room for what a connection of `client` needs, for `time` at most.
+    /// Waits for `time` at most until there may be room for the `need` of a connection of `client`.
     /// Returns at once if there is room already, or the budget is closed.
     ///
-    /// Clients take turns, and the connections of one are woken in the order in which they came,
-    /// each when what it needs is there. A connection that is woken tries again: another one may
-    /// have been faster.
+    /// Clients take turns, and the connections of one are woken in FIFO order, each when its need
+    /// can be met. A woken connection retries: another one may have been faster.
     pub fn wait(&self, client: PeerKey, need: Need, time: Duration) {
         let mut state = self.state();
         if state.closed || state.allows(self.limit, client, need) {
@@ -257,7 +260,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Wakes all that wait, and lets nobody wait from now on.
+    /// Wakes all waiters, and makes later waits return at once.
     pub fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -266,7 +269,7 @@ impl MemoryBudget {
         all.iter().for_each(|waiter| waiter.notify());
     }
 
-    /// Wakes those that the last change has made room for.
+    /// Wakes the waiters that the last change made room for.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         if state.waiters.is_empty() {
             return;
@@ -281,7 +284,7 @@ impl MemoryBudget {
     }
 }
 
-/// A connection's minimum, which it gives back when it ends.
+/// A connection's minimum, returned to the budget when dropped.
 pub struct Minimum(Arc<MemoryBudget>);
 
 impl Drop for Minimum {
@@ -293,34 +296,34 @@ impl Drop for Minimum {
     }
 }
 
-/// Some bytes of a budget on a client's account. Dropping it gives them back.
+/// A number of bytes of a budget on a client's account, returned when dropped.
 pub struct Reservation {
     budget: Arc<MemoryBudget>,
     client: PeerKey,
     of: Use,
     bytes: usize,
-    /// Whether it is what its client has beyond its share.
+    /// Whether it is the client's reservation beyond its share.
     extra: bool,
 }
 
 impl Reservation {
-    /// How many bytes it is.
+    /// Returns its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether so much of its budget is reserved that clients may have to wait.
+    /// Returns whether so much of its budget is reserved that clients may have to wait.
     pub fn is_scarce(&self) -> bool {
         self.budget.tight.load(Ordering::Relaxed)
     }
 
-    /// Another one of nothing, on the same account.
+    /// Creates an empty reservation on the same account.
     pub fn sibling(&self) -> Reservation {
         self.budget.reservation(self.client, self.of)
     }
 
-    /// Makes it `bytes` large, if that is no more than it is, or there is room and the client's
-    /// share allows it.
+    /// Resizes it to `bytes` if that is a reduction or the client's share has room; returns whether
+    /// it did.
     #[must_use]
     pub fn try_set(&mut self, bytes: usize) -> bool {
         if bytes == self.bytes {
@@ -341,8 +344,9 @@ impl Reservation {
         true
     }
 
-    /// Makes it `bytes` large for a reply that is about to be made, unless the client's replies
-    /// would take more than its share then. A client without any may always have one.
+    /// Resizes it to `bytes` for a reply that is about to be made, unless the client's replies
+    /// would exceed its share; returns whether it did. A client without unsent replies may always
+    /// have one.
     #[must_use]
     pub fn try_claim(&mut self, bytes: usize) -> bool {
         let budget = self.budget.clone();
@@ -354,12 +358,12 @@ impl Reservation {
         true
     }
 
-    /// Adds `more`, of the same client and use, to this one.
+    /// Merges `more`, of the same client and use, into this one.
     pub fn join(&mut self, mut more: Reservation) {
         self.bytes += std::mem::take(&mut more.bytes);
     }
 
-    /// Makes it `bytes` large, which exist already.
+    /// Resizes it to `bytes`, which are in use already.
     pub fn set(&mut self, bytes: usize) {
         if bytes != self.bytes {
             let budget = self.budget.clone();
@@ -425,7 +429,7 @@ mod tests {
             }
             taken.push(all.len() - before);
         }
-        // Half of what is left, and one beyond it for each of the first four.
+        // Half of what is left, and one request beyond it for each of the first four.
         assert_eq!(taken, [65, 32, 16, 8, 3]);
         assert!(budget.used() <= budget.limit());
         all.clear();
@@ -442,7 +446,7 @@ mod tests {
         assert!(first.try_set(MIB / 2));
         assert!(second.try_set(4 * MIB) && second.try_set(5 * MIB));
         assert!(!third.try_set(1));
-        // While it is there only: then the next one may.
+        // Only while it exists: then the next one may.
         drop(second);
         assert!(third.try_set(4 * MIB) && !request().try_set(1));
     }
@@ -453,7 +457,8 @@ mod tests {
         let mut reply = budget.reservation(client(1), Use::Reply);
         reply.set(12 * MIB);
         assert!(budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
-        // Another's share is half of what is left, and its replies may be a large one in any case.
+        // The other client's share is half of what is left, and one large reply is allowed in any
+        // case.
         let mut other = budget.reservation(client(2), Use::Reply);
         other.set(2 * MIB);
         assert!(!budget.is_overdrawn(client(2)));
@@ -461,7 +466,7 @@ mod tests {
         assert!(budget.is_overdrawn(client(2)));
         reply.set(4 * MIB);
         assert!(!budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
-        // What a client sends is no reason to keep its replies back.
+        // Requests of a client do not delay its replies.
         drop((reply, other));
         let mut request = budget.reservation(client(3), Use::Request);
         request.set(15 * MIB);
@@ -506,13 +511,13 @@ mod tests {
         }
         assert_eq!(taken, [32, 16, 8, 4]);
         assert_eq!(budget.kept(), 30 * MIB);
-        // A client that has its share of state may send and receive as before.
+        // A client at its limit of state may send and receive as before.
         let mut request = budget.reservation(client(0), Use::Request);
         assert!(!request.is_scarce(), "state alone");
         assert!(request.try_set(17 * MIB) && !request.extra);
         assert!(request.is_scarce());
         assert!(!budget.is_overdrawn(client(0)));
-        // Messages leave less room for state, but no more state than that goes away.
+        // Messages leave less room for more state, but do not evict existing state.
         let mut other = budget.reservation(client(5), Use::State);
         assert!(!other.try_set(2 * MIB));
         all.clear();
@@ -535,14 +540,14 @@ mod tests {
         assert_eq!(minima.len(), 4);
         drop(minima);
         assert_eq!(budget.used(), 0);
-        // State leaves less of it, so that messages find some room in any case.
+        // State leaves less room for minima, so that messages find some room in any case.
         let mut state = budget.reservation(client(1), Use::State);
         state.set(4 * MemoryBudget::CONNECTION);
         let minima: Vec<_> = std::iter::from_fn(|| budget.connect()).collect();
         assert_eq!(minima.len(), 2);
     }
 
-    /// Waits on a thread of its own; returns once it does.
+    /// Waits on a new thread; returns once that thread waits.
     fn waits<'scope, 'env>(
         scope: &'scope std::thread::Scope<'scope, 'env>,
         budget: &'env MemoryBudget,
@@ -573,7 +578,7 @@ mod tests {
                 2,
                 "a byte is no reason to wake"
             );
-            // Room for the first one, and then for the next, which came later.
+            // There is room for the first one, and then for the next, which came later.
             drop(first);
             large.join().expect("no panic");
             assert_eq!(budget.state().waiters.len(client(1)), 1);
@@ -597,7 +602,7 @@ mod tests {
             let one = waits(scope, &budget, client(2), need);
             drop(replies);
             one.join().expect("no panic");
-            // Each change wakes one of a client: a connection that goes on is a change, too.
+            // Each change wakes one waiter of a client; a resumed connection is a change, too.
             while !many.iter().all(|waits| waits.is_finished()) {
                 budget.reservation(client(1), Use::Reply).set(1);
             }

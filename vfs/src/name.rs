@@ -1,20 +1,20 @@
-//! One component of a path, checked once.
+//! A path component, validated once.
 
 use core::fmt;
 
 use crate::{Errno, Result};
 
-/// A file name: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`. Need not be UTF-8.
+/// A file name: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`. It need not be UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(&'a [u8]);
 
 impl<'a> Name<'a> {
-    /// The longest name, as Linux has it (`NAME_MAX`).
+    /// The maximum length in bytes, as on Linux (`NAME_MAX`).
     pub const MAX: usize = 255;
 
-    /// Checks `bytes`: `ENAMETOOLONG` beyond [`Name::MAX`], `EEXIST` for `.` and `..` (what mkdir(2)
-    /// says of them; lookups treat the two before they come here), `EINVAL` for NUL, `ENOENT` when
-    /// empty, `EACCES` for a `/`.
+    /// Validates `bytes`. Returns `ENAMETOOLONG` beyond [`Name::MAX`], `EEXIST` for `.` and `..`
+    /// (as mkdir(2) does; lookups handle the two before they call this), `EINVAL` for NUL, `ENOENT`
+    /// if empty, `EACCES` for a `/`.
     pub fn new(bytes: &'a [u8]) -> Result<Name<'a>> {
         match bytes {
             b"" => Err(Errno::ENOENT),
@@ -26,7 +26,7 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The bytes of the name.
+    /// Returns the bytes of the name.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }

@@ -1,7 +1,7 @@
 //! Nodes and open files.
 //!
-//! Every method may be called from many threads at once. None has a default body: a source or a
-//! layer decides each. But for [`File::backing`], which nobody misses where it is forgotten.
+//! Every method may be called from many threads at once. None has a default body, so that each
+//! source and layer decides, except [`File::backing`], which is optional.
 
 use core::any::Any;
 use std::os::fd::AsFd;
@@ -15,56 +15,57 @@ use crate::{
     Result, SetAttr, Sink, StatFs, Want,
 };
 
-/// A node's number: unique and stable within a file system, the devices below it included.
-/// Never 0.
+/// The inode number of a node: unique and stable within a file system, including the devices below
+/// it. Never 0.
 pub type NodeId = u64;
 
 /// A file, directory or other object of a file system, whether or not it still has a name.
 ///
-/// A node follows its object through renames, and after the last unlink still answers
-/// attributes and opens. Errors are those of the system call of the same name.
+/// A node refers to its object across renames, and still returns attributes and can be opened after
+/// the last unlink. Errors are those of the system call of the same name.
 pub trait Node: Send + Sync {
-    /// The concrete node: how a source knows its own, and a layer what it wrapped.
+    /// Returns the concrete node, with which a source recognises its own nodes, and a layer those
+    /// it wrapped.
     fn as_any(&self) -> &dyn Any;
 
-    /// Its number.
+    /// Returns its inode number.
     fn id(&self) -> NodeId;
 
-    /// What it is. Never changes.
+    /// Returns its type, which never changes.
     fn kind(&self) -> Kind;
 
-    /// A name for it that outlives this process, for [`crate::FileSystem::resolve`].
-    /// `EOPNOTSUPP` where the source has none.
+    /// Returns a handle that outlives this process, for [`crate::FileSystem::resolve`]. Returns
+    /// `EOPNOTSUPP` if the source has none.
     fn handle(&self, cx: &Cx<'_>) -> Result<Handle>;
 
-    /// Its attributes, at least those in `want`.
+    /// Returns its attributes, at least those in `want`.
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr>;
 
-    /// Changes attributes, size last, and answers the new ones.
+    /// Changes attributes, size last, and returns the new ones.
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr>;
 
-    /// Which of `want` the caller may do: access(2), NFS ACCESS.
+    /// Returns the subset of `want` that the caller is permitted: access(2), NFS ACCESS.
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access>;
 
-    /// Figures of the file system that it is on.
+    /// Returns statistics of the file system that contains it.
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs>;
 
-    /// Opens it. Only files and directories can be opened; other kinds answer `ENXIO` (they are
-    /// the client's own to open), a symbolic link `ELOOP`.
+    /// Opens a file or directory. Returns `ELOOP` for a symbolic link and `ENXIO` for other kinds,
+    /// which clients open themselves.
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>>;
 
-    /// The target of a symbolic link, `EINVAL` for any other kind.
+    /// Returns the target of a symbolic link. Returns `EINVAL` for any other kind.
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>>;
 
-    /// The child `name`.
+    /// Looks up the child `name`.
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry>;
 
-    /// The directory that holds this directory; the root is its own parent, and a directory
-    /// moved out of the tree answers `ESTALE`.
+    /// Returns the parent of this directory. The root is its own parent; a directory moved out of
+    /// the tree returns `ESTALE`.
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry>;
 
-    /// Opens the file `name`, which is made if there is none; [`OpenFlags::EXCL`] insists on
-    /// that. A symbolic link of that name is not followed: `ELOOP`.
+    /// Opens the file `name`, and creates it if it does not exist; with [`OpenFlags::EXCL`] it must
+    /// not exist. Returns `ELOOP` if `name` is a symbolic link.
     fn create(
         &self,
         cx: &Cx<'_>,
@@ -73,20 +74,21 @@ pub trait Node: Send + Sync {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)>;
 
-    /// Makes the child `name`, `EEXIST` if there is one. Owned by the caller, group by the
-    /// caller's unless the directory's set-gid bit says otherwise.
+    /// Creates the child `name`. Returns `EEXIST` if the name exists. The child belongs to the
+    /// caller and the caller's group, unless the directory's set-gid bit is set.
     fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry>;
 
-    /// A file without a name in this directory's file system (`O_TMPFILE`).
+    /// Creates a file without a name in this directory's file system (`O_TMPFILE`).
     fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)>;
 
-    /// Gives `target` the further name `name` here; `EXDEV` if it is of another file system.
+    /// Creates a hard link `name` to `target` in this directory. Returns `EXDEV` if `target` is on
+    /// another file system.
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry>;
 
-    /// Removes the name of a directory (`dir`, rmdir(2)) or of anything else (unlink(2)).
+    /// Removes a directory (`dir`, rmdir(2)) or the name of any other node (unlink(2)).
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()>;
 
-    /// Moves the child `name` to the directory `to` as `to_name`: renameat2(2).
+    /// Renames the child `name` to `to_name` in the directory `to`: renameat2(2).
     fn rename(
         &self,
         cx: &Cx<'_>,
@@ -96,25 +98,26 @@ pub trait Node: Send + Sync {
         flags: RenameFlags,
     ) -> Result<()>;
 
-    /// The extended attribute `name` (with its namespace, without NUL), `ENODATA` if there is none.
+    /// Returns the extended attribute `name` (with its namespace, without NUL). Returns `ENODATA`
+    /// if there is none.
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// All names of extended attributes, each ended by a NUL: listxattr(2).
+    /// Returns the names of all extended attributes, each terminated by a NUL: listxattr(2).
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>>;
 
     /// Sets an extended attribute.
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()>;
 
-    /// Removes an extended attribute, `ENODATA` if there is none.
+    /// Removes an extended attribute. Returns `ENODATA` if there is none.
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()>;
 
-    /// Tells those who share this node outside barge what `range` is locked as from now
-    /// on, for all of barge's clients together: who of those holds what is the business of
-    /// [`crate::lock::LockTable`], its only caller. `EAGAIN` if an outsider is in the way. (Where an
-    /// export is served both by itself and among others, each has a table, and either is outside the other.)
+    /// Sets the lock that programs outside barge see on `range`, for all of barge's clients
+    /// together: the owners are known to [`crate::lock::LockTable`], the only caller. Returns
+    /// `EAGAIN` if a lock outside conflicts. (If an export is served both alone and combined with
+    /// others, each has a lock table, and either is outside the other.)
     fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()>;
 
-    /// The first lock outside barge that a lock of `kind` on `range` would meet.
+    /// Returns the first lock outside barge that conflicts with a lock of `kind` on `range`.
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
@@ -125,46 +128,50 @@ pub trait Node: Send + Sync {
 
 /// An open file or directory. Dropping it closes it.
 ///
-/// Permission was checked when it was opened: it stays readable, and its attributes stay
+/// Permissions were checked at the open: the file stays readable, and its attributes stay
 /// changeable by its owner, after unlink, rename and chmod.
 pub trait File: Send + Sync {
-    /// The concrete file: how a source knows its own, and a layer what it wrapped.
+    /// Returns the concrete file, with which a source recognises its own files, and a layer those
+    /// it wrapped.
     fn as_any(&self) -> &dyn Any;
 
-    /// [`Node::attr`] of the open file.
+    /// Does what [`Node::attr`] does, for the open file.
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr>;
 
-    /// [`Node::setattr`] of the open file; a new size needs a file open for writing, no permission.
+    /// Does what [`Node::setattr`] does, for the open file; a new size requires that the file is
+    /// open for writing, but no permission.
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr>;
 
-    /// Puts up to `len` bytes from `offset` into `sink` and says how many: 0 at end of file
+    /// Reads up to `len` bytes at `offset` into `sink` and returns their number: 0 at end of file
     /// only. `len` is at most the sink's room.
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize>;
 
-    /// Writes the payload at `offset`, or at the end if open to append, and says how many bytes.
+    /// Writes the payload at `offset`, or at the end if open to append, and returns the number of
+    /// bytes.
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize>;
 
-    /// Gives `sink` the entries behind `cookie` (0: from the start), without `.` and `..`, until it
-    /// is full or there are no more. Cookies stay valid while the directory is open, and across
-    /// opens where the source's [`crate::Capabilities::stable_cookies`] says so.
+    /// Passes the entries after `cookie` (0: from the start), without `.` and `..`, to `sink` until
+    /// it is full or the directory ends. Cookies stay valid while the directory is open, and across
+    /// opens if the source's [`crate::Capabilities::stable_cookies`] is set.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()>;
 
     /// Makes written data durable; with `datasync`, only the metadata that reading it back needs.
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()>;
 
-    /// A client closed one of its descriptors: reports what went wrong in writing behind.
+    /// Reports errors of write-back. Called when a client closes one of its descriptors.
     fn flush(&self, cx: &Cx<'_>) -> Result<()>;
 
-    /// fallocate(2).
+    /// Allocates, punches or moves a range: fallocate(2).
     fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()>;
 
-    /// Finds the next data or hole from `offset` on: lseek(2) with `SEEK_DATA`, `SEEK_HOLE`.
-    /// `ENXIO` from the end of the file on, beyond which an `offset` above `i64::MAX` always is:
+    /// Finds the next data or hole at or after `offset`: lseek(2) with `SEEK_DATA`, `SEEK_HOLE`.
+    /// Returns `ENXIO` at or after the end of file, which includes every `offset` above `i64::MAX`:
     /// lseek(2)'s negative offsets (Linux's `generic_file_llseek_size`).
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64>;
 
-    /// Gives `each` the extents of `offset..offset+len` in order, without gaps, up to end of file,
-    /// until it says stop (`false`). An extent is a hole only if it certainly reads as zeros.
+    /// Passes the extents of `offset..offset+len` to `each` in order, without gaps, up to end of
+    /// file or until `each` returns `false`. An extent is a hole only if it certainly reads as
+    /// zeros.
     fn extents(
         &self,
         cx: &Cx<'_>,
@@ -173,8 +180,8 @@ pub trait File: Send + Sync {
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()>;
 
-    /// Copies up to `len` bytes into `to`, which is of the same file system, and says how many:
-    /// copy_file_range(2), or FICLONERANGE, which takes all or nothing.
+    /// Copies up to `len` bytes to `to`, which is on the same file system, and returns their
+    /// number: copy_file_range(2), or FICLONERANGE, which copies all or fails.
     fn copy(
         &self,
         cx: &Cx<'_>,
@@ -185,44 +192,48 @@ pub trait File: Send + Sync {
         how: CopyHow,
     ) -> Result<u64>;
 
-    /// A lease of the file, which tells `broken` who may no longer keep things. It sees everybody: other clients,
-    /// other protocols, programs of the host. Who wants to change contents or open in conflict waits until it is
-    /// given back ([`crate::Errno::PARKED`], for a source that is asked to wait); but whoever breaks it for too long, a
-    /// minute or so, has lost it. So do those who change a name or attributes, if they come by barge; of others'
-    /// changes of these it tells right behind them.
+    /// Takes a lease on the file, and calls `broken` when its holder may no longer cache. All
+    /// accesses can break it: those of other clients, other protocols and programs of the host. A
+    /// caller that would change the contents, or open the file in conflict, waits until the lease
+    /// is returned ([`crate::Errno::PARKED`], if the source may wait); a holder that does not
+    /// return a broken lease loses it after about a minute. Changes of names or attributes through
+    /// barge wait as well; those by other programs are reported right after they happened.
     ///
-    /// [`LeaseKind::Read`] of a file open for reading only, [`LeaseKind::Write`] of one open for both. `EAGAIN` if
-    /// somebody has the file open in a way that conflicts; `ENFILE` if there are too many leases; `EOPNOTSUPP` where the source cannot see everybody.
+    /// [`LeaseKind::Read`] requires a file open for reading only, [`LeaseKind::Write`] one open for
+    /// both. Returns `EAGAIN` if the file is open in a conflicting way; `ENFILE` if there are too
+    /// many leases; `EOPNOTSUPP` if the source does not see all accesses.
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>>;
 
-    /// The file of this host that [`File::read`] and [`File::write`] read and write, and do nothing else: then whoever asks may have
-    /// the host do that without asking here, also for other opens of the same node, as far as [`Backing::limits`] allows. Nothing where
-    /// there is none, which is never an error.
+    /// Returns the file of this host to which [`File::read`] and [`File::write`] pass everything
+    /// through: the caller may let the kernel read and write it directly (FUSE passthrough), also
+    /// for other opens of the same node, within [`Backing::limits`]. `None` if there is no such
+    /// file, which is never an error.
     fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
         None
     }
 }
 
-/// See [`File::backing`]: a descriptor that stays open as long as this.
+/// The descriptor of [`File::backing`], which stays open as long as this object.
 pub trait Backing: AsFd + Send + Sync {
-    /// What it is good for; without any, for whoever has the node open, whatever this descriptor may do by itself: it is of this
-    /// process's own opening, and each open has been checked.
+    /// Returns the restrictions on its use. `None` allows it for every open of the node, whatever
+    /// the descriptor's access mode: this process opened it, and each open was checked.
     fn limits(&self) -> Option<Limits> {
         None
     }
 }
 
-/// What a descriptor is good for that another process has opened: for no more than that process may do itself.
+/// The restrictions on a descriptor that another process opened, which must not be used beyond that
+/// process's own permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// [`OpenFlags::READ`] and [`OpenFlags::WRITE`], or one of them.
     pub access: OpenFlags,
-    /// The device and the number of the file.
+    /// The device and the inode number of the file.
     pub file: (u64, u64),
 }
 
 impl Limits {
-    /// Whether it is good for who opens with `flags`.
+    /// Returns whether an open with `flags` may use the descriptor.
     pub fn allow(&self, flags: OpenFlags) -> bool {
         let reads = flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
         let writes = flags.contains(OpenFlags::WRITE);
@@ -231,7 +242,8 @@ impl Limits {
     }
 }
 
-/// Opens `node`, a source's own, by `open`, which knows nothing of [`OpenFlags::OWNER`].
+/// Opens `node` with `open`, and implements [`OpenFlags::OWNER`] for it: retries a refused open of
+/// a regular file as the superuser if the caller owns the file.
 pub fn open_by_owner<T>(
     node: &dyn Node,
     cx: &Cx<'_>,
@@ -240,7 +252,7 @@ pub fn open_by_owner<T>(
 ) -> Result<T> {
     let plain = flags - OpenFlags::OWNER;
     match open(cx, plain) {
-        // Of directories, what their mode says counts for everybody.
+        // For directories, the mode applies to the owner, too.
         Err(Errno::EACCES) if plain != flags && node.kind() == Kind::File => {}
         done => return done,
     }
@@ -250,12 +262,12 @@ pub fn open_by_owner<T>(
     }
 }
 
-/// Returns `opened`, the result of opening `node` as `flags` say, or, if the caller may execute a
-/// regular file and not read it, the file opened to be executed. The kernel of a client opens a
-/// program to read, and says nothing of executing it (RFC 1813 section 4.4 for NFS; `open_exec` of
-/// Linux through v9fs for 9P); it applies the mode for its own users. A peer that acts as the owner
-/// of its socket is a program of that user, which cannot read the file on this host either:
-/// `EACCES`.
+/// Returns `opened`, the result of opening `node` with `flags`, or, if the caller may execute a
+/// regular file but not read it, the file opened for execution. The kernel of a client opens a
+/// program for reading, and does not send that it executes it (RFC 1813 section 4.4 for NFS;
+/// `open_exec` of Linux through v9fs for 9P); it applies the mode to its own users. A peer that
+/// acts as the owner of its socket is a program of that user, which cannot read the file on this
+/// host either: `EACCES`.
 pub fn or_executed(
     node: &dyn Node,
     cx: &Cx<'_>,
@@ -270,28 +282,28 @@ pub fn or_executed(
     }
 }
 
-/// Whether an open of `node` as `flags` say may be that of a program to execute ([`or_executed`]).
+/// Returns whether an open of `node` with `flags` may be for executing a program ([`or_executed`]).
 pub fn may_execute_to_read(node: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> bool {
     let may_claim_users = cx.call.peer().is_none_or(Peer::is_trusted);
     may_claim_users && node.kind() == Kind::File && flags == OpenFlags::READ
 }
 
-/// A node as a directory has it: with the attributes that came along.
+/// A directory entry's node, with attributes.
 #[derive(Clone)]
 pub struct Entry {
     /// The node.
     pub node: Arc<dyn Node>,
-    /// Its attributes, [`Want::STAT`] at least, as of now.
+    /// Its current attributes, [`Want::STAT`] at least.
     pub attr: Attr,
 }
 
-/// What [`Node::make`] makes.
+/// The kind of node that [`Node::make`] creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Make<'a> {
     File,
     Directory,
-    /// A symbolic link and its target, which is stored as it is.
+    /// A symbolic link and its target, stored verbatim.
     Symlink(&'a [u8]),
     Fifo,
     Socket,
@@ -299,52 +311,54 @@ pub enum Make<'a> {
     BlockDevice(Device),
 }
 
-/// Permissions of what is made.
+/// The permissions of a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// The bits asked for, `0o7777`.
+    /// The requested bits, `0o7777`.
     pub bits: u32,
-    /// Those taken away, unless the directory's default ACL decides. 0 if a client did it.
+    /// The bits to clear, unless the directory has a default ACL. 0 if the client applied the
+    /// umask.
     pub umask: u32,
 }
 
 impl Mode {
-    /// These bits, whatever the umask.
+    /// Creates a mode of these bits, without a umask.
     pub const fn exactly(bits: u32) -> Mode {
         Mode { bits, umask: 0 }
     }
 }
 
 bitflags! {
-    /// How a file is opened.
+    /// The flags of an open.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct OpenFlags: u32 {
-        /// For reading (a directory: for listing).
+        /// Open for reading (a directory: for listing).
         const READ = 1;
-        /// For writing.
+        /// Open for writing.
         const WRITE = 2;
-        /// Every write goes to the end.
+        /// Append: every write goes to the end.
         const APPEND = 4;
-        /// Cut to nothing.
+        /// Truncate the file.
         const TRUNC = 8;
-        /// With create: there must be none.
+        /// With create: the file must not exist.
         const EXCL = 16;
-        /// Past the host's page cache (`O_DIRECT`).
+        /// Bypass the host's page cache (`O_DIRECT`).
         const DIRECT = 32;
-        /// Each write is durable with its size (`O_DSYNC`).
+        /// Each write is durable, with the metadata needed to read it back (`O_DSYNC`).
         const DSYNC = 64;
-        /// Each write is durable with all metadata (`O_SYNC`).
+        /// Each write is durable, with all metadata (`O_SYNC`).
         const SYNC = 128;
-        /// Reading leaves atime (`O_NOATIME`), where the caller may.
+        /// Reads do not update atime (`O_NOATIME`), if the caller may request that.
         const NOATIME = 256;
-        /// To execute it: needs execute permission, grants reading.
+        /// Open for execution: requires execute permission, permits reading.
         const EXEC = 512;
-        /// A file's owner may, whatever its mode says. It is the source that knows whether the caller owns it, for layers
-        /// make others of callers: [`open_by_owner`]. Not of [`Node::create`].
+        /// Allow a file's owner the open, whatever the mode. The source decides whether the caller
+        /// is the owner, as layers may map callers: [`open_by_owner`]. Not valid for
+        /// [`Node::create`].
         const OWNER = 1024;
     }
 
-    /// What a caller wants to do, as in access(2).
+    /// The accesses that a caller wants, as in access(2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Access: u32 {
         /// Execute, or search a directory.
@@ -355,33 +369,33 @@ bitflags! {
         const READ = 4;
     }
 
-    /// renameat2(2)'s flags, by the same numbers.
+    /// renameat2(2)'s flags, with the same numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RenameFlags: u32 {
-        /// Replace nothing.
+        /// Fail if the target exists.
         const NOREPLACE = 1;
-        /// Swap the two.
+        /// Exchange the two.
         const EXCHANGE = 2;
-        /// Leave a whiteout behind (overlayfs).
+        /// Leave a whiteout at the old name (overlayfs).
         const WHITEOUT = 4;
     }
 
-    /// setxattr(2)'s flags, by the same numbers.
+    /// setxattr(2)'s flags, with the same numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct XattrFlags: u32 {
-        /// There must be none.
+        /// Fail if the attribute exists.
         const CREATE = 1;
-        /// There must be one.
+        /// Fail if the attribute does not exist.
         const REPLACE = 2;
     }
 }
 
-/// What [`File::readdir`] tells besides names.
+/// The information that [`File::readdir`] returns with each name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plus {
-    /// Numbers and kinds.
+    /// Inode number and kind.
     Names,
-    /// Also nodes with attributes, as if each had been looked up (FUSE and NFS readdirplus).
+    /// Also the node and its attributes, as if it had been looked up (FUSE and NFS readdirplus).
     Entries,
 }
 
@@ -389,50 +403,51 @@ pub enum Plus {
 pub struct DirEntry<'a> {
     /// Its name.
     pub name: &'a [u8],
-    /// The node's number.
+    /// The node's inode number.
     pub id: NodeId,
-    /// What it is; nothing where the source would have to look.
+    /// Its kind; `None` if the source would have to look it up.
     pub kind: Option<Kind>,
-    /// Where to go on behind this entry. Never 0, unique in its directory.
+    /// The position after this entry, from which to continue. Never 0, unique in its directory.
     pub cookie: u64,
-    /// With [`Plus::Entries`]: the node, unless it vanished meanwhile.
+    /// With [`Plus::Entries`]: the node, unless it was removed meanwhile.
     pub entry: Option<Entry>,
 }
 
-/// Takes the entries of a directory.
+/// A consumer of directory entries.
 pub trait DirSink {
-    /// Takes `entry`, or says that it does not fit (`false`): the next call begins with it.
+    /// Consumes `entry`, or returns `false` if it does not fit: the next readdir call starts with
+    /// it.
     fn entry(&mut self, entry: DirEntry<'_>) -> bool;
 
-    /// About how many more entries fit if each name has `name` bytes: a hint for a source that
-    /// looks up several entries ahead of [`DirSink::entry`].
+    /// Returns roughly how many more entries fit if each name has `name` bytes: a hint for a source
+    /// that looks up several entries ahead of [`DirSink::entry`].
     fn room(&self, _name: usize) -> usize {
         usize::MAX
     }
 }
 
-/// fallocate(2)'s modes.
+/// The modes of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
-    /// Reserve space, extend the file.
+    /// Allocate space and extend the file.
     Extend,
-    /// Reserve space, keep the size.
+    /// Allocate space and keep the size.
     KeepSize,
-    /// Make a hole, keep the size.
+    /// Punch a hole and keep the size.
     Punch,
-    /// Make zeros, extend the file.
+    /// Zero the range and extend the file.
     Zero,
-    /// Make zeros, keep the size.
+    /// Zero the range and keep the size.
     ZeroKeepSize,
-    /// Take the range out.
+    /// Remove the range and move the rest down.
     Collapse,
-    /// Put a hole in between.
+    /// Insert a hole and move the rest up.
     Insert,
-    /// Give a shared range its own space.
+    /// Unshare shared blocks.
     Unshare,
 }
 
-/// What [`File::seek`] seeks.
+/// The target of [`File::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Seek {
@@ -440,22 +455,22 @@ pub enum Seek {
     Hole,
 }
 
-/// A stretch of a file.
+/// A contiguous range of a file that is either data or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its first byte.
     pub offset: u64,
-    /// How many bytes; never 0.
+    /// Its length in bytes; never 0.
     pub len: u64,
-    /// Whether it has nothing but zeros, and takes no space.
+    /// Whether it reads as zeros only, and takes no space.
     pub hole: bool,
 }
 
-/// How [`File::copy`] goes about it.
+/// The method of [`File::copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyHow {
-    /// As the source likes.
+    /// Any that the source supports.
     Any,
-    /// By sharing blocks, or not at all (`EOPNOTSUPP`).
+    /// A clone that shares blocks; `EOPNOTSUPP` if that is impossible.
     Clone,
 }

@@ -1,11 +1,11 @@
-//! The table of operations: one name for each method of the traits that a request may end in.
+//! The table of operations: one name for each method of the traits that can serve a request.
 
 use core::fmt;
 
 macro_rules! ops {
     ($($variant:ident $name:literal,)*) => {
-        /// An operation of [`crate::FileSystem`], [`crate::Node`] or [`crate::File`]: what layers,
-        /// statistics and scripted fakes tell calls apart by.
+        /// An operation of [`crate::FileSystem`], [`crate::Node`] or [`crate::File`], by which
+        /// layers, statistics and scripted fakes distinguish calls.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(missing_docs)]
         pub enum Op {
@@ -13,11 +13,11 @@ macro_rules! ops {
         }
 
         impl Op {
-            /// All of them.
+            /// All operations.
             pub const ALL: &[Op] = &[$(Op::$variant,)*];
 
-            /// The method's name; that of an open file's where a node has one of the same name is
-            /// preceded by `file_`.
+            /// Returns the method's name, with the prefix `file_` for a method of an open file that
+            /// a node has, too.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Op::$variant => $name,)*

@@ -1,28 +1,28 @@
-//! How bytes travel: the transport decides, so both ends of a read or write are traits of its.
+//! Payload transfer: the transport determines the method, so it implements both ends of a read or
+//! write.
 //!
-//! Reading fills a [`Sink`], writing drains a [`Payload`]. Neither shows its memory: it may be a
-//! reply under construction, a guest's memory (shared, volatile, never a `&[u8]`), a socket's
-//! pipe, or the caller's own buffer.
+//! A read fills a [`Sink`], a write drains a [`Payload`]. Neither exposes its memory: that may be a
+//! reply under construction, a guest's memory (shared, volatile, never a `&[u8]`), a socket's pipe,
+//! or the caller's own buffer.
 
 use std::os::fd::BorrowedFd;
 
 use crate::{Patience, Result};
 
-/// Takes the bytes of a read, in order.
+/// The destination of a read's bytes, in order.
 pub trait Sink {
-    /// How many more bytes fit. A source never puts in more.
+    /// Returns how many more bytes fit. A source never adds more.
     fn room(&self) -> usize;
 
-    /// Takes `data` over.
+    /// Appends `data`.
     fn bytes(&mut self, data: &[u8]);
 
-    /// Takes `len` zeros, perhaps as a hole that needs no bytes at all.
+    /// Appends `len` zeros, possibly as a hole that needs no bytes.
     fn zeros(&mut self, len: usize);
 
-    /// Takes up to `len` bytes of the file `fd` from `offset`, and says how many: fewer only at
-    /// end of file or on an error after the first byte. With less than full patience it takes
-    /// only what is cached, and if that is not all of it, takes nothing and answers
-    /// `WOULD_BLOCK`.
+    /// Appends up to `len` bytes of the file `fd` from `offset` and returns their number: fewer
+    /// only at end of file or on an error after the first byte. With less than full patience,
+    /// appends only cached data; returns `WOULD_BLOCK` without effect if not all of it is cached.
     fn file(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -31,29 +31,30 @@ pub trait Sink {
         patience: Patience,
     ) -> Result<usize>;
 
-    /// Lends `fill` the memory of the next `len` bytes, to put bytes at its beginning and say how many: those are taken,
-    /// what it put behind them is not. Nothing if there is no memory that could be lent, and then `fill` was not called.
+    /// Lends `fill` the memory of the next `len` bytes. `fill` writes at its beginning and returns
+    /// the number of bytes, which are appended; bytes after them are discarded. Returns `None`,
+    /// without calling `fill`, if there is no memory to lend.
     fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>>;
 }
 
-/// Puts bytes into memory, and says how many: see [`Sink::lend`].
+/// A function that writes bytes into memory and returns their number: see [`Sink::lend`].
 pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;
 
-/// Gives the bytes of a write, in order.
+/// The source of a write's bytes, in order.
 pub trait Payload {
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     fn len(&self) -> usize;
 
-    /// Whether none are left.
+    /// Returns whether no bytes are left.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Gives the bytes left to `take` in one or more pieces. An error of `take` ends it: what that
-    /// call was given stays.
+    /// Passes the bytes left to `take` in one or more pieces. An error of `take` ends the transfer,
+    /// and the piece of that call stays.
     fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 
-    /// Writes the bytes left to the file `fd` at `offset`, and says how many were written: fewer
+    /// Writes the bytes left to the file `fd` at `offset` and returns the number written: fewer
     /// only on an error after the first byte. A descriptor opened to append ignores `offset`.
     fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize>;
 }

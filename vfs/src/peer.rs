@@ -1,11 +1,11 @@
 //! The remote peer of a connection, as access control and limits see it.
 //!
-//! A connection has one [`Peer`] for its whole life. Its [`Origin`] is what the kernel reports
-//! about the other end; nothing in it comes from the peer's own messages. [`Peer::acts_as`] turns
-//! the user that a peer claims to be into the one that it may act as, for all protocols alike.
+//! A connection has one [`Peer`] for its whole lifetime. Its [`Origin`] is the information that the
+//! kernel reports about the peer; none of it comes from the peer's own messages. [`Peer::acts_as`]
+//! maps the user that a peer claims to be to the one that it may act as, for all protocols alike.
 //!
-//! Deliberately absent: addresses of sockets, look-ups and any system call (`transports` and `sys`
-//! have those).
+//! Deliberately absent: socket addresses, lookups and any system call (`transports` and `sys` have
+//! those).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,13 +15,13 @@ use std::sync::{Arc, OnceLock};
 use crate::memory::MemoryBudget;
 use crate::{Account, Caller, Groups, perm};
 
-/// The other end of a connection, as the kernel reports it.
+/// The remote end of a connection, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A process of this host: the peer of a Unix socket, or a TCP socket of which the kernel names
     /// the owner.
     Local {
-        /// Its IP address; none for a Unix socket.
+        /// Its IP address; `None` for a Unix socket.
         addr: Option<IpAddr>,
         /// The user that owns its socket.
         owner: Owner,
@@ -29,7 +29,7 @@ pub enum Origin {
     /// A process of this host whose user the kernel does not name: its socket is closed already, or
     /// belongs to another network namespace.
     Unidentified {
-        /// Its IP address; none for a Unix socket.
+        /// Its IP address; `None` for a Unix socket.
         addr: Option<IpAddr>,
     },
     /// Another host.
@@ -41,7 +41,8 @@ pub enum Origin {
     },
     /// A virtual machine of this host, over vsock(7) or a monitor's socket.
     Guest(GuestId),
-    /// A descriptor that is no socket, which the process inherited or made: a pipe, a serial port.
+    /// A descriptor that is not a socket, inherited or created by the process: a pipe, a serial
+    /// port.
     Inherited,
 }
 
@@ -65,7 +66,8 @@ pub enum GuestId {
     Listener(u64),
 }
 
-/// The unit that limits per peer count by. Values compare equal if their connections share a limit.
+/// The unit to which limits per peer apply. Values compare equal if their connections share a
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerKey {
     /// A user of this host, over any socket.
@@ -85,12 +87,12 @@ pub enum PeerKey {
 }
 
 impl Origin {
-    /// The address of a peer that has none and is not of this host: no network but all of them
-    /// contains it.
+    /// The address of a peer that has none and is not of this host: the only network that contains
+    /// it is that of all addresses.
     pub const UNSPECIFIED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
 
-    /// The IP address; none for Unix sockets and inherited descriptors. IPv4-mapped addresses are
-    /// IPv4, and guests have [`Origin::UNSPECIFIED`].
+    /// Returns the IP address; `None` for Unix sockets and inherited descriptors. IPv4-mapped
+    /// addresses are returned as IPv4, guests have [`Origin::UNSPECIFIED`].
     pub fn addr(&self) -> Option<IpAddr> {
         match self {
             Origin::Local { addr, .. } | Origin::Unidentified { addr } => *addr,
@@ -101,7 +103,7 @@ impl Origin {
         .map(|addr| addr.to_canonical())
     }
 
-    /// The user id of the socket's owner, for a process of this host.
+    /// Returns the user id of the socket's owner, for a process of this host.
     pub fn uid(&self) -> Option<u32> {
         match self {
             Origin::Local { owner, .. } => Some(owner.uid),
@@ -109,7 +111,7 @@ impl Origin {
         }
     }
 
-    /// The key for limits per peer.
+    /// Returns the key for limits per peer.
     pub fn key(&self) -> PeerKey {
         match self {
             Origin::Local { owner, .. } => PeerKey::User(owner.uid),
@@ -123,7 +125,7 @@ impl Origin {
     }
 }
 
-/// The network of a host, within which it chooses its own addresses.
+/// Returns the network of a host, within which it chooses its own addresses.
 fn network(addr: IpAddr) -> IpAddr {
     match addr {
         IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unicast_link_local() => {
@@ -159,7 +161,7 @@ pub enum Trust {
     All,
 }
 
-/// The remote peer of one connection, and the choices that were made for it. Shared by all threads
+/// The remote peer of one connection, and the cached access decisions for it. Shared by all threads
 /// that serve the connection.
 #[derive(Debug)]
 pub struct Peer {
@@ -169,20 +171,20 @@ pub struct Peer {
     /// The user that owns the peer's socket, set before the first request.
     owner: OnceLock<Caller>,
     refusals: Arc<Refusals>,
-    /// A bit for each reason that it was refused for.
+    /// A bit for each reason for which it was refused.
     refused: AtomicU8,
-    /// Each choice and 1; 0 is none yet.
+    /// Each choice plus 1; 0 if not made yet.
     choices: [AtomicU8; Peer::KEPT],
 }
 
-/// Which user a peer acts as.
+/// The user that a peer acts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// The one that it claims to be.
+    /// The claimed user.
     Trusted,
-    /// Its socket's owner.
+    /// The owner of its socket.
     Owner,
-    /// Nobody.
+    /// The user `nobody`.
     Nobody,
 }
 
@@ -199,7 +201,7 @@ impl Refusal {
     /// All reasons.
     pub const ALL: [Refusal; 2] = [Refusal::Unlisted, Refusal::InsecurePort];
 
-    /// A name for metrics.
+    /// Returns the name for metrics.
     pub fn name(self) -> &'static str {
         match self {
             Refusal::Unlisted => "unlisted",
@@ -208,8 +210,7 @@ impl Refusal {
     }
 }
 
-/// The number of clients that were refused, by reason, since the process started. Any thread may
-/// count.
+/// Counters of refused clients, by reason, since the process started. Any thread may count.
 #[derive(Debug, Default)]
 pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
 
@@ -219,7 +220,7 @@ impl Refusals {
         self.0[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of clients that were refused for this reason.
+    /// Returns the number of clients that were refused for this reason.
     pub fn of(&self, why: Refusal) -> u64 {
         self.0[why as usize].load(Ordering::Relaxed)
     }
@@ -229,11 +230,11 @@ impl Refusals {
 const NOBODY: u32 = 65534;
 
 impl Peer {
-    /// The number of matters of which the choice is kept: as many exports as anybody lists. Beyond
-    /// it is made each time.
+    /// The number of matters whose choice is cached: as many exports as configurations list. Beyond
+    /// it, the choice is made each time.
     pub const KEPT: usize = 64;
 
-    /// The peer of a connection from `origin`, to a server that runs as user `server`.
+    /// Creates the peer of a connection from `origin`, to a server that runs as user `server`.
     pub fn new(origin: Origin, trust: &Trust, server: u32) -> Peer {
         let trusted = |uid| match trust {
             Trust::All => true,
@@ -256,37 +257,37 @@ impl Peer {
         }
     }
 
-    /// The peer of a connection from `port` of the host at `addr`.
+    /// Creates the peer of a connection from `port` of the host at `addr`.
     pub fn remote(addr: IpAddr, port: u16) -> Peer {
         Peer::new(Origin::Remote { addr, port }, &Trust::default(), 0)
     }
 
-    /// The other end of the connection.
+    /// Returns the origin of the connection.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// [`Origin::addr`].
+    /// Returns [`Origin::addr`].
     pub fn addr(&self) -> Option<IpAddr> {
         self.origin.addr()
     }
 
-    /// [`Origin::key`].
+    /// Returns [`Origin::key`].
     pub fn key(&self) -> PeerKey {
         self.origin.key()
     }
 
-    /// Whether it is another host.
+    /// Returns whether it is another host.
     pub fn is_remote(&self) -> bool {
         matches!(self.origin, Origin::Remote { .. })
     }
 
-    /// The same, which counts refusals there.
+    /// Returns the same peer, counting refusals in `refusals`.
     pub fn counting(self, refusals: Arc<Refusals>) -> Peer {
         Peer { refusals, ..self }
     }
 
-    /// The same, whose state is reserved in `budget`.
+    /// Returns the same peer, with its state reserved in `budget`.
     pub fn reserving(self, budget: &Arc<MemoryBudget>) -> Peer {
         Peer {
             account: Account::at(budget, self.key()),
@@ -294,13 +295,12 @@ impl Peer {
         }
     }
 
-    /// The account that tables charge what they keep for the peer to.
+    /// Returns the account that tables charge the peer's state to.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// Counts the peer among those that were refused for this reason. Returns whether it was the
-    /// first time.
+    /// Counts the peer as refused for this reason. Returns whether this was the first time.
     pub fn refuse(&self, why: Refusal) -> bool {
         let bit = 1 << why as u8;
         let first = self.refused.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -310,31 +310,31 @@ impl Peer {
         first
     }
 
-    /// Sets the caller that the owner of the peer's socket is ([`Origin::Local`]), with groups that
-    /// are [`Groups::Known`]. Only the first call counts.
+    /// Sets the caller that corresponds to the owner of the peer's socket ([`Origin::Local`]), with
+    /// [`Groups::Known`]. Only the first call has an effect.
     pub fn set_owner(&self, owner: Caller) {
         let _ = self.owner.set(owner);
     }
 
-    /// The caller that the owner of the peer's socket is, if it is known.
+    /// Returns the caller that corresponds to the owner of the peer's socket, if known.
     pub fn owner(&self) -> Option<&Caller> {
         self.owner.get()
     }
 
-    /// Whether the peer may act as any user that it names.
+    /// Returns whether the peer may act as any user that it claims.
     pub fn is_trusted(&self) -> bool {
         self.standing == Standing::Trusted
     }
 
-    /// Whether the peer is a process whose user is unknown, and acts as nobody therefore.
+    /// Returns whether the peer is a process whose user is unknown, and therefore acts as nobody.
     pub fn is_nobody(&self) -> bool {
         self.standing == Standing::Nobody
     }
 
-    /// The caller that a peer acts as that claims to be `claimed`, without proof of it. A peer
+    /// Returns the effective caller of a peer that claims to be `claimed` without proof. A peer
     /// whose socket's owner is not trusted acts as the owner, with the group of `claimed` if the
-    /// owner is a member; one whose user is unknown acts as nobody. Users that have proved who they
-    /// are (Kerberos, certificates) need not pass here.
+    /// owner is a member; a peer whose user is unknown acts as nobody. Authenticated users
+    /// (Kerberos, certificates) need not be mapped here.
     pub fn acts_as(&self, claimed: Caller) -> Caller {
         match (self.standing, self.owner()) {
             (Standing::Trusted, _) => claimed,
@@ -349,8 +349,8 @@ impl Peer {
         }
     }
 
-    /// Returns what `choose` returned in the first call for the matter `of`. At most [`u8::MAX`] -
-    /// 1.
+    /// Returns the result of the first call of `choose` for the matter `of`. Results are at most
+    /// [`u8::MAX`] - 1.
     pub fn choice(&self, of: usize, choose: impl FnOnce() -> u8) -> u8 {
         let Some(kept) = self.choices.get(of) else {
             return choose();

@@ -1,24 +1,25 @@
-//! Who may do what, for sources that have nobody to ask: the checks of Linux's `fs/namei.c` and `fs/posix_acl.c`.
+//! Permission checks for sources that cannot delegate them: those of Linux's `fs/namei.c` and
+//! `fs/posix_acl.c`.
 
 use crate::acl::{Acl, Whose};
 use crate::{Access, Attr, Caller, Groups, Kind};
 
-/// The super-user, who may do nearly anything.
+/// Returns whether the caller is the superuser, which bypasses most checks.
 pub fn is_root(caller: &Caller) -> bool {
     caller.uid == 0
 }
 
-/// Whether `gid` is one of the caller's groups.
+/// Returns whether `gid` is one of the caller's groups.
 pub fn in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || matches!(&caller.groups, Groups::Known(groups) if groups.contains(&gid))
 }
 
-/// Owner or super-user.
+/// Returns whether the caller is the owner or the superuser.
 pub fn owns(attr: &Attr, caller: &Caller) -> bool {
     is_root(caller) || caller.uid == attr.uid
 }
 
-/// What the mode and the ACL, if there is one, let the caller do, as if something could be changed.
+/// Returns the accesses that the mode and the ACL, if any, permit, on a writable file system.
 pub fn allowed(attr: &Attr, acl: Option<&Acl>, caller: &Caller) -> Access {
     let mode = attr.mode;
     if is_root(caller) {
@@ -40,7 +41,8 @@ pub fn allowed(attr: &Attr, acl: Option<&Acl>, caller: &Caller) -> Access {
     }
 }
 
-/// What an ACL lets a caller do who is not the owner: the entry of the user decides, or else any of a group that is the caller's.
+/// Returns the accesses that an ACL permits a caller who is not the owner: those of the user's
+/// entry, or else of the entries of the caller's groups.
 fn by_acl(acl: &Acl, gid: u32, caller: &Caller) -> Access {
     let of = |whose: &dyn Fn(Whose) -> bool| {
         let found = acl.0.iter().filter(|entry| whose(entry.whose));

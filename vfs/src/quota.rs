@@ -1,15 +1,15 @@
-//! Quotas: how much of one kind of thing all clients together, and each of them, may have.
+//! Quotas: bounds on the number of objects of one kind, for all clients together and for each.
 //!
 //! A table that a peer can fill has a [`Quota`] and keeps a [`Charge`] with each entry. Dropping
-//! the entry drops the charge, which gives back its part of the quota and of the memory budget. A
-//! table that is refused evicts something, or answers its protocol's error.
+//! the entry drops the charge, which returns its part of the quota and of the memory budget. A
+//! table that is refused a charge evicts an entry, or returns its protocol's error.
 //!
 //! A charge is made to an [`Account`], which each request has ([`crate::Call::account`]): the key
-//! that limits per peer count by, and the [`MemoryBudget`] of the engine that serves it. So no
-//! table needs to know the budget.
+//! of limits per peer, and the [`MemoryBudget`] of the engine that serves the request. So tables do
+//! not depend on the budget.
 //!
-//! An [`Allotment`] takes a quota in large portions for a holder whose entries come and go with
-//! every request: most then need no lock.
+//! An [`Allotment`] takes large portions of a quota for a holder whose entries change with every
+//! request: most changes then need no lock.
 //!
 //! Lock order: an allotment's mutex, a quota's, the budget's. They are the innermost.
 
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::PeerKey;
 use crate::memory::{MemoryBudget, Reservation, Use};
 
-/// A client that limits count by, and the budget of its memory. Two accounts are equal if they are
-/// of one client.
+/// A client to which limits apply, and the budget of its memory. Two accounts are equal if they
+/// belong to the same client.
 #[derive(Clone, Default)]
 pub struct Account(Option<Arc<Holder>>);
 
@@ -32,10 +32,10 @@ struct Holder {
 }
 
 impl Account {
-    /// The account of this program itself, whose memory is not counted.
+    /// The account of barge itself, whose memory is not counted.
     pub const OURS: Account = Account(None);
 
-    /// The account of `client`, whose memory is not counted.
+    /// Creates an account of `client`, whose memory is not counted.
     pub fn of(client: PeerKey) -> Account {
         Account(Some(Arc::new(Holder {
             client,
@@ -43,7 +43,7 @@ impl Account {
         })))
     }
 
-    /// The account of `client` at `budget`.
+    /// Creates an account of `client` in `budget`.
     pub fn at(budget: &Arc<MemoryBudget>, client: PeerKey) -> Account {
         Account(Some(Arc::new(Holder {
             client,
@@ -51,12 +51,12 @@ impl Account {
         })))
     }
 
-    /// The client; `None` for this program itself.
+    /// Returns the client; `None` for barge itself.
     pub fn client(&self) -> Option<PeerKey> {
         self.0.as_ref().map(|holder| holder.client)
     }
 
-    /// Reserves `bytes` of state; [`Full::Memory`] if the client's share has no room.
+    /// Reserves `bytes` of state. Returns [`Full::Memory`] if the client's share has no room.
     fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, Full> {
         let Some(Holder {
             client,
@@ -87,12 +87,12 @@ impl fmt::Debug for Account {
     }
 }
 
-/// A bound on a number of things, in total and for each client.
+/// A bound on a number of objects, in total and for each client.
 pub struct Quota {
     total: usize,
-    /// The most of each client; `None` is as much as it leaves.
+    /// The maximum for each client; `None` bounds it by the number that it leaves to others.
     each: Option<usize>,
-    /// The bytes of memory that each thing takes.
+    /// The memory that each object takes, in bytes.
     cost: usize,
     used: Mutex<Used>,
 }
@@ -103,25 +103,25 @@ struct Used {
     by: HashMap<Option<PeerKey>, usize>,
 }
 
-/// The reason why a quota is refused.
+/// The reason why a quota refuses a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// All clients together have what there is.
+    /// The total is used up.
     Total,
-    /// This client has its share.
+    /// This client's share is used up.
     Peer,
     /// This client's share of the memory budget has no room.
     Memory,
 }
 
 impl Full {
-    /// Whether this client would have to give something back itself.
+    /// Returns whether only objects of this client would make room.
     pub fn is_peers(self) -> bool {
         self != Full::Total
     }
 }
 
-/// A part of a quota, which a client has until this is dropped.
+/// A part of a quota, held by a client until dropped.
 pub struct Charge {
     quota: Arc<Quota>,
     account: Account,
@@ -130,8 +130,8 @@ pub struct Charge {
 }
 
 impl Quota {
-    /// `total` things for all clients together, of which each has at most `each`. Each thing takes
-    /// `cost` bytes of memory.
+    /// Creates a quota of `total` objects for all clients together, and at most `each` for one.
+    /// Each object takes `cost` bytes of memory.
     pub fn new(total: usize, each: usize, cost: usize) -> Arc<Quota> {
         Arc::new(Quota {
             total,
@@ -141,8 +141,8 @@ impl Quota {
         })
     }
 
-    /// `total` things of `cost` bytes, of which a client may have as many as it leaves: the first
-    /// that wants all has half, the next a quarter, and so on.
+    /// Creates a quota of `total` objects of `cost` bytes, of which a client may have as many as it
+    /// leaves: the first client that takes all it can gets half, the next a quarter, and so on.
     pub fn shared(total: usize, cost: usize) -> Arc<Quota> {
         Arc::new(Quota {
             total,
@@ -152,7 +152,7 @@ impl Quota {
         })
     }
 
-    /// Takes `amount` on `account`.
+    /// Charges `amount` to `account`.
     pub fn take(self: &Arc<Self>, account: &Account, amount: usize) -> Result<Charge, Full> {
         let mut used = self.used();
         self.check(&used, account, amount)?;
@@ -161,8 +161,8 @@ impl Quota {
         Ok(self.charge(account, amount, memory))
     }
 
-    /// Takes at most `wanted` on `account`, and no more than a quarter of what is left, so that
-    /// others get something, too.
+    /// Charges at most `wanted` to `account`, and no more than a quarter of what is left, so that
+    /// some remains for others.
     pub fn take_some(self: &Arc<Self>, account: &Account, wanted: usize) -> Charge {
         let mut used = self.used();
         let left = self.total.saturating_sub(used.total).div_ceil(4);
@@ -176,22 +176,22 @@ impl Quota {
         self.charge(account, amount, memory)
     }
 
-    /// Whether `account` could take `amount`, memory aside.
+    /// Returns whether `amount` could be charged to `account`, regardless of memory.
     pub fn has_room(&self, account: &Account, amount: usize) -> bool {
         self.check(&self.used(), account, amount).is_ok()
     }
 
-    /// How much there is for all clients together.
+    /// Returns the bound for all clients together.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// How much of it is used.
+    /// Returns the amount in use.
     pub fn in_use(&self) -> usize {
         self.used().total
     }
 
-    /// How much of it `account` uses.
+    /// Returns the amount that `account` uses.
     pub fn used_by(&self, account: &Account) -> usize {
         self.used().of(account)
     }
@@ -206,7 +206,7 @@ impl Quota {
         Ok(())
     }
 
-    /// How much more the share of `account` allows.
+    /// Returns how much more the share of `account` allows.
     fn left_to(&self, used: &Used, account: &Account) -> usize {
         let own = used.of(account);
         match self.each {
@@ -271,17 +271,17 @@ impl Used {
 }
 
 impl Charge {
-    /// How much it is.
+    /// Returns its amount.
     pub fn amount(&self) -> usize {
         self.amount
     }
 
-    /// The account that it is charged to.
+    /// Returns the charged account.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// Adds `more`, of the same quota and account, to this one.
+    /// Merges `more`, of the same quota and account, into this one.
     pub fn join(&mut self, mut more: Charge) {
         self.amount += std::mem::take(&mut more.amount);
         match (&mut self.memory, more.memory.take()) {
@@ -291,7 +291,8 @@ impl Charge {
         }
     }
 
-    /// Makes it `amount`, even beyond the quota: for what has become more without a request.
+    /// Changes it to `amount`, even beyond the quota: for objects that multiplied without a
+    /// request.
     pub fn set(&mut self, amount: usize) {
         let mut used = self.quota.used();
         used.remove(&self.account, self.amount);
@@ -311,29 +312,29 @@ impl Drop for Charge {
     }
 }
 
-/// A quota for one holder, such as a connection, whose entries come and go quickly. It takes and
-/// gives back [`Allotment::STEP`] at a time. Any thread may take and give back.
+/// A part of a quota for one holder, such as a connection, whose entries come and go quickly. It
+/// charges and returns [`Allotment::STEP`] at a time. Thread-safe.
 pub struct Allotment {
     quota: Arc<Quota>,
     account: Account,
-    /// How much the holder's entries are.
+    /// The amount of the holder's entries.
     used: AtomicUsize,
-    /// How much the charge is.
+    /// The amount of the charge.
     taken: AtomicUsize,
     charge: Mutex<Option<Charge>>,
 }
 
-/// A part of an [`Allotment`], which an entry has until this is dropped.
+/// A part of an [`Allotment`], held by an entry until dropped.
 pub struct Portion {
     allotment: Arc<Allotment>,
     amount: usize,
 }
 
 impl Allotment {
-    /// How much it takes at a time: 16 KiB, where a quota is in bytes.
+    /// The amount charged at a time: 16 KiB if the quota is in bytes.
     pub const STEP: usize = 16 << 10;
 
-    /// An allotment of nothing yet of `quota`, on `account`.
+    /// Creates an empty allotment of `quota`, on `account`.
     pub fn new(quota: &Arc<Quota>, account: &Account) -> Arc<Allotment> {
         Arc::new(Allotment {
             quota: quota.clone(),
@@ -353,7 +354,7 @@ impl Allotment {
         })
     }
 
-    /// Takes `amount` until [`Allotment::remove`].
+    /// Takes `amount` until [`Allotment::remove`] returns it.
     pub fn add(&self, amount: usize) -> Result<(), Full> {
         let used = self.used.fetch_add(amount, Ordering::SeqCst) + amount;
         if used <= self.taken.load(Ordering::SeqCst) {
@@ -364,7 +365,7 @@ impl Allotment {
         })
     }
 
-    /// Gives `amount` back.
+    /// Returns `amount` to the allotment.
     pub fn remove(&self, amount: usize) {
         let used = self.used.fetch_sub(amount, Ordering::SeqCst) - amount;
         let spare = self.taken.load(Ordering::SeqCst).saturating_sub(used);
@@ -404,7 +405,7 @@ impl Allotment {
         }
         loop {
             self.taken.store(keep, Ordering::SeqCst);
-            // One that has just been added may have found more taken.
+            // A concurrent `add` may have succeeded against the larger value.
             match self.used.load(Ordering::SeqCst) {
                 used if used > keep => keep = used,
                 _ => break,
@@ -419,8 +420,8 @@ fn amount_of(charge: &Option<Charge>) -> usize {
 }
 
 impl Portion {
-    /// Leaves it to [`Allotment::remove`] to give the amount back: for entries that have no place
-    /// for a portion.
+    /// Leaves the return of the amount to [`Allotment::remove`]: for entries that do not store a
+    /// portion.
     pub fn leave(mut self) {
         self.amount = 0;
     }
@@ -434,7 +435,7 @@ impl Drop for Portion {
     }
 }
 
-/// Locks what no panic leaves half done.
+/// Locks a mutex, ignoring poisoning: no panic leaves its contents inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -486,7 +487,7 @@ mod tests {
         let quota = Quota::new(1000, 1000, MIB);
         let mut charge = quota.take(&account, 10).expect("room");
         assert_eq!(budget.kept(), 10 * MIB);
-        // A quarter of the budget is one client's, though the quota has more.
+        // A quarter of the budget is one client's limit, though the quota has more.
         assert_eq!(quota.take(&account, 7).err(), Some(Full::Memory));
         assert_eq!(quota.take_some(&account, 7).amount(), 0);
         assert_eq!(quota.in_use(), 10, "nothing was taken");
@@ -509,7 +510,7 @@ mod tests {
         assert_eq!(budget.kept(), 7 * Allotment::STEP);
         drop(portions);
         assert_eq!((budget.kept(), quota.in_use()), (0, 0));
-        // Up to the last byte of the share, and not beyond.
+        // The share can be used up to its last byte, and not beyond.
         allotment.add(16 * MIB - 1).expect("room");
         allotment.add(1).expect("room");
         assert_eq!(allotment.add(1), Err(Full::Memory));

@@ -1,37 +1,38 @@
-//! Sets of bytes of a file.
+//! Sets of byte ranges of a file.
 
-/// Bytes of a file as disjoint ranges that do not touch, each with its first byte and its last one: what a
-/// mirror of locks holds, no more of them than a lock table has of the same bytes; or what a cache has of a block.
+/// A set of bytes as disjoint ranges that are not adjacent, each with its first and its last byte.
+/// It holds the locks of a mirror, no more ranges than a lock table has of the same bytes, or the
+/// valid bytes of a cached block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// Whether no byte is in it.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The ranges, in no order.
+    /// Returns the ranges, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().copied()
     }
 
-    /// How many ranges that are.
+    /// Returns the number of ranges.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether all of `start..=end` is in it.
+    /// Returns whether the set contains all of `start..=end`.
     pub fn covers(&self, start: u64, end: u64) -> bool {
         self.0.iter().any(|&(from, to)| from <= start && end <= to)
     }
 
-    /// The first range that has something at or behind `at`.
+    /// Returns the first range that contains a byte at or after `at`.
     pub fn next(&self, at: u64) -> Option<(u64, u64)> {
         self.iter().filter(|&(_, to)| at <= to).min()
     }
 
-    /// What of `start..=end` is not in it, in order.
+    /// Returns the parts of `start..=end` that are not in the set, in order.
     pub fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut gaps = Vec::new();
         let mut at = start;
@@ -61,7 +62,7 @@ impl Ranges {
         self.0.push((start, end));
     }
 
-    /// Takes `start..=end` out.
+    /// Removes `start..=end`.
     pub fn remove(&mut self, start: u64, end: u64) {
         let mut rest = Vec::new();
         self.0.retain(|&(from, to)| {

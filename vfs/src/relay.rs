@@ -1,22 +1,22 @@
-//! Directory sinks from functions: one that takes entries, and one that passes them on.
+//! Directory sinks made of functions: one that consumes entries, and one that forwards them.
 
 use crate::{DirEntry, DirSink, Entry};
 
-/// A function takes entries, or says that one does not fit (`false`). It has room for any number.
+/// A function that consumes entries, or returns `false` if one does not fit. Its room is unlimited.
 impl<F: FnMut(DirEntry<'_>) -> bool> DirSink for F {
     fn entry(&mut self, entry: DirEntry<'_>) -> bool {
         self(entry)
     }
 }
 
-/// A sink over another one, with the room of that: a function decides how each entry is passed on.
+/// A sink that forwards entries to another one through a function, and has that sink's room.
 pub struct RelaySink<'a, F> {
     sink: &'a mut dyn DirSink,
     relay: F,
 }
 
 impl<'a, F: FnMut(&mut dyn DirSink, DirEntry<'_>) -> bool> RelaySink<'a, F> {
-    /// Relays entries to `sink` through `relay`, which answers as [`DirSink::entry`] does.
+    /// Forwards entries to `sink` through `relay`, which returns the same as [`DirSink::entry`].
     pub fn new(sink: &'a mut dyn DirSink, relay: F) -> RelaySink<'a, F> {
         RelaySink { sink, relay }
     }
@@ -33,7 +33,7 @@ impl<F: FnMut(&mut dyn DirSink, DirEntry<'_>) -> bool> DirSink for RelaySink<'_,
 }
 
 impl DirEntry<'_> {
-    /// The same with the node and attributes that `map` makes of its own, if it has any.
+    /// Returns the entry with its node and attributes replaced by `map`, if it has any.
     pub fn map_entry(self, map: impl FnOnce(Entry) -> Entry) -> Self {
         DirEntry {
             entry: self.entry.map(map),

@@ -3,33 +3,34 @@
 //! ```text
 //! tag length u8 | body | tag
 //! ```
-//! The tag is the keyed BLAKE3 hash of everything in front of it, cut to 16 bytes, or to as many as
+//! The tag is the keyed BLAKE3 hash of all bytes before it, truncated to 16 bytes, or to as many as
 //! fit, but no fewer than 8.
 
 use std::fmt;
 
 use crate::{Errno, Handle, Result, sip};
 
-/// A secret that seals handles. 256 bits; `Debug` does not show them.
+/// A 256-bit secret that seals handles. `Debug` does not reveal it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HandleKey([u8; 32]);
 
-/// The longest tag: nobody finds one of 128 bits by trying.
+/// The maximum tag length: 128 bits cannot be guessed.
 const LONGEST: usize = 16;
 
-/// The shortest tag: 2^64 requests are beyond any network.
+/// The minimum tag length: no network carries the 2^64 requests that guessing takes.
 const SHORTEST: usize = 8;
 
-/// Bytes in front of the body.
+/// The length of the header before the body.
 const HEAD: usize = 1;
 
 impl HandleKey {
-    /// The longest body that [`HandleKey::seal`] takes for a handle of at most `most` bytes.
+    /// Returns the maximum length of a body that [`HandleKey::seal`] accepts for a handle of `most`
+    /// bytes.
     pub const fn longest_body(most: usize) -> usize {
         most - HEAD - SHORTEST
     }
 
-    /// The key of these bytes, which have to be random.
+    /// Creates a key of these bytes, which must be random.
     pub const fn new(bytes: [u8; 32]) -> HandleKey {
         HandleKey(bytes)
     }
@@ -44,14 +45,14 @@ impl HandleKey {
         HandleKey(*hasher.finalize().as_bytes())
     }
 
-    /// The key that hashes numbers ([`sip`]), derived from this one.
+    /// Derives the key that hashes numbers ([`sip`]) from this one.
     pub fn for_numbers(&self) -> sip::Key {
         let HandleKey(bytes) = self.derive("numbers", &[]);
         *bytes.first_chunk().expect("32 bytes have 16")
     }
 
-    /// Seals `body` in a handle of at most `most` bytes. `EOPNOTSUPP` if that leaves no room for
-    /// the shortest tag.
+    /// Seals `body` in a handle of at most `most` bytes. Returns `EOPNOTSUPP` if that leaves no
+    /// room for the shortest tag.
     pub fn seal(&self, body: &[u8], most: usize) -> Result<Handle> {
         let room = most.min(Handle::MAX).checked_sub(HEAD + body.len());
         let len = room
@@ -66,8 +67,8 @@ impl HandleKey {
         Handle::new(&bytes)
     }
 
-    /// The body of a handle that this key sealed; `ESTALE` for any other. Takes the same time
-    /// wherever a tag is wrong.
+    /// Returns the body of a handle that this key sealed, in time independent of where a tag is
+    /// wrong. Returns `ESTALE` for any other handle.
     pub fn open<'h>(&self, handle: &'h Handle) -> Result<&'h [u8]> {
         let bytes = handle.bytes();
         let len = usize::from(*bytes.first().ok_or(Errno::ESTALE)?);

@@ -1,13 +1,13 @@
-//! SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed hash whose outcome never changes.
+//! SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed hash with a stable result.
 //!
-//! It stamps handles so that forged ones are told from ours, and makes numbers of things too wide
-//! to be one. The standard library's hasher promises no fixed outcome, so it would not do for
-//! what outlives the process.
+//! It authenticates handles, and maps identifiers wider than 64 bits to numbers. The standard
+//! library's hasher guarantees no stable result, so it is unsuitable for values that outlive the
+//! process.
 
-/// 128 bits that decide what comes out.
+/// A 128-bit key.
 pub type Key = [u8; 16];
 
-/// The hash of `data` under `key`.
+/// Returns the hash of `data` under `key`.
 pub fn hash(key: &Key, data: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         bytes

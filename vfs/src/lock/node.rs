@@ -1,4 +1,4 @@
-//! What is locked of one node, and who waits for it.
+//! The locks of one node and the requests that wait for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::{Account, Call, Charge, Cx, Errno, Node, Quota, Result};
 #[derive(Default)]
 pub(super) struct NodeLocks {
     pub(super) held: Vec<Lock>,
-    /// By their places.
+    /// Sorted by `place`.
     pub(super) waiting: Vec<Waiting>,
-    /// For what each client holds.
+    /// The charge for the ranges of each client.
     charges: HashMap<u64, Charge>,
 }
 
-/// What a lock is asked for with: see [`LockTable::lock`]; the last place that was taken, and the
-/// quota of ranges.
+/// The further parameters of [`LockTable::lock`]: whether to wait, the last queue position that was
+/// assigned, and the quota of ranges.
 type Terms<'a> = (Wait, &'a AtomicU64, &'a Arc<Quota>);
 
-/// A request that waits.
+/// A waiting request.
 pub(super) struct Waiting {
     place: u64,
     pub(super) lock: Lock,
     pub(super) waker: Waker,
-    /// It stays here when it is woken, until it asks again or is cancelled.
+    /// Whether it stays in the queue when woken, until it is retried or cancelled.
     stays: bool,
-    /// It stays, and was woken.
+    /// Whether it stays in the queue and was woken.
     woken: bool,
 }
 
@@ -37,7 +37,7 @@ fn in_the_way_of(held: &[Lock], waiting: &Lock) -> bool {
 }
 
 impl NodeLocks {
-    /// [`LockTable::lock`] of this node. Whoever it changes something for goes to `woken`.
+    /// [`LockTable::lock`] for this node. Adds the requests to wake to `woken`.
     pub(super) fn lock(
         &mut self,
         cx: &Cx<'_>,
@@ -49,7 +49,7 @@ impl NodeLocks {
         let result = self.lock_or_park(cx, node, lock, terms, woken);
         match result {
             Err(Errno::PARKED | Errno::WOULD_BLOCK) => {}
-            // What it has now is in the way of all that its place was in the way of.
+            // The new lock conflicts with every lock that the queue position conflicted with.
             Ok(()) => drop(self.take_own(cx.call)),
             Err(_) => self.leave(cx.call, woken),
         }
@@ -70,7 +70,7 @@ impl NodeLocks {
         let retry = if is_barred {
             None
         } else {
-            // It may split one in two and come between.
+            // The new range may split an existing one in two.
             if self.held.len() + 2 > LockTable::MAX_HELD {
                 return Err(Errno::ENOLCK);
             }
@@ -102,7 +102,7 @@ impl NodeLocks {
         Err(Errno::PARKED)
     }
 
-    /// `call` waits for `lock`, in the place that it has or the last.
+    /// Queues `call` for `lock`, in its previous position if it has one, or else at the end.
     fn park(&mut self, call: &Call, lock: Lock, waker: Waker, places: &AtomicU64) {
         self.take_own(call);
         let place = call.place().unwrap_or_else(|| {
@@ -121,7 +121,7 @@ impl NodeLocks {
         self.waiting.insert(at, waiting);
     }
 
-    /// Those that wait in places before `place`; before one who has none, all.
+    /// Returns the requests in positions before `place`; all of them if `place` is `None`.
     fn before(&self, place: Option<u64>) -> &[Waiting] {
         let at = place.map_or(self.waiting.len(), |place| {
             self.waiting.partition_point(|one| one.place < place)
@@ -129,8 +129,9 @@ impl NodeLocks {
         &self.waiting[..at]
     }
 
-    /// Who of those `before` it is to have what `lock` is in the way of, and could: whoever stays there, for of the others
-    /// one that could have it is on its way.
+    /// Returns the first request in `before` that conflicts with `lock` and could be granted. Only
+    /// requests that stay in the queue count: any other that could be granted has been woken and
+    /// left the queue.
     pub(super) fn next<'a>(&self, before: &'a [Waiting], lock: &Lock) -> Option<&'a Waiting> {
         before.iter().find(|one| {
             one.stays && one.lock.conflicts(lock) && !in_the_way_of(&self.held, &one.lock)
@@ -143,14 +144,14 @@ impl NodeLocks {
         Some(self.waiting.remove(at.ok()?))
     }
 
-    /// [`LockTable::leave`] of this node.
+    /// [`LockTable::leave`] for this node.
     pub(super) fn leave(&mut self, call: &Call, woken: &mut Vec<Waker>) {
         if let Some(own) = self.take_own(call) {
             self.wake(&[own.lock], woken);
         }
     }
 
-    /// [`LockTable::unlock`] of this node. Whoever it changes something for goes to `woken`.
+    /// [`LockTable::unlock`] for this node. Adds the requests to wake to `woken`.
     pub(super) fn unlock(
         &mut self,
         cx: &Cx<'_>,
@@ -173,8 +174,8 @@ impl NodeLocks {
         Ok(())
     }
 
-    /// Room for two more ranges on `account`. `ENOLCK` if its share of this node or of all has
-    /// none. A caller without a connection or a device is this program itself, which takes no share.
+    /// Reserves two more ranges on `account`. Returns `ENOLCK` if its share of this node or of the
+    /// table is exhausted. An account without a client is barge itself, which has no share.
     fn room(&self, account: &Account, quota: &Arc<Quota>) -> Result<Charge> {
         if account.client().is_some() {
             let its = self.charges.values().filter(|one| one.account() == account);
@@ -187,8 +188,8 @@ impl NodeLocks {
         quota.take(account, 2).map_err(|_| Errno::ENOLCK)
     }
 
-    /// The number of ranges that a client holds may have changed. Without a charge of its own yet it
-    /// has `new`.
+    /// Adjusts the charge of a client to the number of ranges that it holds. A client without a
+    /// charge gets `new`.
     pub(super) fn settle(&mut self, client: u64, new: Option<Charge>) {
         let own = self.held.iter().filter(|held| held.owner.client == client);
         let count = own.count();
@@ -204,7 +205,7 @@ impl NodeLocks {
         }
     }
 
-    /// [`LockTable::mirror`] of this node. Whoever it changes something for goes to `woken`.
+    /// [`LockTable::mirror`] for this node. Adds the requests to wake to `woken`.
     pub(super) fn mirror(
         &mut self,
         cx: &Cx<'_>,
@@ -216,7 +217,7 @@ impl NodeLocks {
         if kind.is_some() && self.held.iter().any(|held| held.conflicts(range)) {
             return Err(Errno::EAGAIN);
         }
-        // The other table has a bound, too: what it takes off again has room here.
+        // The other table has a bound, too, so an unlock always fits here.
         if kind.is_some() && self.held.len() + 2 > LockTable::MAX_HELD {
             return Err(Errno::ENOLCK);
         }
@@ -228,14 +229,14 @@ impl NodeLocks {
         told
     }
 
-    /// The owner of `range` holds it as `kind` from now on. Whoever waited for what that frees goes to `woken`.
+    /// Sets the lock of `range`'s owner to `kind`. Adds the requests that this unblocks to `woken`.
     fn hold(&mut self, range: &Lock, kind: Option<LockKind>, woken: &mut Vec<Waker>) {
         let mut weakened = self.own(range);
         weakened.retain(|held| kind.is_none_or(|kind| held.kind > kind));
         self.replace(range, kind);
         let mut gone = weakened;
         if let Some(kind) = kind {
-            // Whoever stands behind a place that cannot be used any more may go on.
+            // Requests queued after a position that can no longer be granted may proceed.
             let taken = Lock {
                 kind,
                 ..range.clone()
@@ -247,7 +248,7 @@ impl NodeLocks {
         self.wake(&gone, woken);
     }
 
-    /// What the owner of `range` holds of it.
+    /// Returns the locks of `range`'s owner within the range.
     fn own(&self, range: &Lock) -> Vec<Lock> {
         let own = self.held.iter().filter(|held| {
             held.space == range.space
@@ -262,8 +263,8 @@ impl NodeLocks {
         .collect()
     }
 
-    /// Moves the requests to those to be woken that one of `gone` was in the way of, be it as a lock or as a place, and
-    /// now nothing is: each asks again, and waits again if it has to.
+    /// Moves to `woken` the requests that conflicted with one of `gone`, as a lock or a queue
+    /// position, and now conflict with nothing: each is retried, and waits again if necessary.
     pub(super) fn wake(&mut self, gone: &[Lock], woken: &mut Vec<Waker>) {
         let mut at = 0;
         while at < self.waiting.len() {
@@ -285,9 +286,9 @@ impl NodeLocks {
         }
     }
 
-    /// Tells the host what the range becomes when `change`'s owner holds it as `kind`: stretch by
-    /// stretch where barge's clients together would hold something else than before. All or
-    /// nothing.
+    /// Reports to the host the state of the range if `change`'s owner held it as `kind`, for each
+    /// subrange where the combined state of barge's clients would change. Reverts all of it if one
+    /// part fails.
     pub(super) fn tell_host(
         &self,
         cx: &Cx<'_>,
@@ -326,7 +327,7 @@ impl NodeLocks {
         Ok(())
     }
 
-    /// `change`'s range, cut wherever a lock held begins or ends.
+    /// Splits `change`'s range at the boundaries of held locks.
     fn stretches(&self, change: &Lock) -> Vec<(u64, u64)> {
         let mut starts = vec![change.start];
         for held in self.held.iter().filter(|held| held.space == change.space) {
@@ -347,7 +348,7 @@ impl NodeLocks {
         starts.iter().copied().zip(ends).collect()
     }
 
-    /// Makes the owner of `range` hold it as `kind` and nothing else of it, joining neighbours.
+    /// Sets the lock of `range`'s owner in the range to `kind` alone, and merges adjacent ranges.
     pub(super) fn replace(&mut self, range: &Lock, kind: Option<LockKind>) {
         let mut new = kind.map(|kind| Lock {
             kind,
@@ -388,7 +389,7 @@ impl NodeLocks {
     }
 }
 
-/// What the owners of `held`, but for `except`, together hold.
+/// Returns the combined state of the locks in `held`, without those of `except`.
 fn together(held: &[&Lock], except: Option<&Owner>) -> HostLock {
     held.iter()
         .filter(|held| except != Some(&held.owner))

@@ -1,5 +1,5 @@
 //! Connections that wait for memory: clients take turns, and the connections of a client are woken
-//! in the order in which they came.
+//! in FIFO order.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use crate::PeerKey;
 /// The memory that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// So many bytes more of requests.
+    /// This many more bytes of requests.
     Request(usize),
-    /// A reply of so many bytes.
+    /// A reply of this many bytes.
     Reply(usize),
-    /// Replies of the client that take no more than its share.
+    /// Replies of the client within its share.
     Settled,
 }
 
-/// A connection that waits.
+/// A waiting connection.
 pub(super) struct Waiter {
     need: Need,
     woken: AtomicBool,
@@ -36,7 +36,7 @@ impl Waiter {
         })
     }
 
-    /// Waits until it is woken, for `time` at most.
+    /// Waits until woken, for `time` at most.
     pub(super) fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
@@ -52,18 +52,19 @@ impl Waiter {
         self.woken.load(Ordering::Relaxed)
     }
 
-    /// Marks it as woken. The lock of the budget is held.
+    /// Marks it as woken. The caller holds the budget's lock.
     fn mark(&self) {
         self.woken.store(true, Ordering::Relaxed);
     }
 
-    /// Wakes it once it is marked. The lock of the budget is free, as it is what it needs first.
+    /// Wakes the thread after [`Waiter::mark`]. The caller does not hold the budget's lock, which
+    /// the thread takes first.
     pub(super) fn notify(&self) {
         self.freed.notify_one();
     }
 }
 
-/// All that wait for the memory of a budget.
+/// The connections that wait for memory of a budget.
 #[derive(Default)]
 pub(super) struct Waiters {
     by_client: HashMap<PeerKey, VecDeque<Arc<Waiter>>>,
@@ -72,8 +73,8 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// How many clients are looked at each time: a change of one reservation costs no more, however
-    /// many clients wait.
+    /// The number of clients examined at a time, which bounds the cost of a change of one
+    /// reservation.
     const TURNS: usize = 8;
 
     pub(super) fn is_empty(&self) -> bool {
@@ -88,7 +89,7 @@ impl Waiters {
         queue.push_back(waiter);
     }
 
-    /// Removes a connection that waits no longer.
+    /// Removes a connection that no longer waits.
     pub(super) fn remove(&mut self, client: PeerKey, waiter: &Arc<Waiter>) {
         let Some(queue) = self.by_client.get_mut(&client) else {
             return;
@@ -100,8 +101,8 @@ impl Waiters {
         }
     }
 
-    /// Takes the connections out that may go on: of each client whose turn it is the first one, if
-    /// `allows` says that there is room for it.
+    /// Removes and returns the connections that may proceed: the first one of each client whose
+    /// turn it is, if `allows` finds room for it.
     pub(super) fn take(&mut self, allows: impl Fn(PeerKey, Need) -> bool) -> Vec<Arc<Waiter>> {
         let mut taken = Vec::new();
         for _ in 0..self.turns.len().min(Waiters::TURNS) {
@@ -126,13 +127,13 @@ impl Waiters {
         taken
     }
 
-    /// How many connections of `client` wait.
+    /// Returns the number of waiting connections of `client`.
     #[cfg(test)]
     pub(super) fn len(&self, client: PeerKey) -> usize {
         self.by_client.get(&client).map_or(0, VecDeque::len)
     }
 
-    /// Takes all out.
+    /// Removes and returns all connections.
     pub(super) fn take_all(&mut self) -> Vec<Arc<Waiter>> {
         self.turns.clear();
         let all: Vec<_> = self
