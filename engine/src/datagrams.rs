@@ -1,4 +1,5 @@
-//! Datagrams, for what little of a protocol comes by them: one after the other, each answered before the next is heard.
+//! Datagram service, for the small part of a protocol that uses UDP: each datagram is answered
+//! before the next is received.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,8 +13,8 @@ use crate::Engine;
 use crate::serve::serve;
 
 impl Engine {
-    /// Has `session` answer the datagrams that come, each a message, until the engine stops. A message that would have to
-    /// wait for an event is not answered.
+    /// Answers received datagrams, each a message, with `session` until the engine stops. A message
+    /// that would have to wait for an event is not answered.
     pub fn answer(
         self: &Arc<Self>,
         datagrams: Datagrams,

@@ -1,4 +1,4 @@
-//! A lane's own thread: receives, answers what it can, sends.
+//! A lane's own thread: receives, serves requests inline if possible, and sends.
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::stats::add;
 use crate::timeouts::Deadlines;
 use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
-/// Reserves what an outbox holds beyond what every connection may.
+/// The reservation for what an outbox holds beyond a connection's minimum.
 pub(crate) struct Beyond(pub(crate) Reservation);
 
 impl Meter for Beyond {
@@ -32,7 +32,7 @@ impl Meter for Beyond {
     }
 }
 
-/// What only the lane's own thread has.
+/// The state of a lane that only its own thread accesses.
 pub(crate) struct Own<'a> {
     lane: &'a Arc<Lane>,
     input: Input,
@@ -40,9 +40,9 @@ pub(crate) struct Own<'a> {
     poller: Poller,
     pace: Pace,
     deadlines: Deadlines,
-    /// For a reply that is being made.
+    /// The reservation for the reply that is being made.
     claim: Reservation,
-    /// Whether it has given back what only a busy connection needs.
+    /// Whether it has released the memory that only a busy connection needs.
     rests: bool,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Until the client ends, or makes no progress for too long.
+    /// Runs until the client disconnects, or makes no progress for too long.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
             match self.serve_all()? {
@@ -86,8 +86,9 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Receives at least a byte; 0 at the end. `None` if none came for a while: then what only a
-    /// busy connection needs has been given back. `TimedOut` if it was too long.
+    /// Receives at least a byte; 0 at the end of the connection. Returns `None` if none arrived for
+    /// a while, after releasing the memory that only a busy connection needs, and `TimedOut` if a
+    /// deadline passed.
     fn receive(&mut self) -> io::Result<Option<usize>> {
         let lane = self.lane;
         let frame = |head: &[u8]| lane.session.frame(head);
@@ -99,7 +100,7 @@ impl<'a> Own<'a> {
                 write: false,
             };
             let time = left.map(|(left, _)| left);
-            // Should the engine stop, the input ends.
+            // If the engine stops, the input ends.
             let ready = lane.link.wait(interest, lane.engine().stop_fd(), time)?;
             self.rests = ready == Ready::default();
             if self.rests {
@@ -111,7 +112,7 @@ impl<'a> Own<'a> {
             Ok(buffer) => buffer,
             Err(need) => {
                 self.await_memory(need)?;
-                // For which the client is not to blame.
+                // The client is not responsible for this delay.
                 self.deadlines.excuse();
                 return Ok(None);
             }
@@ -131,13 +132,13 @@ impl<'a> Own<'a> {
         Ok(received)
     }
 
-    /// Waits until there may be the memory that it needs, with nothing in the outbox. Errs if the
+    /// Sends all output, and waits until there may be the needed memory. Returns an error if the
     /// client is gone.
     fn await_memory(&mut self, need: Need) -> io::Result<()> {
         let lane = self.lane;
         self.out.shrink();
         if lane.has_backlog() {
-            // That is what gives some back.
+            // Sending the backlog frees memory.
             let interest = Interest {
                 read: false,
                 write: true,
@@ -155,7 +156,7 @@ impl<'a> Own<'a> {
     }
 
     fn check_deadline(&self) -> io::Result<Option<usize>> {
-        // A client whose requests take long is not to blame.
+        // The client is not responsible if its requests take long.
         if self.input.is_empty() && self.lane.outstanding() > 0 {
             return Ok(None);
         }
@@ -165,13 +166,13 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// The length of the message of which a part has come, 0 while it is unknown.
+    /// Returns the length of a partly received message, 0 if unknown.
     fn message_len(&self) -> io::Result<usize> {
         let frame = self.lane.session.frame(self.input.bytes());
         Ok(frame.map_err(invalid)?.unwrap_or(0))
     }
 
-    /// Answers every whole message that is there, and returns how many.
+    /// Serves all complete messages in the input, and returns their number.
     fn serve_all(&mut self) -> io::Result<usize> {
         self.pace.begin();
         let mut served = 0;
@@ -228,7 +229,8 @@ impl<'a> Own<'a> {
             self.await_memory(need)?;
         }
         let message = &self.input.buffer[range.clone()];
-        // Pages are waited for while they are sent, as all is if nobody else could want to send.
+        // The thread waits for pages while they are sent, and for all output if no other thread
+        // could send.
         self.out.take_pages(match lane.outstanding() {
             0 if lane.tuning.zerocopy => lane.link.payloads().pages,
             _ => usize::MAX,
@@ -244,12 +246,12 @@ impl<'a> Own<'a> {
                     self.flush()?;
                     let input = &self.input;
                     lane.await_until(|lane| {
-                        // One may always be in flight.
+                        // One request may always be in flight.
                         lane.outstanding() == 0
                             || lane.has_room(range.len()) && input.may_keep(&range)
                     })?;
                 }
-                // What it noted is of an attempt.
+                // The note belongs to an unfinished attempt.
                 lane.inline.take_noted();
                 lane.offload(id, self.input.keep(range))
             }
@@ -257,8 +259,8 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Sets memory aside for the reply to a message. Errs with what to wait for if the client's
-    /// replies take too much already.
+    /// Reserves memory for the reply to a message. Returns the need to wait for if the client's
+    /// replies exceed their share already.
     fn claim(&mut self, range: Range<usize>) -> Result<(), Need> {
         match self.lane.large_reply(&self.input.buffer[range]) {
             Some(bound) if !self.claim.try_claim(bound) => Err(Need::Reply(bound)),
@@ -267,8 +269,8 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Has the link secure all that comes behind the request for that. What has come already was
-    /// sent by whoever could read and change the connection.
+    /// Starts TLS on the link after the request for it. Bytes received before could come from an
+    /// attacker on the connection, and are an error.
     fn secure(&mut self) -> io::Result<()> {
         if !self.input.is_empty() {
             let early = "expected nothing before the connection is secured";
@@ -290,13 +292,13 @@ impl<'a> Own<'a> {
             self.out.clear();
             clogged
         } else {
-            // With nothing in flight there is nobody else who could want to send.
+            // With nothing in flight no other thread could want to send.
             let clogged = lane.send(&self.out, lane.outstanding() == 0)?;
             self.out.clear();
             clogged
         };
-        // A client that leaves its replies lying is not given more of them: what it has sent already
-        // may ask for thousands of times as much as it is long.
+        // A client that does not read its replies gets no more: requests that it sent already may
+        // produce thousands of times their length.
         if clogged {
             lane.await_until(|lane| !lane.is_clogged())?;
         }
@@ -304,17 +306,17 @@ impl<'a> Own<'a> {
     }
 }
 
-/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. `None` if none came
-/// within a tick ([`crate::Timeouts`]), or four while requests are in flight and nothing of another
-/// has come.
+/// Receives at least a byte, and sends the backlog meanwhile; 0 at the end of the connection.
+/// Returns `None` if none arrived within a tick ([`crate::Timeouts`]), or four while requests are
+/// in flight and the next one has not begun.
 fn receive(
     lane: &Lane,
     buffer: &mut [u8],
     poller: &mut Poller,
     partial: bool,
 ) -> io::Result<Option<usize>> {
-    // When the last request in flight is answered, the lane is not woken: it only has something to
-    // give back then.
+    // The lane is not woken when the last request in flight is answered: it would only release
+    // memory then.
     let tick = lane.tuning.timeouts.tick() * if partial { 1 } else { 4 };
     loop {
         if lane.outstanding() == 0 && !lane.has_backlog() {
@@ -326,7 +328,7 @@ fn receive(
         if lane.is_gone() {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        // A client that leaves its replies lying is not heard until it takes them.
+        // A client that does not read its replies is not read from until it does.
         let backlog = lane.has_backlog();
         let interest = Interest {
             read: !backlog,

@@ -1,20 +1,22 @@
-//! How long things take: buckets that grow with what they hold, so that few of them span all there is.
+//! Histograms of durations, with exponential buckets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets of a power of two: a quantile is at most a quarter off.
+/// Buckets for each power of two: a quantile is at most a quarter off.
 const FINE: u32 = 4;
 
-/// The first bucket has all below so many nanoseconds, as a power of two: half a clock's own cost and noise.
+/// The upper bound of the first bucket in nanoseconds, as a power of two: half the cost and noise
+/// of a clock.
 const LEAST: u32 = 8;
 
-/// The last bucket has all from so many on, as a power of two: 17 seconds, when somebody has waited for a lock.
+/// The lower bound of the last bucket in nanoseconds, as a power of two: 17 seconds, which waits
+/// for locks may take.
 const MOST: u32 = 34;
 
 const BUCKETS: usize = ((MOST - LEAST) * FINE) as usize + 2;
 
-/// Counts of times, by those who measure them. Any thread may count.
+/// A histogram of durations. Any thread may count.
 pub(crate) struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     nanos: AtomicU64,
@@ -60,7 +62,7 @@ fn bucket(nanos: u64) -> usize {
     }
 }
 
-/// Where bucket `at` ends, nanoseconds; the last one does not.
+/// Returns the upper bound of bucket `at` in nanoseconds; `u64::MAX` for the last one.
 fn end(at: usize) -> u64 {
     if at == BUCKETS - 1 {
         return u64::MAX;
@@ -69,23 +71,23 @@ fn end(at: usize) -> u64 {
     (1 << power) + (fine << (power - FINE.ilog2()))
 }
 
-/// What was measured, by a moment.
+/// A snapshot of a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many took less than so many nanoseconds and not less than those of the entry before; those without any are left
-    /// out. In order.
+    /// The exclusive upper bound in nanoseconds and the count of each bucket that is not empty, in
+    /// order.
     pub buckets: Vec<(u64, u64)>,
-    /// All of them together, nanoseconds.
+    /// The sum of all durations in nanoseconds.
     pub nanos: u64,
 }
 
 impl Times {
-    /// How many were measured.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Those of `other` as well.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Times) {
         self.nanos += other.nanos;
         for &(end, count) in &other.buckets {

@@ -1,4 +1,4 @@
-//! What a lane has received.
+//! A lane's receive buffer.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,25 +9,25 @@ use wire::Malformed;
 
 use vfs::memory::{Need, Reservation};
 
-/// What has come and is not answered yet.
+/// Bytes received and not served yet.
 pub(crate) struct Input {
     pub(crate) buffer: PageBuffer,
     pub(crate) start: usize,
     pub(crate) end: usize,
     spares: Arc<Spares>,
-    /// The memory that the buffer uses or has used beyond [`Input::SMALL`], which every connection
-    /// may use.
+    /// The reservation for the part of the buffer that exceeds, or has exceeded, [`Input::SMALL`],
+    /// which every connection may use.
     memory: Reservation,
 }
 
 impl Input {
-    /// Room for small messages: hundreds of requests without a payload.
+    /// The buffer size for small messages: hundreds of requests without a payload.
     const SMALL: usize = 16 << 10;
 
-    /// Room for many messages with a page of payload each.
+    /// The buffer size for many messages with a page of payload each.
     const MANY: usize = 256 << 10;
 
-    /// An empty one, whose memory is reserved as `memory` is.
+    /// Creates an empty input, with the reservation `memory`.
     pub(crate) fn new(memory: Reservation) -> Input {
         Input {
             buffer: PageBuffer::new(),
@@ -46,11 +46,11 @@ impl Input {
         self.start == self.end
     }
 
-    /// Where to receive more: never an empty slice, or the memory to wait for if there is none now.
-    /// Of a large message that has begun exactly the rest, so that no part of the next has to move
-    /// when that one is done: the memory of all of it is reserved before, lest messages that wait
-    /// for more hold up each other. One that does not say how long it is may become as large as
-    /// `frame` lets it.
+    /// Returns the space to receive into, never empty, or the memory to wait for. For a large
+    /// message that has begun it is exactly the rest, so that no part of the next message has to be
+    /// moved afterwards. Memory for the whole message is reserved first, so that partly received
+    /// messages do not block each other. A message of unknown length may grow as far as `frame`
+    /// allows.
     pub(crate) fn space(
         &mut self,
         frame: impl Fn(&[u8]) -> Result<Option<usize>, Malformed>,
@@ -74,7 +74,7 @@ impl Input {
             None if self.end >= Input::MANY => wanted,
             _ => wanted.min(Input::MANY),
         };
-        // Where memory is short, what is needed to go on at all.
+        // The minimum to make progress, if memory is short.
         let least = known.unwrap_or(self.end + 1).max(Input::SMALL).min(until);
         let Some(until) = [until, least]
             .into_iter()
@@ -87,20 +87,20 @@ impl Input {
             true => wanted,
             false => self.buffer.len().max(until),
         };
-        // Fresh pages take no memory until something comes into them: the peer may send no more than
-        // the beginning of a message.
+        // Fresh pages take no memory until they are written: the peer may send only the beginning
+        // of a message.
         self.buffer.grow(wanted);
         Ok(Ok(&mut self.buffer[self.end..until]))
     }
 
-    /// Whether the buffer may hold `bytes`.
+    /// Reserves memory for a buffer of `bytes`; returns whether there was room.
     fn reserve(&mut self, bytes: usize) -> bool {
         let beyond = bytes.saturating_sub(Input::SMALL);
         beyond <= self.memory.bytes() || self.memory.try_set(beyond)
     }
 
-    /// What stands at `range`, the last that was taken out, for as long as it is in flight. A large message that nothing stands
-    /// behind has the buffer with it: its pages cost as much to get as to copy.
+    /// Keeps the message at `range`, the last one taken, for as long as it is in flight. A large
+    /// message that no other follows takes the buffer along: new pages cost as much as a copy.
     pub(crate) fn keep(&mut self, range: Range<usize>) -> Held {
         if !self.goes_along(&range) {
             return Held::copy(&self.buffer[range], self.memory.sibling());
@@ -118,18 +118,18 @@ impl Input {
         }
     }
 
-    /// Whether the message at `range` takes the buffer along instead of being copied.
+    /// Returns whether the message at `range` takes the buffer along instead of being copied.
     fn goes_along(&self, range: &Range<usize>) -> bool {
         self.is_empty() && range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2
     }
 
-    /// Whether there is memory to keep what stands at `range` without the copy exceeding what its
-    /// client may have.
+    /// Returns whether the message at `range` can be kept without its copy exceeding the client's
+    /// share.
     pub(crate) fn may_keep(&self, range: &Range<usize>) -> bool {
         self.goes_along(range) || self.memory.sibling().try_set(range.len())
     }
 
-    /// Whether it has memory, or will, that only many or large messages need.
+    /// Returns whether it has, or will get, memory that only many or large messages need.
     #[cfg(test)]
     fn is_large(&self) -> bool {
         self.buffer.len() > Input::SMALL || self.spares.all().is_some()
@@ -146,24 +146,24 @@ impl Input {
 
 /// A message in flight.
 pub(crate) enum Held {
-    /// A copy of a small one.
+    /// A copy of a small message.
     Copy {
         bytes: Vec<u8>,
         _memory: Reservation,
     },
-    /// A large one in the buffer that it arrived in.
+    /// A large message in the buffer that received it.
     Whole {
         buffer: PageBuffer,
         range: Range<usize>,
-        /// Where the buffer goes when it is answered.
+        /// The destination of the buffer once the message is answered.
         home: Arc<Spares>,
-        /// There until it is dropped.
+        /// Present until dropped.
         memory: Option<Reservation>,
     },
 }
 
 impl Held {
-    /// A copy, whose memory is reserved in `memory` whether there is room or not.
+    /// Copies a message, and reserves its memory in `memory` regardless of the limit.
     pub(crate) fn copy(message: &[u8], mut memory: Reservation) -> Held {
         copied(message.len());
         memory.set(message.len());
@@ -200,15 +200,16 @@ impl Drop for Held {
     }
 }
 
-/// Buffers that large messages took along and that came back; nothing while none are wanted.
+/// Buffers that large messages took along and returned; `None` while none are wanted.
 #[derive(Default)]
 pub(crate) struct Spares(Mutex<Option<Vec<Spare>>>);
 
-/// A buffer, and the memory that is reserved for it.
+/// A buffer and its reservation.
 type Spare = (PageBuffer, Reservation);
 
 impl Spares {
-    /// As many as workers are at once at large messages of a connection, as a rule.
+    /// The maximum number of buffers: as many as workers usually serve large messages of a
+    /// connection at once.
     const MOST: usize = 4;
 
     fn take(&self) -> Option<Spare> {
@@ -241,7 +242,7 @@ mod tests {
         Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Use::Request))
     }
 
-    /// An input that a large message has come to, which is taken out.
+    /// Simulates the arrival of a large message, which is taken from the input.
     fn received(input: &mut Input, behind: &[u8]) -> Range<usize> {
         let frame = |head: &[u8]| Ok((!head.is_empty()).then_some(LARGE));
         input.space(frame).expect("room").expect("memory")[0] = 7;
@@ -304,7 +305,7 @@ mod tests {
             input.end += space.min(LEN - input.end);
         }
         assert!(input.buffer.len() <= 4 * LEN);
-        // The next one has to say more before it gets as much.
+        // The next message has to send more before it gets as much.
         input.start = input.end;
         let space = input
             .space(frame)
@@ -323,7 +324,7 @@ mod tests {
             input.end = 1;
             input
         };
-        // Two are the client's share, and one goes beyond it.
+        // Two fit the client's share, and one exceeds it.
         let mut all = [input(), input(), input(), input()];
         let had = all.each_mut().map(|input| {
             let space = input.space(frame).expect("room");

@@ -1,4 +1,4 @@
-//! A connection, as its own thread (in `drive`) and the workers share it.
+//! A connection, as shared by its own thread (in `drive`) and the workers.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,44 +25,45 @@ use crate::stats::{ConnectionRefusals, Stats, add};
 use crate::workers::Workers;
 use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
-/// What a lane's own thread and the workers share of it.
+/// The part of a lane that its own thread and the workers share.
 pub(crate) struct Lane {
     pub(crate) session: Box<dyn Session>,
     pub(crate) workers: Arc<Workers>,
     pub(crate) link: Box<dyn Link>,
     peer: Arc<Peer>,
-    /// Of requests that are answered at once, which nobody can cancel.
+    /// The call of requests that are served inline, which cannot be cancelled.
     pub(crate) inline: Call,
     output: Mutex<Output>,
     flights: Mutex<Flights>,
-    /// How many requests are in flight. Only the lane's own thread adds.
+    /// The number of requests in flight. Only the lane's own thread increases it.
     outstanding: AtomicUsize,
-    /// How many bytes they are together.
+    /// The total size of the requests in flight in bytes.
     held: AtomicUsize,
-    /// Wakes the lane's own thread from [`Link::wait`]: there only while something is in flight, as
-    /// most connections are idle and descriptors are short.
+    /// Wakes the lane's own thread from [`Link::wait`]. Exists only while a request is in flight,
+    /// as most connections are idle and descriptors are limited.
     notifier: Mutex<Option<Arc<OwnedFd>>>,
-    /// Whether that thread waits for requests to be answered.
+    /// Whether that thread waits for requests to complete.
     listens: AtomicBool,
-    /// Whether nobody is there to take replies.
+    /// Whether the client is gone, so that replies are discarded.
     gone: AtomicBool,
     pub(crate) tuning: Tuning,
-    /// The last field: whoever hears that the connection is no more finds its session gone.
+    /// The last field, so that its drop, which reports the end of the connection, follows that of
+    /// the session.
     member: Member,
 }
 
-/// Replies that the link did not take at once.
+/// Replies that the link did not accept at once.
 #[derive(Default)]
 struct Output {
     backlog: Vec<u8>,
     sent: usize,
-    /// When the peer last took some of it, or when it began.
+    /// The time when the peer last accepted some of it, or when the backlog began.
     progress: Option<Instant>,
     memory: Option<Reservation>,
 }
 
 impl Output {
-    /// Keeps `bytes` for later.
+    /// Queues `bytes` to be sent later.
     fn keep(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
         copied(bytes.len());
         if self.backlog.is_empty() {
@@ -73,7 +74,7 @@ impl Output {
         memory.set(self.backlog.capacity());
     }
 
-    /// How long the peer may take for more of it, of `timeout` at most.
+    /// Returns the rest of `timeout` within which the peer must accept more of the backlog.
     fn patience(&self, timeout: Duration) -> Duration {
         let waited = self
             .progress
@@ -86,7 +87,7 @@ impl Output {
     }
 }
 
-/// What a session says of its own accord.
+/// The channel for messages that a session sends without a request.
 struct LaneVoice(Weak<Lane>);
 
 impl Voice for LaneVoice {
@@ -95,14 +96,14 @@ impl Voice for LaneVoice {
     }
 }
 
-/// Requests in flight, by the peer's names for them.
+/// Requests in flight, by the peer's ids.
 #[derive(Default)]
 struct Flights {
     by_id: HashMap<u64, Flight>,
     share: Share<Message>,
 }
 
-/// A message that came over a connection.
+/// A message received over a connection.
 pub(crate) struct Message {
     lane: Arc<Lane>,
     id: u64,
@@ -119,7 +120,7 @@ impl Job for Message {
             return Ran::Answered;
         }
         let frame = Frame(bytes);
-        // Workers do not wait for memory: there are only so many.
+        // Workers do not wait for memory: their number is limited.
         out.meter(Box::new(Beyond(lane.reservation(Use::Reply))));
         out.expect(lane.large_reply(bytes).unwrap_or(0));
         let served = lane.serve(&request.call, Patience::Full, &frame, out);
@@ -164,17 +165,18 @@ impl Job for Message {
 
 struct Flight {
     request: Arc<StreamRequest>,
-    /// Whether its reply is on its way: the peer may already have it and use the name again.
+    /// Whether its reply is being sent: the peer may already have it and reuse the id.
     answered: bool,
-    /// What is to be served right after its reply has been sent: those that cancelled it.
+    /// The requests to serve right after its reply was sent: those that cancelled it.
     followers: Vec<Arc<StreamRequest>>,
 }
 
 impl Lane {
-    /// Output beyond this is sent before more is answered: the client can begin on it.
+    /// The size in bytes from which on output is sent before more requests are served, so that the
+    /// client can start processing it.
     pub(crate) const BATCH: usize = 128 << 10;
 
-    /// Replies that a client leaves lying, bytes, beyond which none of its requests run.
+    /// The backlog in bytes beyond which no requests of a client are served.
     const BACKLOG: usize = 1 << 20;
 
     pub(crate) fn new(
@@ -207,7 +209,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Answers `message`, or says why not; a panic of the source becomes an error.
+    /// Serves `message`; a panic of the source becomes an error reply.
     pub(crate) fn serve(
         &self,
         call: &Call,
@@ -226,7 +228,7 @@ impl Lane {
         )
     }
 
-    /// Errs if request `id` is in flight.
+    /// Returns an error if request `id` is in flight.
     pub(crate) fn check_unused(&self, id: u64) -> io::Result<()> {
         match self.outstanding() {
             0 => Ok(()),
@@ -234,7 +236,7 @@ impl Lane {
         }
     }
 
-    /// Whether a request of `len` bytes may be in flight as well.
+    /// Returns whether another request of `len` bytes may be in flight.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         match self.outstanding() {
             0 => true,
@@ -245,8 +247,8 @@ impl Lane {
         }
     }
 
-    /// Leaves a request to the workers. Errs if the system has no descriptor by which they can be
-    /// waited for.
+    /// Passes a request to the workers. Returns an error if no descriptor is available for the
+    /// notifier.
     pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Held) -> io::Result<()> {
         self.notifier()?;
         add(&self.stats().offloaded, 1);
@@ -255,7 +257,7 @@ impl Lane {
         Ok(())
     }
 
-    /// If `target` is in flight: cancels it, and has `message` served after its reply.
+    /// If `target` is in flight, cancels it, and serves `message` after its reply.
     pub(crate) fn follow(
         self: &Arc<Self>,
         id: u64,
@@ -280,10 +282,10 @@ impl Lane {
         Ok(true)
     }
 
-    /// The lane's own thread: until the client, or [`Link::end_input`], ends it, and everything in
-    /// flight is answered.
+    /// Runs the lane's own thread until the client or [`Link::end_input`] ends the input, and
+    /// everything in flight is answered.
     pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
-        // Here, because it may ask a directory service over the network.
+        // Done here because it may query a directory service over the network.
         if let Origin::Local { owner, .. } = self.peer.origin() {
             self.peer.set_owner(transports::caller_of(owner));
         }
@@ -299,7 +301,7 @@ impl Lane {
         if !stopping.load(Ordering::SeqCst) {
             self.cancel_all();
         }
-        // With nobody there to take replies, those that still run end unheard.
+        // Replies of requests that still run have no recipient.
         if self.await_quiet().is_err() {
             self.leave();
             self.await_answers();
@@ -307,22 +309,22 @@ impl Lane {
         self.link.hang_up();
     }
 
-    /// Has a worker run `request`, as soon as the lane's share of them allows.
+    /// Runs `request` on a worker as soon as the lane's share allows.
     pub(crate) fn schedule(&self, request: Arc<StreamRequest>) {
         let mut flights = self.flights();
         flights.share.wait(request);
         self.start(&mut flights);
     }
 
-    /// A request of this lane has left its worker, but is still in flight.
+    /// Notes that a request of this lane left its worker, but is still in flight.
     pub(crate) fn leave_worker(&self) {
         let mut flights = self.flights();
         flights.share.leave();
         self.start(&mut flights);
     }
 
-    /// Sends the reply to `request` that stands in `out`, if one does, then those to whatever waited
-    /// for that; from a worker's thread.
+    /// Sends the reply to `request` that `out` contains, if any, then those to the requests that
+    /// waited for it. Called on a worker's thread.
     pub(crate) fn complete(self: &Arc<Self>, request: &Arc<StreamRequest>, out: &mut Outbox) {
         if let Some(flight) = self.flights().by_id.get_mut(&request.job.id) {
             flight.answered = true;
@@ -345,7 +347,7 @@ impl Lane {
         }
     }
 
-    /// Ends the connection because of what its client sent.
+    /// Closes the connection because of a protocol error of the client.
     pub(crate) fn fail(&self, error: &dyn Display) {
         self.end(ConnectionRefusals::PROTOCOL, error);
     }
@@ -360,8 +362,8 @@ impl Lane {
         self.leave();
     }
 
-    /// Ends the connection because its link did: a client that goes without taking its replies is
-    /// nothing to warn of.
+    /// Closes the connection after a failure of its link; logs no warning if the client
+    /// disconnected without reading its replies.
     pub(crate) fn lose(&self, error: &io::Error) {
         match error.kind() {
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.leave(),
@@ -371,7 +373,7 @@ impl Lane {
         }
     }
 
-    /// Nobody takes replies any more.
+    /// Marks the client as gone and closes the link.
     pub(crate) fn leave(&self) {
         self.gone.store(true, Ordering::SeqCst);
         self.link.hang_up();
@@ -393,7 +395,8 @@ impl Lane {
         add(&self.stats().cancelled, cancelled.count());
     }
 
-    /// Takes a request that is answered out of flight; whoever cancelled it comes next.
+    /// Removes an answered request from those in flight, and returns the requests that cancelled
+    /// it, to be served next.
     fn land(&self, request: &Arc<StreamRequest>) -> Vec<Arc<StreamRequest>> {
         let mut flights = self.flights();
         let followers = match flights.by_id.entry(request.job.id) {
@@ -417,30 +420,30 @@ impl Lane {
         flights.share.start(&self.workers, may);
     }
 
-    /// Begins requests that have waited for memory, if there is some by now.
+    /// Starts requests that waited for memory, if some is available.
     pub(crate) fn start_waiting(&self) {
         self.start(&mut self.flights());
     }
 
-    /// The bytes that the reply to a message may take, if that is so much that it is to be claimed
-    /// before it is made.
+    /// Returns an upper bound on the reply to a message in bytes, if that is large enough to be
+    /// reserved in advance.
     pub(crate) fn large_reply(&self, message: &[u8]) -> Option<usize> {
         let large = self.budget().large();
         let bound = self.session.reply_bound(message, large);
         (bound >= large).then_some(bound)
     }
 
-    /// Whether the replies to the client take more memory than it may have.
+    /// Returns whether the replies to the client exceed its share of memory.
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.budget().is_overdrawn(self.member.client())
     }
 
-    /// Waits until there may be the memory that it needs, for `time` at most.
+    /// Waits for `time` at most until there may be the needed memory.
     pub(crate) fn wait_for(&self, need: Need, time: Duration) {
         self.budget().wait(self.member.client(), need, time);
     }
 
-    /// A reservation of nothing on the client's account.
+    /// Creates an empty reservation on the client's account.
     pub(crate) fn reservation(&self, of: Use) -> Reservation {
         self.budget().reservation(self.member.client(), of)
     }
@@ -462,8 +465,9 @@ impl Lane {
         }
     }
 
-    /// Sends the messages in `out` behind all that was sent before; what does not go at once (without `wait`) the
-    /// lane's own thread sends later, without what would be handed over. Says whether that is too much by now.
+    /// Sends the messages in `out` after all earlier ones. The bytes that the link does not accept
+    /// at once (without `wait`) are sent later by the lane's own thread, without a descriptor.
+    /// Returns whether the backlog is too large.
     pub(crate) fn send(&self, out: &Outbox, wait: bool) -> io::Result<bool> {
         let bytes = out.bytes();
         let mut output = self.output();
@@ -486,7 +490,8 @@ impl Lane {
         Ok(output.is_clogged())
     }
 
-    /// [`Link::send`] of messages, and `file` is handed over with the last, which begins `at`.
+    /// Does what [`Link::send`] does, and passes the descriptor of `file` with the last message,
+    /// which starts `at`.
     fn send_handing(
         &self,
         bytes: &[u8],
@@ -505,7 +510,7 @@ impl Lane {
         }
     }
 
-    /// [`Lane::send`] of messages that have pages among them, and waits.
+    /// Does what [`Lane::send`] does for messages that contain pages, and waits.
     pub(crate) fn send_pages(&self, out: &mut Outbox) -> io::Result<bool> {
         let output = self.output();
         let size = out.size();
@@ -521,9 +526,9 @@ impl Lane {
         self.send(out, self.outstanding() == 0)
     }
 
-    /// [`Voice::say`].
+    /// Implements [`Voice::say`].
     fn say(&self, message: &[u8]) -> bool {
-        // Whoever sends holds it for microseconds, unless he waits for the peer.
+        // A sender holds the lock for microseconds, unless it waits for the peer.
         const TRIES: u32 = 20;
         const PAUSE: Duration = Duration::from_micros(100);
         let mut output = None;
@@ -576,13 +581,13 @@ impl Lane {
         !self.output().backlog.is_empty()
     }
 
-    /// Waits until nothing is in flight and all is sent.
+    /// Waits until no request is in flight and all output is sent.
     pub(crate) fn await_quiet(&self) -> io::Result<()> {
         self.await_until(|lane| lane.outstanding() == 0 && !lane.has_backlog())
     }
 
     pub(crate) fn await_until(&self, done: impl Fn(&Lane) -> bool) -> io::Result<()> {
-        // Before the first look: what is done behind it rings.
+        // Set before the first check, so that later completions wake this thread.
         self.notifier()?;
         self.listens.store(true, Ordering::SeqCst);
         let result = loop {
@@ -606,9 +611,9 @@ impl Lane {
         result
     }
 
-    /// Waits for the end of what is in flight, when the link is of no use any more.
+    /// Waits until no request is in flight, without using the link.
     fn await_answers(&self) {
-        // It is there: something is in flight.
+        // The notifier exists, as a request is in flight.
         let Ok(notifier) = self.notifier() else {
             return;
         };
@@ -624,8 +629,8 @@ impl Lane {
         }
     }
 
-    /// Waits for the link or the notifier, and sends what can be sent of the backlog; for `time` at
-    /// most. `TimedOut` if the peer takes nothing of the backlog for too long.
+    /// Waits for the link or the notifier for `time` at most, and sends as much of the backlog as
+    /// possible. Returns `TimedOut` if the peer accepts nothing of the backlog for too long.
     pub(crate) fn listen(&self, interest: Interest, time: Option<Duration>) -> io::Result<Ready> {
         let notifier = self.notifier()?;
         let send = self.tuning.timeouts.send;
@@ -650,12 +655,12 @@ impl Lane {
     fn ring(&self) {
         let notifier = self.notifier.lock().expect("no panic holds it").clone();
         if let Some(notifier) = notifier {
-            // Fails only when it has been rung more often than it can count.
+            // Fails only if the eventfd's counter would overflow.
             let _ = rustix::io::write(&*notifier, &1u64.to_ne_bytes());
         }
     }
 
-    /// Returns the eventfd that wakes the lane's own thread, from now on.
+    /// Returns the eventfd that wakes the lane's own thread, and creates it if necessary.
     pub(crate) fn notifier(&self) -> io::Result<Arc<OwnedFd>> {
         let mut notifier = self.notifier.lock().expect("no panic holds it");
         if let Some(notifier) = &*notifier {
@@ -667,8 +672,8 @@ impl Lane {
         Ok(made)
     }
 
-    /// Gives back what an idle connection does not need; from the lane's own thread, with nothing
-    /// in flight.
+    /// Releases the resources that an idle connection does not need. Called on the lane's own
+    /// thread, with nothing in flight.
     pub(crate) fn rest(&self) {
         if self.outstanding() == 0 && !self.has_backlog() {
             *self.notifier.lock().expect("no panic holds it") = None;
@@ -683,7 +688,7 @@ impl Lane {
         &self.member.stats
     }
 
-    /// The connection's number.
+    /// Returns the connection's number.
     pub(crate) fn id(&self) -> u64 {
         self.member.id
     }
@@ -702,7 +707,7 @@ impl Lane {
 }
 
 impl Flights {
-    /// The peer may not use a name again before it has the reply.
+    /// Returns an error if the peer reuses an id before it can have the reply.
     fn check_unused(&self, id: u64) -> io::Result<()> {
         match self.by_id.get(&id) {
             Some(flight) if !flight.answered => Err(invalid(Malformed::new(format!(

@@ -1,7 +1,8 @@
-//! What a lane's requests were, what became of them and how long they took: for those who look on.
+//! Statistics of a lane's requests: types, errors and latencies.
 //!
-//! Each lane has its own, written by its threads without a lock but for requests that failed, and only where somebody has
-//! asked for it. A time is from when a request was taken until its reply stands, the wait for a worker included; sending is not.
+//! Each lane has its own, and only if they are enabled. The lane's threads update them without a
+//! lock, except for failed requests. A latency is measured from the receipt of a request until its
+//! reply is complete, including the wait for a worker but not the sending.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,16 +13,17 @@ use wire::Vocabulary;
 
 use crate::histogram::{Histogram, Times};
 
-/// A lane's.
+/// The statistics of a lane.
 pub(crate) struct Ledger {
     pub(crate) vocabulary: &'static Vocabulary,
-    /// By its words.
+    /// Latencies, indexed by word.
     times: Box<[OnceLock<Box<Histogram>>]>,
     faults: Mutex<BTreeMap<(u16, u16), u64>>,
 }
 
 impl Ledger {
-    /// How many pairs of word and fault are told apart: there are some twenty, but a source may fail by any number.
+    /// The maximum number of distinct pairs of word and fault: some twenty are usual, but a source
+    /// may return any errno.
     const FAULTS: usize = 512;
 
     pub(crate) fn new(vocabulary: &'static Vocabulary) -> Ledger {
@@ -32,7 +34,7 @@ impl Ledger {
         }
     }
 
-    /// Enters a request. A number beyond those of the vocabulary is not counted.
+    /// Counts a request. A word that is not in the vocabulary is ignored.
     pub(crate) fn enter(&self, noted: Noted, took: Duration) {
         let Some(times) = self.times.get(usize::from(noted.word)) else {
             return;
@@ -50,7 +52,7 @@ impl Ledger {
         }
     }
 
-    /// Adds what it has to `all`.
+    /// Adds its counts to `all`.
     pub(crate) fn add_to(&self, all: &mut Operations) {
         let faults = self.faults();
         let words = self.vocabulary.words.iter().zip(&self.times).enumerate();
@@ -81,14 +83,14 @@ impl Ledger {
     }
 }
 
-/// What was asked, by protocol and its word for it.
+/// Statistics of requests, by protocol and the protocol's name for the type.
 pub type Operations = BTreeMap<(&'static str, &'static str), Operation>;
 
-/// Requests of one kind.
+/// Statistics of one type of request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operation {
-    /// How long they took, all of them.
+    /// The latencies of all of them.
     pub times: Times,
-    /// How many of them failed, by why.
+    /// The number of failures, by error.
     pub faults: BTreeMap<String, u64>,
 }

@@ -1,16 +1,16 @@
-//! Drives sessions over links: inline first, offload what would block.
+//! Drives sessions over links: serves requests inline first, and offloads those that would block.
 //!
-//! A `lane` is a connection with a thread of its own, which receives, answers and sends by itself
-//! whatever the source can do without waiting: a cached operation costs no hand-over to another
-//! thread. What would wait goes to the `workers`, a bounded pool that all lanes share, and its
-//! reply leaves from there. A `request` on its way through them is answered exactly once, however
-//! it is cancelled. The [`Engine`] accepts connections, counts them and ends them.
+//! A `lane` is a connection with its own thread, which receives, serves and sends everything that
+//! the source can do without blocking: a cached operation needs no switch to another thread.
+//! Requests that would block go to the `workers`, a bounded pool that all lanes share, which also
+//! send their replies. A `request` among them is answered exactly once, however it is cancelled.
+//! The [`Engine`] accepts connections, counts them and closes them.
 //!
-//! It knows no protocol (a [`wire::Session`]), no transport ([`transports::Link`]) and no source.
+//! It depends on no protocol (a [`wire::Session`]), transport ([`transports::Link`]) or source.
 //!
-//! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all lanes, and
-//! what failed of a lane, last.
-//! Nothing waits under any of them, but for a lane that sends while nothing else of it is in flight.
+//! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all
+//! lanes, and a lane's table of errors, last. No thread blocks while it holds one of them, except a
+//! lane that sends while nothing else of it is in flight.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What those see who look on.
+//! Snapshots of an engine's state, for monitoring.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::Engine;
 use crate::ledger::Operations;
 use crate::stats::Snapshot;
 
-/// Something whose figures are looked at.
+/// A lane whose statistics are reported.
 pub(crate) trait Seen: Send + Sync {
     fn peer(&self) -> String;
     fn vocabulary(&self) -> &'static Vocabulary;
@@ -17,38 +17,38 @@ pub(crate) trait Seen: Send + Sync {
     fn in_flight(&self) -> usize;
 }
 
-/// An engine at a moment: figures need not agree with each other to the last request.
+/// A snapshot of an engine, whose counters need not be consistent with each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// What its lanes, of now and before, have done.
+    /// Totals of all lanes, including those that ended.
     pub done: Snapshot,
-    /// What was asked of them; nothing unless [`crate::Tuning::counts`].
+    /// Statistics by type of request; empty unless [`crate::Tuning::counts`] is set.
     pub operations: Operations,
-    /// The lanes that there are: connections, and queues of devices.
+    /// The current lanes: connections, and queues of devices.
     pub lanes: Vec<LaneLook>,
 }
 
-/// A lane at a moment.
+/// A snapshot of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneLook {
-    /// Who is at the other end: an address, or the name of a queue.
+    /// The peer: an address, or the name of a queue.
     pub peer: String,
-    /// What is spoken; empty where the protocol does not say.
+    /// The protocol; empty if unknown.
     pub protocol: &'static str,
-    /// What is known of the client.
+    /// Information about the client.
     pub facts: Facts,
-    /// How long it has been there.
+    /// The time since the lane started.
     pub age: Duration,
-    /// What it has done.
+    /// Its totals.
     pub done: Snapshot,
-    /// Requests that workers have, or that wait for one or for an event.
+    /// The number of requests that workers run, or that wait for one or for an event.
     pub in_flight: usize,
-    /// Those that wait for an event: a lock, as a rule.
+    /// The number of those that wait for an event, usually a lock.
     pub parked: usize,
 }
 
 impl Engine {
-    /// How things are. Takes the time of a walk through all lanes; requests do not wait for it.
+    /// Takes a snapshot. Iterates over all lanes, without delaying requests.
     pub fn look(&self) -> Look {
         let tally = self.tally();
         let lanes = tally.now().into_iter().filter_map(|stats| {
@@ -89,7 +89,7 @@ impl Seen for crate::lane::Lane {
     }
 }
 
-/// The lane as it is seen, without keeping it.
+/// Returns a weak reference to the lane for its statistics.
 pub(crate) fn seen<S: Seen + 'static>(lane: &Arc<S>) -> std::sync::Weak<dyn Seen> {
     let lane: Arc<dyn Seen> = lane.clone();
     Arc::downgrade(&lane)

@@ -1,16 +1,15 @@
-//! How long a lane's own thread may take for a request.
+//! The patience that a lane's own thread can afford.
 
 use std::time::{Duration, Instant};
 
 use vfs::Patience;
 
-/// How patient the lane's own thread can afford to be: it tries what normally takes microseconds,
-/// until that has waited for a disk, and then leaves it to workers for a while.
+/// The patience of a lane's own thread: it tries operations that normally take microseconds, and
+/// leaves them to workers for a while after some of them waited for a disk.
 pub(crate) struct Pace {
     last: Instant,
     strikes: u32,
-    /// How often the thread had waited for something when `last` was, known while there are
-    /// strikes.
+    /// The thread's count of voluntary context switches at `last`, known while there are strikes.
     waits: Option<u64>,
     careful_until: Option<Instant>,
 }
@@ -27,17 +26,17 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// What takes longer has waited.
+    /// The time from which on an operation is assumed to have blocked.
     const SLOW: Duration = Duration::from_millis(2);
 
-    /// What each byte of a message may take besides: to copy them all is no wait.
+    /// The additional time for each byte of a message, which copying may take.
     const BYTE: Duration = Duration::from_nanos(4);
 
-    /// How long the lane is careful then.
+    /// The time for which the lane then offloads.
     const CAREFUL: Duration = Duration::from_millis(100);
 
-    /// After one slow answer so many are watched: where processors are short, a thread that is
-    /// preempted is slow, too, but has not waited for anything.
+    /// The number of operations that are observed after a slow one. Where processors are short, a
+    /// preempted thread is slow, too, but did not block.
     const WITHIN: u32 = 16;
 
     pub(crate) fn begin(&mut self) {
@@ -53,7 +52,7 @@ impl Pace {
         self.waits = (self.strikes > 0).then(waits);
     }
 
-    /// A request, a message of `len` bytes, has had its turn. Says how long that took.
+    /// Records the end of a request, a message of `len` bytes, and returns how long it took.
     pub(crate) fn step(&mut self, len: usize) -> Duration {
         self.step_at(len, Instant::now(), sys::usage::voluntary_switches)
     }
@@ -69,14 +68,14 @@ impl Pace {
             }
         } else {
             match self.waits {
-                // A second one that has waited.
+                // The second slow one, and the thread did block.
                 Some(before) if waits() > before => {
                     self.careful_until = Some(now + Pace::CAREFUL);
                     self.strikes = 0;
                     self.waits = None;
                     return took;
                 }
-                // It may have waited.
+                // It may have blocked.
                 None => self.strikes = Pace::WITHIN,
                 Some(_) => {}
             }
@@ -100,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// A thread that answers slowly `slow` times in a row, and each time has waited for something
+    /// Returns the patience of a thread after `slow` slow requests in a row, each of which blocked
     /// or was preempted.
     fn after(slow: usize, waited: bool) -> Patience {
         let (mut pace, mut now, waits) = (Pace::default(), Instant::now(), Cell::new(7));
@@ -110,7 +109,7 @@ mod tests {
             now += 2 * Pace::SLOW;
             waits.set(waits.get() + u64::from(waited));
             pace.step_at(0, now, reads);
-            // For the next request it waits, too.
+            // The thread also blocks while it waits for the next request.
             waits.set(waits.get() + 1);
         }
         pace.patience()

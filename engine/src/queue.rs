@@ -1,9 +1,12 @@
-//! A virtqueue's lane: one thread that takes requests out, answers what it can, and gives them back.
+//! A virtqueue's lane: one thread that pops requests, serves those it can, and returns them as
+//! used.
 //!
-//! What may take long it does itself, too, but leaves the ring meanwhile: if that has more, a worker stands
-//! in ([`crate::watch`]). Whoever takes requests out has the wheel.
+//! The thread also serves requests that may take long, but enables the ring's notifications
+//! meanwhile: if more requests arrive, a worker stands in for it ([`crate::watch`]). The consumer
+//! of the ring holds a lock, the wheel.
 //!
-//! Lock order: the wheel is taken and released without another lock; the flights' lock is held for moments.
+//! Lock order: the wheel is taken and released while no other lock is held; the flights' lock is
+//! held briefly.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,28 +31,28 @@ use crate::watch::Post;
 use crate::wheel::Wheel;
 use crate::workers::Workers;
 
-/// A queue that is driven by a thread of its own.
+/// A queue served by its own thread.
 pub struct Driven {
     thread: JoinHandle<()>,
     lane: Arc<QueueLane>,
 }
 
 impl Driven {
-    /// Waits until its thread has ended, which it does once its ring is stopped.
+    /// Waits until its thread ends, which it does once its ring is stopped.
     pub fn wait(self) {
-        // It panics only if a source does, which has been told then.
+        // It panics only if a source does, which was logged then.
         let _ = self.thread.join();
     }
 
-    /// Cancels what is in flight, and waits until that is answered and the thread has ended, which it does
-    /// once its ring is stopped.
+    /// Cancels the requests in flight, and waits until they are answered and the thread ends, which
+    /// it does once its ring is stopped.
     pub fn join(self) {
         self.lane.end();
         self.wait();
     }
 }
 
-/// The queues that lead to one session: a request that came through one may be cancelled through another.
+/// The queues of one session: a request of one queue may be cancelled through another.
 pub struct Queues {
     engine: Arc<Engine>,
     session: Arc<dyn Session>,
@@ -61,7 +64,7 @@ pub struct Queues {
 }
 
 impl Engine {
-    /// What comes through queues is answered by `session`.
+    /// Creates the queues of a device that `session` serves.
     pub fn queues(self: &Arc<Self>, session: Arc<dyn Session>) -> Arc<Queues> {
         let owner = self.next_device();
         Arc::new(Queues {
@@ -75,7 +78,7 @@ impl Engine {
 }
 
 impl Queues {
-    /// Answers what comes through `ring`, with a thread that keeps to the processor `processor` if one is named.
+    /// Serves the requests of `ring` with a new thread, pinned to `processor` if given.
     pub fn drive(
         self: &Arc<Self>,
         ring: Arc<dyn Ring>,
@@ -114,8 +117,9 @@ impl Queues {
         Ok(Driven { thread, lane })
     }
 
-    /// Cancels the request `target`, and has `follower`, which asks for that, answered after it. Gives the follower back if
-    /// the target is not in flight, or nothing can be answered to it, and so no order be kept.
+    /// Cancels the request `target`, and answers `follower`, the request for that, after it.
+    /// Returns the follower if the target is not in flight, or if the follower has no room for a
+    /// reply, so that the order does not matter.
     fn cancel(&self, target: u64, mut follower: Follower) -> Option<Follower> {
         let lanes: Vec<_> = self.lanes().iter().filter_map(Weak::upgrade).collect();
         for lane in lanes {
@@ -144,7 +148,7 @@ impl Queues {
     }
 }
 
-/// Has the calling thread run on one processor alone.
+/// Pins the calling thread to one processor.
 fn keep_to(processor: usize, queue: &str) {
     let mut set = CpuSet::new();
     set.set(processor);
@@ -157,35 +161,35 @@ struct QueueLane {
     queues: Arc<Queues>,
     ring: Arc<dyn Ring>,
     stats: Account,
-    /// Of requests that are answered by who has the wheel, which nobody can cancel.
+    /// The call of requests that the consumer of the ring serves inline, which cannot be cancelled.
     inline: Call,
     wheel: Wheel,
-    /// Where a stand-in is called from. There since before the first request.
+    /// The registration that wakes a stand-in. Set before the first request.
     post: OnceLock<Post>,
-    /// Whether somebody has asked to be called, and nobody has said since that he is back.
+    /// Whether a stand-in was requested and the request was not withdrawn since.
     armed: AtomicBool,
-    /// Whether a stand-in was called without the bell, and has not begun.
+    /// Whether a stand-in was started without a kick, and has not begun.
     called: AtomicBool,
     flights: Mutex<Flights>,
     outstanding: AtomicUsize,
-    /// Rung when nothing is in flight any more.
+    /// Notified when no request is in flight any more.
     quiet: Condvar,
 }
 
-/// A request in flight, and what asks to cancel it.
+/// A request in flight, and the requests to cancel it.
 struct Flight {
     request: Arc<Request<Queued>>,
     followers: Vec<Follower>,
 }
 
 impl Flight {
-    /// Whether it is of this name, or one of those is that wait for its end.
+    /// Returns whether the request or one of its followers has this id.
     fn is(&self, id: u64) -> bool {
         self.request.job.id == id || self.followers.iter().any(|follower| follower.id == id)
     }
 }
 
-/// A request to cancel another, which is answered after that.
+/// A request to cancel another one, answered after that.
 struct Follower {
     id: u64,
     lane: Arc<QueueLane>,
@@ -196,29 +200,29 @@ struct Follower {
 struct Flights {
     all: Vec<Flight>,
     share: Share<Queued>,
-    /// Whether what joins them is cancelled at once.
+    /// Whether new requests in flight are cancelled at once.
     over: bool,
 }
 
-/// What became of a request.
+/// The state of a request after the attempt to serve it inline.
 enum Begun {
-    /// It was given back.
+    /// Answered and returned to the ring.
     Given,
-    /// It waits for its turn with the workers.
+    /// Queued for a worker.
     Left,
-    /// It may take long, and may begin.
+    /// Allowed to run now, and may take long.
     Lasts(Arc<Request<Queued>>),
 }
 
-/// What whoever stands in does next.
+/// The next step of a stand-in.
 enum Next {
     More,
     Leave,
     Stopped,
 }
 
-/// Standing in, which a worker does when the ring's bell has rung, or there was more when its
-/// thread left it.
+/// Standing in: done by a worker after a kick, or if the ring had more requests when its thread
+/// left.
 impl Run for QueueLane {
     fn run(self: Arc<Self>, _: &mut Outbox) {
         self.called.store(false, Ordering::SeqCst);
@@ -226,7 +230,7 @@ impl Run for QueueLane {
             return;
         }
         if self.stand_in().is_err() {
-            // Whose queue it is finds out, too.
+            // The queue's own thread encounters the error, too.
             self.wheel.release();
         }
     }
@@ -256,20 +260,20 @@ impl Seen for QueueLane {
     }
 }
 
-/// A request that came through a queue.
+/// A request from a queue.
 struct Queued {
     lane: Arc<QueueLane>,
     id: u64,
-    /// There until it is answered.
+    /// Present until it is answered.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
-    /// Whether who runs it next takes the wheel again behind it.
+    /// Whether the thread that runs it next takes the wheel again afterwards.
     comes_back: AtomicBool,
 }
 
 impl Job for Queued {
     fn run(request: &Arc<Request<Queued>>, _: &mut Outbox) -> Ran {
         let Queued { lane, exchange, .. } = &request.job;
-        // Once only: if it is parked, a worker is next.
+        // Only once: if it is parked, a worker runs it next.
         let comes_back = request.job.comes_back.swap(false, Ordering::Relaxed);
         let mut held = exchange.lock().expect("no panic holds it");
         let Some(mut exchange) = held.take() else {
@@ -281,7 +285,8 @@ impl Job for Queued {
         }
         drop(held);
         if comes_back {
-            // Whoever is answered may ask for more before this thread is back, which is no reason to call another.
+            // The client may send more after the reply before this thread is back, which needs no
+            // stand-in.
             lane.disarm();
         }
         lane.land(request, exchange);
@@ -319,7 +324,7 @@ impl Job for Queued {
 }
 
 impl QueueLane {
-    /// So many are answered before the peer is told of them at the latest.
+    /// The maximum number of requests that are answered before the peer is signalled.
     const BATCH: usize = 16;
 
     fn drive(self: &Arc<Self>) {
@@ -343,7 +348,7 @@ impl QueueLane {
         self.await_quiet();
     }
 
-    /// For as long as the lane's own thread is away: answers what there is.
+    /// Serves requests while the lane's own thread is busy.
     fn stand_in(self: &Arc<Self>) -> io::Result<()> {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
         let mut pace = Pace::default();
@@ -371,7 +376,7 @@ impl QueueLane {
                     }
                     self.ring.come_back()?;
                 }
-                // Its bell would ring for ever.
+                // Its notifier would be readable forever.
                 Next::Stopped => break,
             }
         }
@@ -380,8 +385,8 @@ impl QueueLane {
         Ok(())
     }
 
-    /// Answers what there is, as its own thread or standing in. False if somebody else has got the wheel
-    /// meanwhile.
+    /// Serves all available requests, on its own thread or a stand-in's. Returns false if another
+    /// thread has taken the wheel meanwhile.
     fn serve_all(self: &Arc<Self>, pace: &mut Pace, own: bool) -> io::Result<bool> {
         let frame = |head: &[u8]| self.queues.session.frame(head).unwrap_or(Some(head.len()));
         pace.begin();
@@ -416,8 +421,8 @@ impl QueueLane {
         Ok(true)
     }
 
-    /// Serves a request that may take long, and lets others have the wheel meanwhile. Says whether it is
-    /// back at it.
+    /// Serves a request that may take long, and releases the wheel meanwhile. Returns whether this
+    /// thread has the wheel again.
     fn go_away(self: &Arc<Self>, request: Arc<Request<Queued>>, own: bool) -> io::Result<bool> {
         let left = self.ring.leave();
         self.wheel.release();
@@ -437,7 +442,7 @@ impl QueueLane {
         Ok(true)
     }
 
-    /// Calls a stand-in at once: the bell need not ring.
+    /// Starts a stand-in at once, without a kick.
     fn call_stand_in(self: &Arc<Self>) {
         if !self.called.swap(true, Ordering::SeqCst) {
             self.queues.engine.workers().run(self.clone());
@@ -459,7 +464,7 @@ impl QueueLane {
         }
     }
 
-    /// Answers a request, if that takes no longer than `patience`.
+    /// Serves a request, if that is possible with `patience`.
     fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> Begun {
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
@@ -483,7 +488,7 @@ impl QueueLane {
                 self.await_quiet();
                 id
             }
-            // It is answered as what cannot be read.
+            // The session answers it as malformed.
             Err(_) => 0,
         };
         if self.serve(&self.inline, patience, &mut *exchange) == Answer::Done {
@@ -491,7 +496,7 @@ impl QueueLane {
             return Begun::Given;
         }
         add(&self.stats.offloaded, 1);
-        // What it noted is of an attempt.
+        // The note belongs to an unfinished attempt.
         self.inline.take_noted();
         let request = Request::new(
             self.stats.begins(),
@@ -534,7 +539,7 @@ impl QueueLane {
         }
     }
 
-    /// Gives back what a worker has answered, and then what asked to cancel it.
+    /// Returns a request that a worker answered to the ring, and then its followers.
     fn land(&self, request: &Arc<Request<Queued>>, exchange: Box<dyn Exchange>) {
         self.stats.enter(&request.call, || request.age());
         let mut flights = self.flights();
@@ -556,12 +561,12 @@ impl QueueLane {
         }
     }
 
-    /// Gives back what was outstanding.
+    /// Returns the reply of a request in flight to the ring.
     fn give_last(&self, exchange: Box<dyn Exchange>) {
         self.give(exchange);
         self.ring.tell();
         if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // Under the lock, lest it falls between the look and the sleep of who waits.
+            // Under the lock, so that no waiter misses it between its check and its sleep.
             let _flights = self.flights();
             self.quiet.notify_all();
         }
@@ -576,8 +581,8 @@ impl QueueLane {
         flights.share.start(self.queues.engine.workers(), || true);
     }
 
-    /// Cancels what is in flight, and waits until it is answered. Who has the wheel does, and so alone puts
-    /// more in flight; or nothing comes any more.
+    /// Cancels the requests in flight, and waits until they are answered. No more can get in flight
+    /// meanwhile, as the caller holds the wheel or no requests arrive any more.
     fn await_quiet(&self) {
         self.cancel_all();
         let busy = |_: &mut Flights| self.outstanding.load(Ordering::SeqCst) > 0;
@@ -585,7 +590,7 @@ impl QueueLane {
         drop(quiet.expect("no panic holds it"));
     }
 
-    /// Nothing lasts from now on.
+    /// Cancels all requests in flight, now and in the future.
     fn end(&self) {
         self.flights().over = true;
         self.cancel_all();

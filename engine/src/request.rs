@@ -13,83 +13,83 @@ use vfs::{Call, PeerKey};
 use crate::stats::Stats;
 use crate::workers::Workers;
 
-/// Has what is logged from here on be of the request that `span` names; not where nothing of requests is logged.
+/// Enters the span of a request for log messages, unless tracing is disabled.
 pub(crate) fn named(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
     enabled!(Level::TRACE).then(|| span().entered())
 }
 
-/// A request in flight. What it asks, and of whom, is its lane's business.
+/// A request in flight. Its lane defines its contents.
 pub(crate) struct Request<J> {
     pub(crate) job: J,
     pub(crate) call: Call,
     state: AtomicU8,
-    /// When its lane's thread gave it up, if that is counted.
+    /// The time when its lane's thread offloaded it, if statistics need it.
     begun: Option<Instant>,
-    /// What the log knows it by.
+    /// Its span in the log.
     span: Span,
 }
 
-/// What a kind of lane has in its requests.
+/// The request type of a kind of lane.
 pub(crate) trait Job: Send + Sync + Sized + 'static {
-    /// Serves it with all patience and has the reply sent, by way of `out`, which is empty, if that is
-    /// this lane's; or says that it waits for something.
+    /// Serves it with full patience and sends the reply, through `out`, which is empty, if this
+    /// kind of lane uses it; or returns that it waits for an event.
     fn run(request: &Arc<Request<Self>>, out: &mut Outbox) -> Ran;
 
-    /// Has a worker run it, as soon as the lane's share of them allows.
+    /// Runs it on a worker as soon as the lane's share allows.
     fn schedule(request: Arc<Request<Self>>);
 
-    /// It has left its worker, but is still in flight.
+    /// Notes that it left its worker, but is still in flight.
     fn leave_worker(&self);
 
     fn workers(&self) -> &Arc<Workers>;
 
-    /// The figures of its lane.
+    /// Returns the statistics of its lane.
     fn stats(&self) -> &Stats;
 
     /// Returns the owner of the share of the workers that it uses.
     fn owner(&self) -> PeerKey;
 
-    /// The call, with the client that it is made for.
+    /// Adds the client to the call.
     fn made_for(&self, call: Call) -> Call {
         call
     }
 }
 
-/// What became of a request that a worker ran.
+/// The result of running a request on a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ran {
     Answered,
-    /// It is to be run again when its call is woken.
+    /// The request is to be rerun when its call is woken.
     Parked,
 }
 
-/// A request of any lane, as the workers have it.
+/// A request of any lane, as the workers see it.
 pub(crate) trait Run: Send + Sync {
     fn run(self: Arc<Self>, out: &mut Outbox);
 
-    /// Has it run again if it is parked, or about to be.
+    /// Reruns it if it is parked, or about to be.
     fn wake(self: Arc<Self>);
 
     /// Returns the owner of the share of the workers that it uses.
     fn owner(&self) -> PeerKey;
 
-    /// Returns the number of the export that it is for, as far as it is known; 0 if it is not.
+    /// Returns the number of its export; 0 if unknown.
     fn export(&self) -> u64 {
         0
     }
 }
 
-/// Waits for a worker, or for its lane to give it one.
+/// Queued for a worker, or in its lane for one.
 const QUEUED: u8 = 0;
-/// A worker is at it.
+/// Running on a worker.
 const RUNNING: u8 = 1;
-/// A worker is at it, and it has been woken: parking it would lose that.
+/// Running on a worker, and woken meanwhile: parking it would lose the wake-up.
 const WOKEN: u8 = 2;
-/// Nobody is at it until it is woken.
+/// Parked until it is woken.
 const PARKED: u8 = 3;
 
 impl<J: Job> Request<J> {
-    /// A request that its lane's thread gave up at `begun`.
+    /// Creates a request that its lane's thread offloaded at `begun`.
     pub(crate) fn new(begun: Option<Instant>, job: J) -> Arc<Request<J>> {
         Arc::new_cyclic(|request: &Weak<Request<J>>| {
             let call = Call::parkable(Waker::from(Arc::new(Wakes(request.clone()))));
@@ -104,14 +104,14 @@ impl<J: Job> Request<J> {
         })
     }
 
-    /// Cancels: whatever it waits for ends early. Says whether it was the first time.
+    /// Cancels the request: its waits end early. Returns whether this was the first time.
     pub(crate) fn cancel(self: &Arc<Self>) -> bool {
         let first = self.call.cancel();
         self.clone().wake();
         first
     }
 
-    /// How long it has been in flight.
+    /// Returns the time that it has been in flight.
     pub(crate) fn age(&self) -> Duration {
         self.begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
@@ -152,7 +152,7 @@ impl<J: Job> Run for Request<J> {
     }
 
     fn wake(self: Arc<Self>) {
-        // In one step, or it might be parked between a look and the next.
+        // One atomic step, or it might be parked between a check and an update.
         let woken = |state| match state {
             PARKED => Some(QUEUED),
             RUNNING => Some(WOKEN),
@@ -176,7 +176,7 @@ impl<J: Job> Run for Request<J> {
     }
 }
 
-/// Whoever keeps a waker keeps no request.
+/// A waker that does not keep its request alive.
 struct Wakes<J>(Weak<Request<J>>);
 
 impl<J: Job> Wake for Wakes<J> {
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::stats::{Account, Tally};
 
-    /// Waits for something each time it is run.
+    /// A job that parks each time it runs.
     struct Waits {
         stats: Account,
         runs: AtomicBool,

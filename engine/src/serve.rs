@@ -1,12 +1,12 @@
-//! One request, served so that a panic of a source or a protocol ends nothing but it.
+//! Service of one request, isolating panics of a source or a protocol.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vfs::{Call, Patience};
 use wire::{Answer, Incoming, Malformed, Outgoing, Session};
 
-/// [`Session::serve`]. A request that panics is answered as [`Session::answer_failure`] says, or
-/// closes its connection where a protocol has no such answer; `peer` names it in the log.
+/// Calls [`Session::serve`]. A request that panics is answered with [`Session::answer_failure`], or
+/// closes its connection if the protocol has no such answer; `peer` names the client in the log.
 pub(crate) fn serve(
     session: &dyn Session,
     call: &Call,

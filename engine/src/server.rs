@@ -22,49 +22,49 @@ use crate::watch::Watch;
 use crate::workers::Workers;
 use vfs::memory::{MemoryBudget, Minimum};
 
-/// What clients connect to: makes a session for each.
+/// A service that clients connect to: creates a session for each.
 pub trait Service: Send + Sync {
-    /// The session of a client that has just connected.
+    /// Creates the session of a client that has just connected.
     fn session(&self) -> Box<dyn Session>;
 
-    /// What carries its connection.
+    /// Wraps the link of its connection.
     fn link(&self, link: StreamLink) -> Box<dyn Link> {
         Box::new(link)
     }
 }
 
-/// How much of what the engine may use.
+/// Limits and options of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// How long a lane polls at most before it sleeps; zero is not at all.
+    /// The maximum time for which a lane polls before it sleeps; zero disables polling.
     pub poll: Duration,
-    /// How many requests of a connection may wait for workers before it is not heard any more.
+    /// The maximum number of requests of a connection in flight; beyond it, the connection is not
+    /// read.
     pub in_flight: usize,
-    /// How many bytes those may be together; one may be larger if it is the only one.
+    /// The maximum total size of those in bytes; a single one may be larger.
     pub held: usize,
-    /// Whether pages of files are sent as they are, where a connection says that this pays.
+    /// Whether file pages are sent without a copy, on connections where that pays.
     pub zerocopy: bool,
-    /// How many threads there may be for what would block.
+    /// The maximum number of worker threads, for requests that would block.
     pub workers: usize,
-    /// How many connections there may be; more are closed at once.
+    /// The maximum number of connections; more are closed at once.
     pub connections: usize,
-    /// How many of them one client may have: a user of this host, a guest, or an address. If none
-    /// is given, half of what other clients leave of [`Tuning::connections`], so that the next
-    /// client finds a place.
+    /// The maximum number of connections of one client: a user of this host, a guest, or an
+    /// address. `None` is half of what other clients leave of [`Tuning::connections`], so that the
+    /// next client can connect.
     pub connections_per_client: Option<usize>,
-    /// When a connection that makes no progress is closed.
+    /// The times after which a connection that makes no progress is closed.
     pub timeouts: Timeouts,
-    /// How many bytes of memory the messages of all clients may take together: see
-    /// [`MemoryBudget`].
+    /// The memory limit for all clients in bytes: see [`MemoryBudget`].
     pub memory: usize,
-    /// Whether requests are counted by what they are and how long they take ([`Engine::look`]).
+    /// Whether requests are counted by type and latency ([`Engine::look`]).
     pub counts: bool,
-    /// How long requests in flight get when the engine stops, before they are cancelled.
+    /// The grace period for requests in flight when the engine stops, before they are cancelled.
     pub grace: Duration,
 }
 
 impl Default for Tuning {
-    /// What suits this machine.
+    /// Defaults for this machine.
     fn default() -> Tuning {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Tuning {
@@ -83,7 +83,7 @@ impl Default for Tuning {
     }
 }
 
-/// Accepts connections and drives them, each in a thread of its own.
+/// A server that accepts connections and drives each with its own thread.
 pub struct Engine {
     workers: Arc<Workers>,
     watch: Arc<Watch>,
@@ -91,17 +91,17 @@ pub struct Engine {
     tuning: Tuning,
     trust: Trust,
     refusals: Arc<Refusals>,
-    /// Readable once the engine stops.
+    /// An eventfd that is readable once the engine stops.
     stop: OwnedFd,
     stopping: AtomicBool,
     alive: Mutex<Alive>,
     changed: Condvar,
-    /// Listeners that ended though the engine was not stopped.
+    /// Listeners that ended although the engine was not stopped.
     lost: Mutex<Vec<String>>,
     connection_refusals: ConnectionRefusals,
     budget: Arc<MemoryBudget>,
     trim: Arc<Trim>,
-    /// Limits the lines about clients that are refused or whose connections are closed.
+    /// The rate limit for log lines about refused clients and closed connections.
     complaints: LogLimit<(PeerKey, &'static str)>,
     devices: AtomicU64,
 }
@@ -110,21 +110,22 @@ pub struct Engine {
 struct Alive {
     listeners: usize,
     members: HashMap<u64, Weak<Lane>>,
-    /// How many of them each client has.
+    /// The number of connections of each client.
     by_client: HashMap<PeerKey, usize>,
     next: u64,
 }
 
 impl Engine {
-    /// What a lane's thread needs at most: requests do not recurse.
+    /// The stack size of a lane's thread in bytes: requests do not recurse.
     const STACK: usize = 512 << 10;
 
-    /// An engine without anything to do yet. Errs if there can be no thread for what would block.
+    /// Creates an idle engine. Returns an error if no worker thread can be created.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
         Engine::trusting(tuning, Trust::default())
     }
 
-    /// The same, where the processes of these local users may act as any user.
+    /// Does the same as [`Engine::new`], and allows processes of the local users in `trust` to act
+    /// as any user.
     pub fn trusting(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
         let workers = Workers::new(tuning.workers, Workers::STUCK)?;
         Ok(Arc::new(Engine {
@@ -147,7 +148,7 @@ impl Engine {
         }))
     }
 
-    /// Serves the clients that come to `listener`, until the engine stops.
+    /// Serves the clients that connect to `listener`, until the engine stops.
     pub fn listen(
         self: &Arc<Self>,
         listener: Listener,
@@ -157,8 +158,8 @@ impl Engine {
         self.host(move |_| engine.accept(&listener, &*service))
     }
 
-    /// Runs `listen` in a thread of its own; it has to end soon after the descriptor that it is given is
-    /// readable: then the engine stops.
+    /// Runs `listen` on a new thread. It must return soon after its descriptor becomes readable,
+    /// when the engine stops.
     pub fn host(
         self: &Arc<Self>,
         listen: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
@@ -170,31 +171,31 @@ impl Engine {
             .map(drop)
     }
 
-    /// Logs that the listener `name` has ended because of `error`, and lists it in
+    /// Logs that the listener `name` ended because of `error`, and adds it to
     /// [`Engine::lost_listeners`].
     pub fn lose_listener(&self, name: &dyn Display, error: &dyn Display) {
         tracing::error!("no longer listening at {name}: {error}");
         self.lost().push(name.to_string());
     }
 
-    /// The listeners that have ended by themselves: clients cannot connect there any more.
+    /// Returns the listeners that failed: clients can no longer connect there.
     pub fn lost_listeners(&self) -> Vec<String> {
         self.lost().clone()
     }
 
-    /// The connections that were refused or closed, by reason.
+    /// Returns the number of connections that were refused or closed, by reason.
     pub fn connection_refusals(&self) -> Vec<(&'static str, u64)> {
         self.connection_refusals.all()
     }
 
-    /// Counts a connection that was refused or closed for `reason`. If a line about it may be
-    /// logged, returns the number of those that were left out before it.
+    /// Counts a connection that was refused or closed for `reason`. Returns the number of
+    /// suppressed lines if a line about it may be logged.
     pub(crate) fn complain(&self, client: PeerKey, reason: &'static str) -> Option<Option<u64>> {
         self.connection_refusals.count(reason);
         self.complaints.permit((client, reason))
     }
 
-    /// The peer of a connection or datagram from `origin`.
+    /// Creates the peer of a connection or datagram from `origin`.
     pub(crate) fn peer(&self, origin: Origin) -> Peer {
         let server = rustix::process::geteuid().as_raw();
         Peer::new(origin, &self.trust, server)
@@ -202,7 +203,7 @@ impl Engine {
             .reserving(&self.budget)
     }
 
-    /// The memory of clients.
+    /// Returns the memory budget of the clients.
     pub fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
     }
@@ -211,7 +212,7 @@ impl Engine {
         PeerKey::Device(self.devices.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Serves the client at the other end of `link`. Errs if there is no room for it.
+    /// Serves the client of `link`. Returns an error if a limit is reached.
     pub fn connect(self: &Arc<Self>, link: Box<dyn Link>, service: &dyn Service) -> io::Result<()> {
         let peer = Arc::new(self.peer(link.origin()));
         let client = peer.key();
@@ -225,7 +226,7 @@ impl Engine {
             .map_err(|error| self.refuse(client, ConnectionRefusals::SYSTEM, error))
     }
 
-    /// Counts a refusal, and logs it unless it is one of many.
+    /// Counts a refusal, and logs it within the rate limit.
     fn refuse(&self, client: PeerKey, reason: &'static str, error: io::Error) -> io::Error {
         if let Some(suppressed) = self.complain(client, reason) {
             tracing::warn!(%client, suppressed, "connection refused: {error}");
@@ -271,11 +272,11 @@ impl Engine {
             .map(drop)
     }
 
-    /// Stops: no more connections, no more requests; what is in flight is answered. Returns at
-    /// once; [`Engine::wait`] waits for the end.
+    /// Stops the engine: no more connections or requests; requests in flight are answered. Returns
+    /// at once; [`Engine::wait`] waits for the end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        // Cannot fail: nobody else adds to it.
+        // Cannot fail: this is the only writer.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         let lanes = self.alive().lanes();
         for lane in lanes {
@@ -285,8 +286,8 @@ impl Engine {
         self.changed.notify_all();
     }
 
-    /// Waits until there is neither a listener nor a connection any more. What a stop leaves
-    /// unanswered beyond the time of grace is cancelled.
+    /// Waits until all listeners and connections have ended. Cancels requests that are still in
+    /// flight when the grace period after a stop ends.
     pub fn wait(&self) {
         let mut alive = self.alive();
         let mut deadline = None;
@@ -316,12 +317,13 @@ impl Engine {
         }
     }
 
-    /// How many connections there are, and what those and the queues, of now and before, have done.
+    /// Returns the number of connections, and the totals of all connections and queues, including
+    /// those that ended.
     pub fn stats(&self) -> (usize, Snapshot) {
         (self.alive().members.len(), self.tally.sum())
     }
 
-    /// The number of clients that exports refused, by reason.
+    /// Returns the number of clients that exports refused, by reason.
     pub fn refusals(&self) -> &Arc<Refusals> {
         &self.refusals
     }
@@ -364,7 +366,7 @@ impl Engine {
         loop {
             match listener.accept(self.stop.as_fd()) {
                 Ok(Some(link)) => {
-                    // A refusal is logged and counted there.
+                    // `connect` logs and counts refusals.
                     let _ = self.connect(service.link(link), service);
                 }
                 Ok(None) => return,
@@ -414,7 +416,7 @@ impl Alive {
     }
 }
 
-/// A thread that listens.
+/// A listener thread.
 struct Hosted {
     engine: Arc<Engine>,
 }
@@ -439,7 +441,7 @@ impl Drop for Hosted {
     }
 }
 
-/// A connection's place among those alive.
+/// An open connection in the limits.
 struct Place {
     engine: Arc<Engine>,
     id: u64,
@@ -463,7 +465,7 @@ impl Drop for Place {
     }
 }
 
-/// A connection among those alive; dropped last of all that a connection has.
+/// An open connection in the statistics; dropped last of all parts of a connection.
 pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) stats: Account,

@@ -1,4 +1,4 @@
-//! What a lane has of the workers.
+//! A lane's share of the workers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::request::{Job, Request};
 use crate::workers::Workers;
 
-/// A lane's share of the workers, and who waits for a part of it.
+/// A lane's share of the workers, and the requests that wait for it.
 pub(crate) struct Share<J> {
-    /// How many requests have a worker.
+    /// The number of requests that workers run.
     running: usize,
     pending: VecDeque<Arc<Request<J>>>,
 }
@@ -23,24 +23,24 @@ impl<J> Default for Share<J> {
 }
 
 impl<J: Job> Share<J> {
-    /// One more waits: see [`Share::start`].
+    /// Queues a request: see [`Share::start`].
     pub(crate) fn wait(&mut self, request: Arc<Request<J>>) {
         self.pending.push_back(request);
     }
 
-    /// One takes its part at once, if there is any.
+    /// Takes a part of the share at once if possible; returns whether it did.
     pub(crate) fn take(&mut self, workers: &Workers) -> bool {
         let there = self.running < workers.share();
         self.running += usize::from(there);
         there
     }
 
-    /// One has left its worker.
+    /// Notes that a request left its worker.
     pub(crate) fn leave(&mut self) {
         self.running -= 1;
     }
 
-    /// Gives those that wait workers, as far as the share goes and `may` says.
+    /// Starts queued requests on workers, as far as the share and `may` allow.
     pub(crate) fn start(&mut self, workers: &Arc<Workers>, may: impl Fn() -> bool) {
         while self.running < workers.share() && may() {
             let Some(request) = self.pending.pop_front() else {

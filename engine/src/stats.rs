@@ -1,4 +1,4 @@
-//! What lanes have done: each counts for itself, and the engine adds up.
+//! Statistics of lanes: each counts for itself, and the engine adds them up.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,8 +11,7 @@ use wire::Vocabulary;
 use crate::ledger::{Ledger, Operations};
 use crate::look::Seen;
 
-/// What a lane has done. Written by its own threads, read by anyone: figures of one moment need not
-/// agree with each other.
+/// Counters of a lane. Written by its own threads, read by any; not consistent with each other.
 pub struct Stats {
     pub(crate) since: Instant,
     pub(crate) requests: AtomicU64,
@@ -20,30 +19,30 @@ pub struct Stats {
     pub(crate) cancelled: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
-    /// How many requests wait for an event.
+    /// The number of requests that wait for an event.
     pub(crate) parked: AtomicUsize,
-    /// What the requests were, if that is counted.
+    /// Statistics by type of request, if enabled.
     ledger: Option<Ledger>,
-    /// Whose figures these are.
+    /// The lane.
     seen: OnceLock<Weak<dyn Seen>>,
 }
 
-/// Connections that were refused or closed by the engine, by reason.
+/// Connections that the engine refused or closed, by reason.
 #[derive(Default)]
 pub struct ConnectionRefusals([AtomicU64; ConnectionRefusals::REASONS.len()]);
 
 impl ConnectionRefusals {
-    /// There were as many connections as there may be.
+    /// The limit on connections was reached.
     pub const CONNECTIONS: &str = "connections";
-    /// The client had as many connections as it may have.
+    /// The client's limit on connections was reached.
     pub const CLIENT_CONNECTIONS: &str = "client-connections";
     /// The memory for connections was used up.
     pub const MEMORY: &str = "memory";
-    /// The system had no thread, descriptor or memory for it, or lost it.
+    /// The system had no thread, descriptor or memory for it, or it failed.
     pub const SYSTEM: &str = "system";
-    /// A deadline has passed: see [`crate::Timeouts`].
+    /// A deadline passed: see [`crate::Timeouts`].
     pub const TIMEOUT: &str = "timeout";
-    /// The client sent what is no message, or broke its protocol.
+    /// The client sent a malformed message, or violated its protocol.
     pub const PROTOCOL: &str = "protocol";
 
     /// All reasons.
@@ -70,14 +69,14 @@ impl ConnectionRefusals {
     }
 }
 
-/// [`Stats`] at a moment.
+/// A snapshot of [`Stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Requests taken.
+    /// Requests received.
     pub requests: u64,
-    /// Those of them that went to a worker.
+    /// Requests that went to a worker.
     pub offloaded: u64,
-    /// Those of them that the client cancelled in flight.
+    /// Requests that the client cancelled in flight.
     pub cancelled: u64,
     /// Bytes received.
     pub received: u64,
@@ -100,7 +99,7 @@ impl Stats {
         }
     }
 
-    /// Enters a request in the ledger, if there is one; it has had its reply after what `took` says.
+    /// Records an answered request, with its latency `took`, if statistics by type are enabled.
     #[inline]
     pub(crate) fn enter(&self, call: &Call, took: impl FnOnce() -> Duration) {
         if let Some(ledger) = &self.ledger
@@ -110,17 +109,17 @@ impl Stats {
         }
     }
 
-    /// When a request left its lane's thread, if that will be asked for.
+    /// Returns the current time if statistics of requests need it.
     pub(crate) fn begins(&self) -> Option<Instant> {
         self.ledger.as_ref().map(|_| Instant::now())
     }
 
-    /// Has `seen` tell whose figures these are.
+    /// Sets the lane that these counters belong to.
     pub(crate) fn shown_by(&self, seen: Weak<dyn Seen>) {
         self.seen.get_or_init(|| seen);
     }
 
-    /// How many requests wait for an event.
+    /// Returns the number of requests that wait for an event.
     pub(crate) fn parked(&self) -> usize {
         self.parked.load(Ordering::Relaxed)
     }
@@ -129,7 +128,7 @@ impl Stats {
         self.seen.get()?.upgrade()
     }
 
-    /// The figures now.
+    /// Takes a snapshot.
     pub fn snapshot(&self) -> Snapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Snapshot {
@@ -156,17 +155,17 @@ impl std::ops::Add for Snapshot {
     }
 }
 
-/// The figures of all lanes together.
+/// The statistics of all lanes together.
 pub(crate) struct Tally {
     lanes: Mutex<Lanes>,
-    /// Whether lanes have ledgers.
+    /// Whether lanes keep statistics by type of request.
     counts: bool,
 }
 
 #[derive(Default)]
 struct Lanes {
     now: Vec<Arc<Stats>>,
-    /// What those that have ended did.
+    /// The totals of lanes that ended.
     past: Snapshot,
     operations: Operations,
 }
@@ -179,7 +178,7 @@ impl Tally {
         })
     }
 
-    /// The account of a lane that begins, whose requests have `words`.
+    /// Creates the statistics of a new lane, whose request types are `words`.
     pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> Account {
         let ledger = self.counts.then(|| Ledger::new(words));
         let stats = Arc::new(Stats::new(ledger));
@@ -196,7 +195,7 @@ impl Tally {
         now.fold(lanes.past, |sum, stats| sum + stats)
     }
 
-    /// What was asked by lanes of now and before.
+    /// Returns the statistics by type of request of all lanes, including those that ended.
     pub(crate) fn operations(&self) -> Operations {
         let lanes = self.lanes();
         let mut all = lanes.operations.clone();
@@ -205,7 +204,7 @@ impl Tally {
         all
     }
 
-    /// The lanes that there are.
+    /// Returns the current lanes.
     pub(crate) fn now(&self) -> Vec<Arc<Stats>> {
         self.lanes().now.clone()
     }
@@ -215,7 +214,7 @@ impl Tally {
     }
 }
 
-/// A lane's own figures, which count among all as long as it lives and ever after.
+/// A lane's statistics, which are added to the totals when dropped.
 pub(crate) struct Account {
     stats: Arc<Stats>,
     tally: Arc<Tally>,

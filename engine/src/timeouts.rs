@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a connection may make no progress before it is closed.
+/// The times without progress after which a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From the connection's beginning until its first message has come, whole.
+    /// From the connection's start until its first complete message.
     pub handshake: Duration,
-    /// From a message's first byte until its last, for each mebibyte of it that has begun: the
-    /// memory of a message that never ends is held no longer.
+    /// From a message's first byte until its last, for each started mebibyte of it: this bounds the
+    /// time for which an incomplete message holds memory.
     pub message: Duration,
-    /// Without a byte of a reply being taken while more wait to be sent.
+    /// Without progress in sending replies while some are queued.
     pub send: Duration,
-    /// Without a message while none is in flight; unlimited if none is given, as clients that have
-    /// mounted a file system may not use it for days.
+    /// Without a message while none is in flight; unlimited if `None`, as clients may leave a
+    /// mounted file system unused for days.
     pub idle: Option<Duration>,
 }
 
@@ -22,7 +22,7 @@ impl Default for Timeouts {
         Timeouts {
             handshake: Duration::from_secs(30),
             message: Duration::from_secs(30),
-            // A virtual machine that is suspended or being migrated takes no replies meanwhile.
+            // A virtual machine that is suspended or being migrated reads no replies meanwhile.
             send: Duration::from_secs(300),
             idle: None,
         }
@@ -30,11 +30,12 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// How long a connection keeps buffers that only a busy one needs: their pages cost as much to
-    /// get as half a megabyte to copy.
+    /// The time for which a connection keeps buffers that only a busy one needs: their pages cost
+    /// as much to get as half a megabyte to copy.
     const KEEP_BUFFERS: Duration = Duration::from_millis(500);
 
-    /// How often a lane that receives looks at the time: often enough for each of its deadlines.
+    /// Returns the interval at which a receiving lane checks the time: short enough for each
+    /// deadline.
     pub(crate) fn tick(&self) -> Duration {
         let shortest = [
             self.handshake,
@@ -48,14 +49,14 @@ impl Timeouts {
     }
 }
 
-/// The deadlines of what a connection's peer sends.
+/// The receive deadlines of a connection.
 pub(crate) struct Deadlines {
     timeouts: Timeouts,
-    /// Since when nothing whole has come: a message, or before the first one the connection itself.
+    /// The time of the last complete message, or of the connection's start before the first one.
     waiting: Instant,
-    /// Whether a message has come at all.
+    /// Whether a message was received at all.
     greeted: bool,
-    /// When the message began of which something has come.
+    /// The start time of a partly received message.
     began: Option<Instant>,
 }
 
@@ -69,35 +70,36 @@ impl Deadlines {
         }
     }
 
-    /// Whole messages have come, and of the next one something or nothing.
+    /// Notes that complete messages arrived, and whether the next one is partly received.
     pub(crate) fn received(&mut self, partial: bool) {
         self.greeted = true;
         self.began = None;
         self.incomplete(partial);
     }
 
-    /// No whole message has come since the last call, and of the next one something or nothing.
+    /// Notes that no complete message arrived since the last call, and whether one is partly
+    /// received.
     pub(crate) fn incomplete(&mut self, partial: bool) {
         if partial && self.began.is_none() {
             self.began = Some(Instant::now());
         }
     }
 
-    /// The server itself could not receive for a while: a message that has begun has all its time
-    /// again.
+    /// Restarts the deadline of a partly received message after the server itself could not receive
+    /// for a while.
     pub(crate) fn excuse(&mut self) {
         if let Some(began) = &mut self.began {
             *began = Instant::now();
         }
     }
 
-    /// Notes that no more work is under way for the peer.
+    /// Notes that no request of the peer is in progress.
     pub(crate) fn rest(&mut self, now: Instant) {
         self.waiting = now;
     }
 
-    /// How long may be waited from `now` on for more of a message of `len` bytes, as far as that is
-    /// known, and why no longer; `None` if for ever.
+    /// Returns the time left from `now` on for more of a message of `len` bytes, 0 if unknown, and
+    /// the reason for the limit; `None` if unlimited.
     pub(crate) fn left(&self, now: Instant, len: usize) -> Option<(Duration, &'static str)> {
         let Timeouts {
             handshake,
@@ -148,7 +150,7 @@ mod tests {
         let left_of = |deadlines: &Deadlines, len| deadlines.left(began, len).map(|(left, _)| left);
         assert_eq!(left_of(&deadlines, 100), Some(3 * SECOND));
         assert_eq!(left_of(&deadlines, 4 << 20), Some(15 * SECOND));
-        // More of the same message moves nothing.
+        // More bytes of the same message do not move the deadline.
         deadlines.incomplete(true);
         assert_eq!(deadlines.began, Some(began));
         deadlines.received(false);

@@ -1,12 +1,12 @@
-//! Memory of connections that have ended goes back to the system.
+//! Return of the memory of closed connections to the system.
 //!
-//! Concurrency: counters alone. The thread exists while there is something to return.
+//! Concurrency: atomic counters only. The thread exists while there is memory to return.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Counts connections that end, and has the allocator return its free memory after many.
+/// Counts closed connections, and makes the allocator return its free memory after many.
 ///
 /// A connection holds some 5 KiB in small allocations, which leave holes between those of others:
 /// 60 MiB after 10,000 connections.
@@ -17,11 +17,12 @@ pub(crate) struct Trim {
 }
 
 impl Trim {
-    /// Fewer connections than this are not worth the work.
+    /// The minimum number of closed connections that is worth the work.
     const MANY: usize = 256;
 
-    /// The time from the first of many that ended until memory is returned: meanwhile others end,
-    /// and a client that connects again and again costs one walk through the heaps in this time.
+    /// The time from the first of many closed connections until memory is returned: others close
+    /// meanwhile, and a client that reconnects repeatedly costs one walk through the heaps in this
+    /// time.
     const PAUSE: Duration = Duration::from_secs(2);
 
     /// Counts a connection whose memory is free, or about to be.

@@ -1,11 +1,11 @@
-//! Who listens for the bells of rings whose own threads are away, at something that may take long.
+//! Watches queue notifications while a queue's thread is busy, and wakes a stand-in.
 //!
-//! One thread sleeps for all of them. Most are back before their bell rings, and that cost two system calls
-//! instead of the wake-up of another thread for each such request.
+//! One thread waits for all queues. Most queue threads are back before the next kick, and then it
+//! cost two system calls instead of waking another thread for each such request.
 //!
-//! A bell is registered only while it is listened for. Errors and hang-ups are always reported
-//! (epoll_ctl(2)), so that a device that wakes its waiters without saying for which event, as
-//! /dev/fuse does, would wake this thread for each request.
+//! A notifier is registered only while it is watched. Errors and hang-ups are always reported
+//! (epoll_ctl(2)), so a device that wakes its waiters without an event mask, as /dev/fuse does,
+//! would wake this thread for each request.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,10 @@ use rustix::io::Errno;
 use crate::request::Run;
 use crate::workers::Workers;
 
-/// The bells of an engine's rings.
+/// The notifiers of an engine's rings.
 pub(crate) struct Watch {
     epoll: OwnedFd,
-    /// Readable when there may be nothing left to listen for.
+    /// Readable when there may be no registrations left.
     end: OwnedFd,
     workers: Arc<Workers>,
     posts: Mutex<Posts>,
@@ -32,7 +32,7 @@ pub(crate) struct Watch {
 struct Posts {
     next: u64,
     by_token: HashMap<u64, Weak<dyn Run>>,
-    /// Whether there is a thread. It ends with the last post.
+    /// Whether the thread runs. It ends with the last registration.
     watched: bool,
 }
 
@@ -51,7 +51,8 @@ impl Watch {
         Ok(Arc::new(watch))
     }
 
-    /// Has a worker run `stand_in` when `bell` is readable while the post is armed.
+    /// Registers `bell`: runs `stand_in` on a worker when it is readable while the registration is
+    /// armed.
     pub(crate) fn enter(
         self: &Arc<Self>,
         bell: BorrowedFd<'_>,
@@ -112,7 +113,7 @@ impl Watch {
     }
 }
 
-/// A ring's place among those listened for, until it is dropped.
+/// The registration of a ring, until dropped.
 pub(crate) struct Post {
     watch: Arc<Watch>,
     token: u64,
@@ -120,29 +121,29 @@ pub(crate) struct Post {
 }
 
 impl Post {
-    /// Listens, until it has rung once.
+    /// Watches for a single kick.
     pub(crate) fn arm(&self) {
         let (epoll, data) = (&self.watch.epoll, EventData::new_u64(self.token));
         let once = EventFlags::IN | EventFlags::ONESHOT;
         let done = loop {
             match epoll::add(epoll, &self.bell, data, once) {
-                // It has rung since the last time, or is armed.
+                // The one-shot event was reported since the last time, or is still armed.
                 Err(Errno::EXIST) => {}
                 done => break done,
             }
             match epoll::modify(epoll, &self.bell, data, once) {
-                // Disarmed in between, by a thread that is back.
+                // Disarmed meanwhile, by a queue thread that is back.
                 Err(Errno::NOENT) => {}
                 done => break done,
             }
         };
         if let Err(error) = done {
-            // The ring's own thread serves it when it is back.
+            // The ring's own thread serves the requests when it is back.
             tracing::warn!("a queue has no stand-in while its thread is busy: {error}");
         }
     }
 
-    /// Does not listen any more. It may have rung.
+    /// Stops watching. A kick may have been reported already.
     pub(crate) fn disarm(&self) {
         let done = epoll::delete(&self.watch.epoll, &self.bell);
         debug_assert!(matches!(done, Ok(()) | Err(Errno::NOENT)), "{done:?}");
@@ -181,7 +182,7 @@ mod tests {
         }
     }
 
-    /// How many descriptors the kernel wakes the thread for (proc_pid_fdinfo(5)).
+    /// Returns the number of descriptors registered in the epoll instance (proc_pid_fdinfo(5)).
     fn registered(watch: &Watch) -> usize {
         let path = format!("/proc/self/fdinfo/{}", watch.epoll.as_raw_fd());
         let text = std::fs::read_to_string(path).expect("there");
@@ -200,7 +201,7 @@ mod tests {
         for _ in 0..2 {
             post.arm();
             assert_eq!(registered(&watch), 2);
-            // It has rung, or will.
+            // The kick was reported, or will be.
             post.arm();
             assert_eq!(registered(&watch), 2);
         }

@@ -1,4 +1,4 @@
-//! Who takes requests out of a ring: one at a time.
+//! A lock that admits one consumer per ring.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -15,7 +15,7 @@ struct State {
 }
 
 impl Wheel {
-    /// Waits for it.
+    /// Waits for the lock and takes it.
     pub(crate) fn take(&self) {
         let mut state = self.state();
         state.waiting += 1;
@@ -27,7 +27,7 @@ impl Wheel {
         state.taken = true;
     }
 
-    /// Takes it, if nobody has it.
+    /// Takes the lock if it is free; returns whether it did.
     pub(crate) fn try_take(&self) -> bool {
         !std::mem::replace(&mut self.state().taken, true)
     }
@@ -40,7 +40,7 @@ impl Wheel {
         }
     }
 
-    /// Whether somebody waits for it.
+    /// Returns whether a thread waits for it.
     pub(crate) fn is_awaited(&self) -> bool {
         self.state().waiting > 0
     }

@@ -1,20 +1,20 @@
-//! Threads for what would block, shared by all lanes.
+//! A thread pool for requests that would block, shared by all lanes.
 //!
-//! The pool grows while there is more to do than idle threads, up to its bound, and shrinks when there is
-//! nothing. One thread always stays, or requests would wait for ever when no other can be had.
+//! The pool grows while there are more requests than idle threads, up to its limit, and shrinks
+//! when idle. One thread always stays, or requests would wait forever if no other can be created.
 //!
 //! Clients take turns, and none has more than three quarters of what others leave, so that the next
-//! one finds a worker. A request that takes longer than [`Workers::STUCK`] waits for something that
-//! may never come (a mount of another file system that does not answer): it counts no longer, and
-//! another thread takes its place, for each client as many times as the pool is large. So requests
-//! that hang hold up nobody but their own client.
+//! one finds a worker. A request that runs longer than [`Workers::STUCK`] may wait for an event
+//! that never comes (a mounted file system that does not respond): it no longer counts, and another
+//! thread takes its place, for each client at most as many times as the pool is large. So hanging
+//! requests delay only their own client.
 //!
-//! Where requests say which of several exports they are for, the same holds for exports: one has
-//! three quarters of what others leave, and half of the threads that may be stuck.
+//! If requests name one of several exports, the same holds for exports: one has three quarters of
+//! what others leave, and half of the threads that may be stuck.
 //!
-//! A worker survives a panic of what it runs.
+//! A worker survives a panic of a request.
 //!
-//! Lock order: the queue alone; requests are run, woken and dropped without it.
+//! Lock order: the queue alone; requests are run, woken and dropped without holding it.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -32,7 +32,7 @@ use crate::request::Run;
 pub(crate) struct Workers {
     queue: Mutex<Queue>,
     work: Condvar,
-    /// For the thread that looks for stuck requests.
+    /// Wakes the thread that checks for stuck requests.
     supervision: Condvar,
     max: usize,
     stuck_after: Duration,
@@ -42,28 +42,28 @@ pub(crate) struct Workers {
 struct Queue {
     ready: Ready,
     running: Vec<Running>,
-    /// The number of the request that is run next.
+    /// The number of the next request to run.
     next: u64,
     owners: HashMap<PeerKey, Counts>,
     exports: Exports,
     timers: BinaryHeap<Reverse<Timer>>,
     threads: usize,
-    /// How many of them wait for work, those included that are about to start.
+    /// The number of threads that wait for work, including those about to start.
     idle: usize,
-    /// How many of them run requests that are stuck.
+    /// The number of threads whose requests are stuck.
     stuck: usize,
-    /// Whether a thread looks for stuck requests.
+    /// Whether a thread checks for stuck requests.
     supervised: bool,
-    /// Whether it was told that no more could be had.
+    /// Whether a failure to create a thread was logged.
     told: bool,
-    /// Whether nobody has work for any.
+    /// Whether the pool is closed.
     closed: bool,
 }
 
-/// The owner of requests and the export that they are for.
+/// The owner of requests and their export.
 type Party = (PeerKey, u64);
 
-/// Requests that wait for a worker, by party, which take turns.
+/// Requests queued for a worker, by party; parties take turns.
 #[derive(Default)]
 struct Ready {
     by_party: HashMap<Party, VecDeque<Arc<dyn Run>>>,
@@ -75,7 +75,7 @@ struct Ready {
 #[derive(Default)]
 struct Exports {
     counts: HashMap<u64, Counts>,
-    /// The first that was seen. As long as it is the only one there is nobody to leave workers to.
+    /// The first export seen. As long as it is the only one, no workers are reserved for others.
     first: u64,
     several: bool,
 }
@@ -88,19 +88,20 @@ impl Exports {
         }
     }
 
-    /// Whether one more request for `export` may run, with `active` of all requests, of `max`.
+    /// Returns whether another request for `export` may run, with `active` requests running in
+    /// total, of `max`.
     fn may(&self, export: u64, active: usize, max: usize) -> bool {
         let own = self.counts.get(&export).copied().unwrap_or_default();
         export == 0 || !self.several || own.may(active, max) && own.stuck < Exports::MOST_STUCK
     }
 
-    /// Whether one more request for `export` may be stuck.
+    /// Returns whether another request for `export` may be stuck.
     fn may_be_stuck(&self, export: u64) -> bool {
         let own = self.counts.get(&export).copied().unwrap_or_default();
         export == 0 || !self.several || own.stuck < Exports::MOST_STUCK
     }
 
-    /// The most threads whose requests for one of several exports are stuck.
+    /// The maximum number of stuck requests for one of several exports.
     const MOST_STUCK: usize = Workers::MOST_STUCK / 2;
 }
 
@@ -112,7 +113,7 @@ struct Running {
     stuck: bool,
 }
 
-/// How many workers the requests of an owner, or for an export, have.
+/// The number of workers that run requests of an owner, or for an export.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     active: usize,
@@ -120,8 +121,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Whether these leave a quarter of what others have left, with `active` of all requests, of
-    /// `max`.
+    /// Returns whether these leave a quarter of what others have left, with `active` requests
+    /// running in total, of `max`.
     fn may(self, active: usize, max: usize) -> bool {
         let left = max - (active - self.active).min(max);
         self.active < (left * 3 / 4).max(1)
@@ -132,7 +133,7 @@ impl Counts {
         self.stuck += 1;
     }
 
-    /// A request has ended. Returns whether it was the last.
+    /// Counts the end of a request. Returns whether it was the last.
     fn end(&mut self, stuck: bool) -> bool {
         match stuck {
             true => self.stuck -= 1,
@@ -148,17 +149,17 @@ struct Timer {
 }
 
 impl Workers {
-    /// How long a worker waits for work before it ends.
+    /// The time for which a worker waits for work before it exits.
     const IDLE: Duration = Duration::from_secs(10);
 
-    /// How long a worker that waits for work keeps the memory of a large reply.
+    /// The time for which an idle worker keeps the memory of a large reply.
     const RETAIN: Duration = Duration::from_millis(100);
 
-    /// How long a request may take before its worker is replaced: longer than disks and networks
-    /// that work.
+    /// The time after which a worker whose request still runs is replaced: longer than working
+    /// disks and networks take.
     pub(crate) const STUCK: Duration = Duration::from_secs(1);
 
-    /// The most threads whose requests are stuck: each costs some pages of stack.
+    /// The maximum number of threads with stuck requests: each costs some pages of stack.
     const MOST_STUCK: usize = 512;
 
     pub(crate) fn new(max: usize, stuck_after: Duration) -> io::Result<Arc<Workers>> {
@@ -173,7 +174,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// How many requests of one lane may run at once.
+    /// Returns how many requests of one lane may run at once.
     pub(crate) fn share(&self) -> usize {
         self.max / 2
     }
@@ -186,7 +187,7 @@ impl Workers {
         self.staff(&mut queue);
     }
 
-    /// Has `request` woken after `time`, unless it is answered before.
+    /// Wakes `request` after `time`, unless it is answered before.
     pub(crate) fn wake_after(self: &Arc<Self>, time: Duration, request: &Arc<dyn Run>) {
         let mut queue = self.queue();
         let due = Instant::now() + time;
@@ -197,14 +198,14 @@ impl Workers {
         self.staff(&mut queue);
     }
 
-    /// Nobody has work for them any more: they end.
+    /// Closes the pool: its threads exit.
     pub(crate) fn close(&self) {
         self.queue().closed = true;
         self.work.notify_all();
         self.supervision.notify_all();
     }
 
-    /// Sees to it that there is somebody for each request that may run, and to watch the time.
+    /// Ensures that there is a thread for each request that may run, and for the timers.
     fn staff(self: &Arc<Self>, queue: &mut Queue) {
         if queue.idle > 0 {
             self.work.notify_one();
@@ -235,7 +236,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Starts the thread that looks for stuck requests, as there are requests that no worker may
+    /// Starts the thread that checks for stuck requests, as requests are queued that no worker may
     /// run.
     fn supervise(self: &Arc<Self>, queue: &mut Queue) {
         if queue.supervised || queue.ready.len == 0 || queue.closed {
@@ -251,7 +252,7 @@ impl Workers {
         }
     }
 
-    /// As long as requests wait: replaces workers whose requests are stuck.
+    /// Replaces workers whose requests are stuck, as long as requests are queued.
     fn look_for_stuck(self: &Arc<Self>) {
         let mut queue = self.queue();
         while queue.ready.len > 0 && !queue.closed {
@@ -275,7 +276,7 @@ impl Workers {
         while let Some((number, request)) = self.next(done.take(), &mut out) {
             let run = AssertUnwindSafe(|| request.run(&mut out));
             if catch_unwind(run).is_err() {
-                // What it says itself has gone to the standard error.
+                // The panic hook has written the message to standard error.
                 tracing::error!("a worker has panicked and goes on");
                 out = Outbox::default();
             }
@@ -287,8 +288,8 @@ impl Workers {
         }
     }
 
-    /// The next request for the calling worker, which has run the request `done` before. While there
-    /// is none for a while, the memory of a large `out` is given back.
+    /// Returns the next request for the calling worker, which has run the request `done` before.
+    /// Releases the memory of a large `out` if there is none for a while.
     fn next(self: &Arc<Self>, done: Option<u64>, out: &mut Outbox) -> Option<(u64, Arc<dyn Run>)> {
         let mut queue = self.queue();
         if let Some(done) = done {
@@ -315,7 +316,7 @@ impl Workers {
                 queue.threads -= 1;
                 return None;
             }
-            // Nothing that waits may run: perhaps because of what is stuck.
+            // No queued request may run: perhaps because some are stuck.
             self.supervise(&mut queue);
             let rest = match queue.timers.peek() {
                 Some(Reverse(timer)) => timer.due - now,
@@ -349,7 +350,7 @@ impl Workers {
 }
 
 impl Queue {
-    /// The next request that may run, which is running from now on.
+    /// Returns the next request that may run, and marks it as running.
     fn begin(&mut self, now: Instant, max: usize) -> Option<(u64, Arc<dyn Run>)> {
         let active = self.running.len() - self.stuck;
         let (owners, exports) = (&self.owners, &self.exports);
@@ -375,7 +376,7 @@ impl Queue {
         Some((number, request))
     }
 
-    /// The request `number` runs no longer.
+    /// Marks the request `number` as ended.
     fn end(&mut self, number: u64) {
         let is_it = |running: &Running| running.number == number;
         let Some(at) = self.running.iter().position(is_it) else {
@@ -396,8 +397,8 @@ impl Queue {
         }
     }
 
-    /// Counts as stuck what has run for `after` at `now`, within the bounds of the pool and of each
-    /// owner. Returns when the next is due, if one is.
+    /// Marks requests as stuck that have run for `after` at `now`, within the limits of the pool
+    /// and of each owner. Returns when the next one is due, if any.
     fn mark_stuck(&mut self, now: Instant, after: Duration, max: usize) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for running in self.running.iter_mut().filter(|running| !running.stuck) {
@@ -436,7 +437,7 @@ impl Ready {
         }
     }
 
-    /// The first request of the next party that `may` have one run.
+    /// Returns the first request of the next party that `may` run one.
     fn pop(&mut self, may: impl Fn(&Party) -> bool) -> Option<(Party, Arc<dyn Run>)> {
         let at = self.turns.iter().position(may)?;
         let party = self.turns.remove(at)?;
@@ -516,8 +517,8 @@ mod tests {
             std::thread::yield_now();
         }
     }
-    /// A request of `owner` that waits until its end of a channel is dropped, having said that it
-    /// runs.
+    /// A request of `owner` that reports that it runs, then waits until the other end of a channel
+    /// is dropped.
     struct Hangs {
         owner: PeerKey,
         runs: std::sync::mpsc::Sender<PeerKey>,
@@ -555,7 +556,8 @@ mod tests {
                 until: until.clone(),
             }));
         };
-        // Each has far more than the pool is large; the next one gets its turn all the same.
+        // Each owner has far more requests than the pool is large; the next one gets its turn all
+        // the same.
         for owner in 0..5 {
             (0..100).for_each(|_| hang(owner));
             let started = all
@@ -589,7 +591,7 @@ mod tests {
                 queue.ready.push(Arc::new(Hangs { owner, runs, until }));
             }
         }
-        // In turns: nobody has more than the others, and a fourth would find two.
+        // In turns: none has more than the others, and a fourth would find two.
         let (now, mut begun) = (Instant::now(), 0);
         while queue.begin(now, 16).is_some() {
             begun += 1;
@@ -612,7 +614,7 @@ mod tests {
         assert_eq!(begun, 12);
     }
 
-    /// A request that does nothing.
+    /// A request without an effect.
     struct Idle {
         owner: PeerKey,
         export: u64,
@@ -646,10 +648,10 @@ mod tests {
         };
         let begin = |queue: &mut Queue, now| std::iter::from_fn(|| queue.begin(now, MAX)).count();
         let mut now = Instant::now();
-        // Alone it has all of them.
+        // Alone it may use all of them.
         ask(&mut queue, 0..20, 1);
         assert_eq!(begin(&mut queue, now), MAX);
-        // Beside another it leaves some, though what it has counts as stuck after a while.
+        // With a second export it leaves some, though its requests count as stuck after a while.
         ask(&mut queue, 20..1000, 1);
         queue.exports.see(2);
         for _ in 0..100 {
