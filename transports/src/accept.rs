@@ -1,8 +1,8 @@
-//! Errors of accept(2): which of them end a listener, and how long to wait after the others.
+//! Classification of accept(2) errors: those that end a listener, and the delay after others.
 //!
 //! Linux passes errors of the new connection through accept(2), and any security module may add its
-//! own, so only those that say that the descriptor itself is of no use are final (accept(2), "Error
-//! handling").
+//! own, so only errors that mean that the descriptor itself is unusable are final (accept(2),
+//! "Error handling").
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 /// The scope of an error of accept(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// One connection, which is gone from the queue: the next call may succeed at once.
+    /// One connection, which was removed from the queue: the next call may succeed at once.
     Connection,
     /// The system, or the process: the connection is still in the queue, and the next call fails
-    /// alike unless something has changed.
+    /// likewise unless something changes.
     System,
     /// The listening socket: no call will succeed any more.
     Listener,
@@ -30,8 +30,8 @@ impl Severity {
     }
 }
 
-/// Pauses between calls that fail one after the other: doubling, so that a lasting error costs no
-/// processor and a short one no time.
+/// The delay between consecutive failing calls: doubles, so that a lasting error costs no processor
+/// time and a short one no delay.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
@@ -40,10 +40,11 @@ pub(crate) struct Backoff {
 impl Backoff {
     const FIRST: Duration = Duration::from_millis(1);
 
-    /// Clients whose connect(2) has succeeded wait as long as this after the error has gone.
+    /// The maximum delay, for which clients whose connect(2) succeeded may wait after the error is
+    /// gone.
     const LONGEST: Duration = Duration::from_millis(512);
 
-    /// The pause after another failure.
+    /// Returns the delay after another failure.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = Backoff::FIRST * 2u32.saturating_pow(self.failures).min(1 << 16);
         self.failures = self.failures.saturating_add(1);

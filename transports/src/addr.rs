@@ -3,39 +3,39 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a connection is made or awaited.
+/// An address to connect to or to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addr {
-    /// `tcp:HOST:PORT`; an IPv6 address stands in brackets.
+    /// `tcp:HOST:PORT`; an IPv6 address is in brackets.
     Tcp {
-        /// A name or address.
+        /// A host name or address.
         host: String,
         /// A port; 0 lets the system choose one.
         port: u16,
     },
-    /// `unix:PATH`; `@NAME` is a name without a file (unix(7), abstract).
+    /// `unix:PATH`; `@NAME` is an abstract name, without a file (unix(7)).
     Unix(PathBuf),
-    /// `vsock:[CID:]PORT`: a port of a machine or of a guest, vsock(7). Without CID whoever comes is let in, and who connects does
-    /// so to its host.
+    /// `vsock:[CID:]PORT`: a port of a host or guest, vsock(7). Without CID a listener accepts
+    /// connections to any CID, and a client connects to its host.
     Vsock {
-        /// A machine's number, its context id.
+        /// A context id.
         cid: Option<u32>,
         /// A port; 0 lets the system choose one.
         port: u32,
     },
-    /// `vsock-uds:PATH:PORT`: the same where a virtual machine monitor joins its guest's ports to Unix sockets: who listens does so
-    /// at `PATH_PORT`, for the guest; who connects asks the monitor at `PATH` for a port of the guest.
+    /// `vsock-uds:PATH:PORT`: vsock emulated with Unix sockets by a virtual machine monitor: a
+    /// listener for the guest binds `PATH_PORT`; a client requests a port of the guest at `PATH`.
     VsockUds {
         /// The monitor's socket.
         path: PathBuf,
         /// A port of the host, or of the guest.
         port: u32,
     },
-    /// `fd:N`: an inherited descriptor: one connection, or a socket that listens.
+    /// `fd:N`: an inherited descriptor: a connection, or a listening socket.
     Fd(RawFd),
 }
 
-/// A text that is no address: says what was expected.
+/// The error for a malformed address, with the expected syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadAddr(String);
 
@@ -101,7 +101,7 @@ const VSOCK: &str = "vsock:[CID:]PORT, both of them numbers";
 
 const VSOCK_UDS: &str = "vsock-uds:PATH:PORT, a port from 1 to 4294967294";
 
-/// All ones mean any (`VMADDR_PORT_ANY`).
+/// Parses a vsock port. All ones mean any port (`VMADDR_PORT_ANY`) and are refused.
 fn vsock_port(text: &str) -> Option<u32> {
     text.parse().ok().filter(|&port| port != u32::MAX)
 }

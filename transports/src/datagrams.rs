@@ -1,4 +1,4 @@
-//! UDP: a message a datagram, in both directions.
+//! UDP sockets: a message per datagram, in both directions.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -7,26 +7,27 @@ use std::os::fd::BorrowedFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use vfs::Origin;
 
-/// A socket where datagrams come in, and answers go out.
+/// A socket that receives datagrams and sends answers.
 pub struct Datagrams(UdpSocket);
 
 impl Datagrams {
-    /// The largest datagram, headers of IP and UDP taken off (RFC 768).
+    /// The maximum size of a datagram without IP and UDP headers (RFC 768).
     pub const MOST: usize = 65_507;
 
-    /// At this address.
+    /// Binds a socket to this address.
     pub fn bind(host: &str, port: u16) -> io::Result<Datagrams> {
         let socket = UdpSocket::bind((host, port))?;
         socket.set_nonblocking(true)?;
         Ok(Datagrams(socket))
     }
 
-    /// Where it is.
+    /// Returns the port that it is bound to.
     pub fn port(&self) -> io::Result<u16> {
         Ok(self.0.local_addr()?.port())
     }
 
-    /// Waits for a datagram and puts it into `into`: how long it is, and whose. Nothing once `stop` is readable.
+    /// Waits for a datagram and receives it into `into`; returns its length and sender, or `None`
+    /// once `stop` is readable.
     pub fn receive(
         &self,
         into: &mut [u8],
@@ -46,7 +47,7 @@ impl Datagrams {
             }
             match self.0.recv_from(into) {
                 Ok(came) => return Ok(Some(came)),
-                // An earlier answer found nobody, or a datagram was none after all.
+                // An earlier answer was refused by its host, or there was no datagram after all.
                 Err(error)
                     if [
                         ErrorKind::WouldBlock,
@@ -59,8 +60,8 @@ impl Datagrams {
         }
     }
 
-    /// The origin of a datagram that came from `from`. Its sender's socket need not be connected,
-    /// so that its owner cannot be looked up.
+    /// Returns the origin of a datagram from `from`. Its sender's socket need not be connected, so
+    /// its owner cannot be looked up.
     pub fn origin(&self, from: SocketAddr) -> Origin {
         let (addr, port) = (from.ip().to_canonical(), from.port());
         match sys::diag::is_local(addr).unwrap_or(addr.is_loopback()) {
@@ -69,7 +70,7 @@ impl Datagrams {
         }
     }
 
-    /// Answers whoever is at `to`.
+    /// Sends a datagram to `to`.
     pub fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
         self.0.send_to(bytes, to).map(drop)
     }

@@ -1,4 +1,4 @@
-//! Connecting, to who may not answer.
+//! Connecting to servers that may not respond.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -12,18 +12,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{Addr, StreamLink, vsock};
 
-/// Who waits in [`crate::Link::recv`] for something to come by a connection that was dialled is told `WouldBlock` so often, to look
-/// at the time: seldom enough to cost nothing.
+/// The interval at which [`crate::Link::recv`] of a dialled connection returns `WouldBlock` while
+/// it waits, so that the caller can check the time: long enough to cost nothing.
 pub const TICK: Duration = Duration::from_secs(1);
 
-/// How long connecting may take, to each of a host's addresses: as long as three SYNs that are lost, and a bit.
+/// The timeout for connecting to each of a host's addresses: a little longer than three lost SYNs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// For how long a machine may not acknowledge anything until its connection is lost: what nfs(5) has for `timeo=` over TCP.
+/// The time without an acknowledgement after which a connection is lost: the default of nfs(5)'s
+/// `timeo=` over TCP.
 const GONE: Duration = Duration::from_secs(60);
 
-/// Connects to `addr`: `TimedOut` if that takes longer than 10 s. A machine that is gone for a minute ends its TCP connection; see
-/// also [`TICK`].
+/// Connects to `addr`. Returns `TimedOut` if that takes longer than 10 s. A TCP connection ends
+/// when its peer does not respond for a minute; see also [`TICK`].
 pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
     let fd: OwnedFd = match addr {
         Addr::Tcp { host, port } => tcp(host, *port)?,
@@ -35,9 +36,9 @@ pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
     link(fd, addr.to_string())
 }
 
-/// A link over a connection that was made.
+/// Creates a link over an established connection.
 pub(crate) fn link(fd: OwnedFd, peer: String) -> io::Result<StreamLink> {
-    // Descriptors that are no sockets have neither, and whoever inherits one waits for ever.
+    // Descriptors that are not sockets support neither, and then a link waits forever.
     let _ = sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(TICK));
     let _ = miss_the_peer(fd.as_fd());
     StreamLink::new(fd, peer)
@@ -56,7 +57,7 @@ fn tcp(host: &str, port: u16) -> io::Result<OwnedFd> {
     })
 }
 
-/// The first connection that `connect` makes to any address of `host`.
+/// Connects to the addresses of `host` in turn and returns the first connection.
 pub(crate) fn first(
     host: &str,
     port: u16,
@@ -73,15 +74,15 @@ pub(crate) fn first(
     Err(why)
 }
 
-/// Connects a socket that has no address of its own or has it already, within [`PATIENCE`].
+/// Connects a socket, bound or unbound, within [`PATIENCE`].
 pub(crate) fn connect(
     socket: &OwnedFd,
     connect: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
-    // That of connect(2) as well: socket(7).
+    // The send timeout also applies to connect(2): socket(7).
     sockopt::set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))?;
     match connect(socket) {
-        // How TCP and Unix sockets say that the time is over.
+        // The errors of TCP and Unix sockets for an expired timeout.
         Err(Errno::INPROGRESS | Errno::AGAIN) => Err(Errno::TIMEDOUT),
         done => {
             sockopt::set_socket_timeout(socket, Timeout::Send, None)?;

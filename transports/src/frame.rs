@@ -4,7 +4,7 @@ use sys::payload::SlicePayload;
 use vfs::{Payload, Result};
 use wire::Incoming;
 
-/// A whole message in a connection's buffer.
+/// A complete message in a connection's buffer.
 pub struct Frame<'a>(pub &'a [u8]);
 
 impl Incoming for Frame<'_> {

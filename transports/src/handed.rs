@@ -1,7 +1,8 @@
-//! Files that go by a Unix socket along with a message (`SCM_RIGHTS`, unix(7)).
+//! File descriptors passed over a Unix socket with a message (`SCM_RIGHTS`, unix(7)).
 //!
-//! What is sent so is a piece of its own to the kernel, whose receivers get it no other way (`unix_stream_read_generic()` in
-//! `net/unix/af_unix.c`): a file comes with the first of its bytes, and nothing that was sent behind that comes in the same receipt.
+//! The kernel keeps such a message as a separate buffer (`unix_stream_read_generic()` in
+//! `net/unix/af_unix.c`): the descriptor arrives with its first byte, and no bytes sent after it
+//! are received by the same call.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,7 +14,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Sends of `message` as many bytes as go, with `wait` at least one, and `file` with the first, and says how many.
+/// Sends as much of `message` as possible, at least a byte with `wait`, and `file` with the first
+/// byte; returns the number of bytes.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     message: &[u8],
@@ -31,7 +33,8 @@ pub(crate) fn send(
     sendmsg(socket, &[IoSlice::new(message)], &mut rights, flags)
 }
 
-/// Receives into `buf`, and what file has come along in place of what is in `file`. Where there are several they are closed.
+/// Receives into `buf`, and replaces `file` by the descriptor that arrived. Closes them if there
+/// are several.
 pub(crate) fn recv(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -42,13 +45,13 @@ pub(crate) fn recv(
         true => RecvFlags::CMSG_CLOEXEC,
         false => RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
     };
-    // For one; the system closes what there is no room for.
+    // Space for one; the kernel closes those that do not fit.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let got = recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut rights, flags)?;
     for message in rights.drain() {
         if let RecvAncillaryMessage::ScmRights(mut files) = message {
-            // Its padding has room for a second, which nobody has asked for.
+            // Its padding has room for a second descriptor, which is not expected.
             let first = files.next();
             *file = first.filter(|_| files.next().is_none());
         }
@@ -79,7 +82,7 @@ mod tests {
         String::from_utf8_lossy(&text[..len]).into_owned()
     }
 
-    /// What says whose a file is: nothing that stands behind its message comes with it, nor another one.
+    /// This property identifies a descriptor's message: no later bytes are received with it.
     #[test]
     fn a_file_comes_with_the_first_byte_of_its_message_which_is_the_last_that_comes() {
         let (ours, theirs) = pair().expect("a socket pair");
@@ -105,7 +108,8 @@ mod tests {
         assert_eq!(come(64), is("wobehind", ""));
     }
 
-    /// Who does not ask for files gets none, and where none can go the message goes alone.
+    /// A receiver that expects no descriptors gets none, and a message is sent without one where
+    /// none can be passed.
     #[test]
     fn a_message_comes_without_what_nobody_asked_for() {
         let (ours, theirs) = pair().expect("a socket pair");

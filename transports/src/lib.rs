@@ -1,8 +1,9 @@
-//! Connections that carry a protocol's bytes, without knowing what these mean.
+//! Connections that carry a protocol's bytes, without interpreting them.
 //!
-//! A [`Link`] is one connection as the engine drives it; a [`Listener`] makes them; an [`Addr`] says
-//! where. [`Outbox`] and [`Frame`] are the two ends of a message in memory: what is sent next, and what
-//! has come. What this room lacks: threads, and any idea of a message.
+//! A [`Link`] is one connection as the engine drives it; a [`Listener`] accepts them at an
+//! [`Addr`]. [`Outbox`] and [`Frame`] are the two ends of a message in memory: output under
+//! construction, and a received message. Deliberately absent: threads, and any knowledge of the
+//! messages.
 
 #![forbid(unsafe_code)]
 

@@ -17,15 +17,16 @@ use wire::Certified;
 
 use crate::{Pages, Payloads, handed, origin};
 
-/// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
-/// called from several threads at once.
+/// A bidirectional byte stream to a peer. All methods may be called from several threads at once.
 pub trait Link: Send + Sync {
-    /// Receives into `buf`, and says how many bytes; 0 when the peer has ended, or
-    /// [`Link::end_input`] was called. Without `wait`, `WouldBlock` instead of waiting. `Interrupted` if what has come of
-    /// a message that is not whole is void, and comes again from its beginning: a connection that is made anew by itself.
+    /// Receives into `buf` and returns the number of bytes; 0 after the peer's end of stream or
+    /// [`Link::end_input`]. Without `wait`, returns `WouldBlock` instead of waiting. Returns
+    /// `Interrupted` if a connection that reconnects by itself did so: a partly received message is
+    /// void, and arrives again from its beginning.
     fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize>;
 
-    /// Receives until `buf` is full, however long that takes; `UnexpectedEof` if the peer ends before.
+    /// Receives until `buf` is full, without a time limit. Returns `UnexpectedEof` if the stream
+    /// ends before.
     fn recv_exact(&self, buf: &mut [u8]) -> io::Result<()> {
         let mut come = 0;
         while come < buf.len() {
@@ -37,12 +38,12 @@ pub trait Link: Send + Sync {
         Ok(())
     }
 
-    /// Sends of `bytes` as many as go, with `wait` all of them, and says how many. Without
-    /// `wait`, `WouldBlock` if none go at once.
+    /// Sends as much of `bytes` as possible, all of it with `wait`, and returns the number of
+    /// bytes. Without `wait`, returns `WouldBlock` if none can be sent at once.
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize>;
 
-    /// [`Link::send`] of several pieces one after the other, in one system call where the connection
-    /// can. Without `wait`, fewer bytes may go than would.
+    /// Does what [`Link::send`] does with several buffers in sequence, in one system call if the
+    /// connection supports that. Without `wait`, fewer bytes may be sent than possible.
     fn send_vectored(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
         let mut sent = 0;
         for piece in pieces {
@@ -56,19 +57,21 @@ pub trait Link: Send + Sync {
         Ok(sent)
     }
 
-    /// [`Link::send_vectored`] of messages, and of the payload that ends the last of them, which whoever sends it has until it
-    /// is answered: a connection that is made anew by itself keeps no copy of it, and has him send it again instead.
+    /// Does what [`Link::send_vectored`] does with messages and the payload that ends the last of
+    /// them, which the caller keeps until it is answered: a connection that reconnects by itself
+    /// keeps no copy of it, and requests it from the caller again instead.
     fn send_lent(&self, messages: &[u8], payload: &[u8], wait: bool) -> io::Result<usize> {
         self.send_vectored(&[IoSlice::new(messages), IoSlice::new(payload)], wait)
     }
 
-    /// [`Link::send`] of a message that a file is handed over with, if the connection can: with its first byte.
+    /// Does what [`Link::send`] does, and passes a file descriptor with the message's first byte,
+    /// if the connection can.
     fn send_handing(&self, message: &[u8], _file: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
         self.send(message, wait)
     }
 
-    /// [`Link::recv`], and the file that was handed over with what has come, in place of what is in `file`. It goes with the last
-    /// message of which something has come, and that ends there or has not ended yet: unix(7), `af_unix.c`.
+    /// Does what [`Link::recv`] does, and replaces `file` by the descriptor that arrived. It
+    /// belongs to the last message received, complete or in part: unix(7), `af_unix.c`.
     fn recv_handed(
         &self,
         buf: &mut [u8],
@@ -78,26 +81,26 @@ pub trait Link: Send + Sync {
         self.recv(buf, wait)
     }
 
-    /// Bounds waiting from now on: [`Link::recv`] that waits is `TimedOut` if nothing comes for
-    /// `recv`, and whatever sends and waits if the peer takes nothing for `send`. Links without an
-    /// end of their own on a socket or pipe may wait for ever.
+    /// Sets timeouts: waits in [`Link::recv`] return `TimedOut` if nothing arrives for `recv`, and
+    /// waits for sending if the peer accepts nothing for `send`. Links without their own socket or
+    /// pipe may wait forever.
     fn set_timeouts(&self, _recv: Duration, _send: Duration) -> io::Result<()> {
         Ok(())
     }
 
-    /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
+    /// Returns how payloads are best transferred. By default, inline in messages.
     fn payloads(&self) -> Payloads {
         Payloads::INLINE
     }
 
-    /// Sends all of `head`, then the pages, then all of `tail`; waits as long as that takes. `Unsupported` unless
-    /// [`Payloads::pages`] has said from what size on that pays.
+    /// Sends all of `head`, then the pages, then all of `tail`; waits without a time limit. Returns
+    /// `Unsupported` unless [`Payloads::pages`] is a size from which on that pays.
     fn send_pages(&self, _head: &[u8], _pages: &mut Pages, _tail: &[u8]) -> io::Result<()> {
         Err(ErrorKind::Unsupported.into())
     }
 
-    /// Waits for what interests, the end of the peer, or until `wake` is readable; for `time` at most,
-    /// if one is given.
+    /// Waits for the events of `interest`, the peer's hang-up, or until `wake` is readable; for
+    /// `time` at most, if given.
     fn wait(
         &self,
         interest: Interest,
@@ -105,46 +108,46 @@ pub trait Link: Send + Sync {
         time: Option<Duration>,
     ) -> io::Result<Ready>;
 
-    /// Nothing more shall be received: whoever waits in [`Link::recv`] gets 0.
+    /// Ends receiving: [`Link::recv`] returns 0, also to current waiters.
     fn end_input(&self);
 
-    /// Ends the connection both ways: whoever waits gives up.
+    /// Closes the connection in both directions: current waits end.
     fn hang_up(&self);
 
-    /// Agrees with the peer on keys, and makes all that is sent and received from now on unreadable to others; waits
-    /// as long as that takes, within bounds. Nothing else may be sent or received meanwhile. `Unsupported` if the
-    /// connection cannot.
+    /// Performs a TLS handshake, after which all data is encrypted; waits for it within a time
+    /// limit. No other data may be sent or received meanwhile. Returns `Unsupported` if the
+    /// connection has no TLS.
     fn secure(&self) -> io::Result<Certified> {
         Err(ErrorKind::Unsupported.into())
     }
 
-    /// Who is at the other end, for logs.
+    /// Returns the name of the peer, for logs.
     fn peer(&self) -> &str;
 
-    /// The other end, as the kernel reports it. Asks the kernel each time, of a connection that a
-    /// server accepted.
+    /// Returns the origin of an accepted connection, as the kernel reports it. Queries the kernel
+    /// each time.
     fn origin(&self) -> Origin;
 }
 
-/// What [`Link::wait`] waits for.
+/// The events that [`Link::wait`] waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Something to receive.
+    /// Data to receive.
     pub read: bool,
-    /// Room to send.
+    /// Space to send.
     pub write: bool,
 }
 
-/// What [`Link::wait`] found.
+/// The events that [`Link::wait`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// Something, or the end, can be received.
+    /// Data, or the end of stream, can be received.
     pub read: bool,
-    /// Something can be sent, or sending would fail at once.
+    /// Data can be sent, or sending would fail at once.
     pub write: bool,
     /// The peer will send nothing more.
     pub hung_up: bool,
-    /// The descriptor to wake by is readable.
+    /// The wake-up descriptor is readable.
     pub woken: bool,
 }
 
@@ -154,36 +157,36 @@ pub struct StreamLink {
     input: OwnedFd,
     output: Option<OwnedFd>,
     kind: Kind,
-    /// Whether it is us who ended the input: then that says nothing of the peer.
+    /// Whether this side ended the input: then an end of stream implies nothing about the peer.
     ended: AtomicBool,
     peer: String,
-    /// The IP address of the other end when the connection was made.
+    /// The peer's IP address when the connection was made.
     addr: Option<SocketAddr>,
     /// The guest that a monitor's connection belongs to.
     guest: Option<GuestId>,
     payloads: Payloads,
-    /// A Unix socket.
+    /// Whether it is a Unix socket, which can pass descriptors.
     carries_files: bool,
-    /// [`Link::set_timeouts`]'s, of descriptors whose waiting the system does not bound.
+    /// The timeouts of [`Link::set_timeouts`], for descriptors without timeouts in the kernel.
     timeouts: OnceLock<(Duration, Duration)>,
 }
 
 enum Kind {
     Socket,
-    /// Descriptors without shutdown(2); the event tells those who wait to stop.
+    /// Descriptors without shutdown(2); the event makes waiting threads stop.
     Other {
         stop: OwnedFd,
-        /// Whether a descriptor blocks, so that poll(2) comes before each read and write.
+        /// Whether a descriptor blocks, so that poll(2) precedes each read and write.
         blocks: bool,
     },
 }
 
-/// What a socket is asked to hold in each direction, bytes: a reply of the usual largest size goes
-/// in one call. The system may grant less.
+/// The socket buffer size requested for each direction in bytes: a reply of the usual maximum size
+/// is sent in one call. The system may grant less.
 const SOCKET_BUFFER: usize = 1 << 20;
 
 impl StreamLink {
-    /// A connection over `fd`, both ways.
+    /// Creates a connection over `fd`, in both directions.
     pub fn new(fd: OwnedFd, peer: impl Into<String>) -> io::Result<StreamLink> {
         let kind = match sockopt::socket_type(&fd) {
             Ok(_) => {
@@ -206,7 +209,7 @@ impl StreamLink {
         })
     }
 
-    /// A connection that receives from one descriptor and sends to the other.
+    /// Creates a connection that receives from one descriptor and sends to the other.
     pub fn two_way(
         input: OwnedFd,
         output: OwnedFd,
@@ -215,9 +218,9 @@ impl StreamLink {
         StreamLink::other(input, Some(output), peer.into())
     }
 
-    /// A connection over descriptors that are no sockets. Their open file descriptions may be
-    /// shared with the process that handed them over, or started this one: their flags stay as they
-    /// are.
+    /// Creates a connection over descriptors that are not sockets. Their open file descriptions may
+    /// be shared with the process that passed them, or started this one: their flags are left
+    /// unchanged.
     fn other(input: OwnedFd, output: Option<OwnedFd>, peer: String) -> io::Result<StreamLink> {
         let (input, input_blocks) = nonblocking(input)?;
         let (output, output_blocks) = output.map(nonblocking).transpose()?.unzip();
@@ -238,7 +241,8 @@ impl StreamLink {
         })
     }
 
-    /// The same, of a guest: its monitor connects for it through a socket of this host.
+    /// Returns the same connection, as that of a guest: its monitor connects for it over a host
+    /// socket.
     pub(crate) fn of_guest(mut self, guest: GuestId) -> StreamLink {
         self.guest = Some(guest);
         self.carries_files = false;
@@ -249,9 +253,9 @@ impl StreamLink {
         self.output.as_ref().unwrap_or(&self.input).as_fd()
     }
 
-    /// Returns the result of a call that was to `wait`: `WouldBlock` becomes `TimedOut`, for the
-    /// call has waited as long as [`Link::set_timeouts`] permits. Clients that set a timeout of
-    /// their own get `WouldBlock` as ever.
+    /// Returns the result of a call that was to `wait`: `WouldBlock` becomes `TimedOut`, as the
+    /// call waited for the timeout of [`Link::set_timeouts`]. Clients that set a socket timeout
+    /// themselves still get `WouldBlock`.
     fn waited<T>(&self, wait: bool, done: io::Result<T>) -> io::Result<T> {
         match done {
             Err(error)
@@ -265,7 +269,7 @@ impl StreamLink {
         }
     }
 
-    /// Waits for `flags` or `stop`; `TimedOut` after `time`, if one is given.
+    /// Waits for `flags` or `stop`. Returns `TimedOut` after `time`, if given.
     fn poll(
         &self,
         fd: BorrowedFd<'_>,
@@ -285,7 +289,7 @@ impl StreamLink {
     }
 }
 
-/// Both ends of a connection within this process.
+/// Creates both ends of a connection within this process.
 pub fn pair() -> io::Result<(StreamLink, StreamLink)> {
     let (one, other) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -425,7 +429,7 @@ impl Link for StreamLink {
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
                 self.waited(wait, Err(error))
             }
-            // Too many are on their way already, or none may be.
+            // Too many descriptors are in flight already, or none can be passed.
             Err(error) if !is_of_stream(&error) => self.send(message, wait),
             done => done,
         }
@@ -490,7 +494,7 @@ impl Link for StreamLink {
             sockopt::set_socket_timeout(&self.input, sockopt::Timeout::Recv, Some(recv))?;
             sockopt::set_socket_timeout(&self.input, sockopt::Timeout::Send, Some(send))?;
         }
-        // Only once: threads that wait have read them.
+        // Set only once: waiting threads have read them.
         let _ = self.timeouts.set((recv, send));
         Ok(())
     }
@@ -523,7 +527,7 @@ impl Link for StreamLink {
     }
 }
 
-/// Whether sending failed because of the connection, not of what was to be sent along.
+/// Returns whether sending failed because of the connection, not because of the descriptor.
 fn is_of_stream(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -531,19 +535,18 @@ fn is_of_stream(error: &io::Error) -> bool {
     )
 }
 
-/// The IP address at the other end of `fd`, if it is a socket that has one and whose peer is still
-/// there.
+/// Returns the peer's IP address if `fd` is an Internet socket whose peer is still connected.
 fn peer_addr(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     let peer = rustix::net::getpeername(fd).ok().flatten()?;
     SocketAddr::try_from(peer).ok()
 }
 
-/// Makes a socket's buffers large and its small messages leave at once. Neither is owed: a
-/// Unix socket has no Nagle, and a system may limit buffers.
+/// Enlarges a socket's buffers and disables Nagle's algorithm. Failures are ignored: a Unix socket
+/// has no Nagle's algorithm, and a system may limit buffers.
 fn tune(fd: BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_nodelay(fd, true);
     keep_alive(fd);
-    // The kernel counts its own overhead too, and reports the double of what it was asked.
+    // The kernel includes its own overhead, and reports twice the requested size.
     if sockopt::socket_send_buffer_size(fd).is_ok_and(|size| size < SOCKET_BUFFER)
         && sys::net::force_send_buffer(fd, SOCKET_BUFFER).is_err()
     {
@@ -552,8 +555,8 @@ fn tune(fd: BorrowedFd<'_>) {
 }
 
 /// Enables TCP keepalive (tcp(7)): the system detects within some minutes that a silent peer is
-/// gone without a farewell, such as a host that was switched off, or a connection that a firewall
-/// has forgotten.
+/// gone without closing the connection, such as a host that was switched off, or a connection that
+/// a firewall dropped.
 fn keep_alive(fd: BorrowedFd<'_>) {
     const IDLE: Duration = Duration::from_secs(60);
     const BETWEEN: Duration = Duration::from_secs(20);
@@ -564,8 +567,8 @@ fn keep_alive(fd: BorrowedFd<'_>) {
         .and_then(|()| sockopt::set_socket_keepalive(fd, true));
 }
 
-/// A descriptor for the same pipe or device that does not block, with an open file description of
-/// its own, or the same one where there can be none; says whether it blocks.
+/// Returns a nonblocking descriptor for the same pipe or device with its own open file description,
+/// or `fd` itself if that is impossible; and whether it blocks.
 fn nonblocking(fd: OwnedFd) -> io::Result<(OwnedFd, bool)> {
     let flags = rustix::fs::fcntl_getfl(&fd)?;
     if flags.contains(OFlags::NONBLOCK) {
@@ -573,19 +576,19 @@ fn nonblocking(fd: OwnedFd) -> io::Result<(OwnedFd, bool)> {
     }
     let own = flags & OFlags::RWMODE | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    // Some devices have one description at a time, and /proc may not be there.
+    // Some devices allow one open at a time, and /proc may not be mounted.
     Ok(match rustix::fs::open(path, own, Mode::empty()) {
         Ok(own) => (own, false),
         Err(_) => (fd, true),
     })
 }
 
-/// The bytes that can be written without blocking once poll(2) has reported room: PIPE_BUF
+/// The number of bytes that can be written without blocking once poll(2) reports space: PIPE_BUF
 /// (pipe(7)).
 const PIECE: usize = 4096;
 
 fn signal(event: &OwnedFd) {
-    // Fails only when the counter is full, and then it is set.
+    // Fails only if the counter is full, and then it is readable already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
@@ -593,13 +596,13 @@ fn is_set(event: &OwnedFd) -> bool {
     is_ready(event, PollFlags::IN)
 }
 
-/// Whether `fd` is ready for any of `events`, or has failed.
+/// Returns whether `fd` is ready for any of `events`, or has failed.
 fn is_ready(fd: impl AsFd, events: PollFlags) -> bool {
     let mut fds = [PollFd::new(&fd, events)];
     matches!(poll(&mut fds, Some(&timespec(Duration::ZERO))), Ok(1))
 }
 
-/// Longer than the system can count is for ever.
+/// Converts a duration. One beyond the range of the system is unlimited.
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -651,7 +654,7 @@ mod tests {
         }
     }
 
-    /// As where a device cannot be opened again, or without /proc.
+    /// Simulates a device that cannot be opened again, or a system without /proc.
     #[test]
     fn one_that_blocks_is_asked_first() {
         let (input, output) = rustix::pipe::pipe().expect("a pipe");

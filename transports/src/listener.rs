@@ -22,33 +22,33 @@ use crate::accept::{Backoff, Severity};
 use crate::link::timespec;
 use crate::{Addr, StreamLink, vsock};
 
-/// Where connections come from.
+/// A source of connections.
 pub struct Listener {
     source: Source,
     addr: Addr,
-    /// The file of a Unix socket that this listener made, and removes.
+    /// The file of a Unix socket, which this listener created and removes.
     file: Option<PathBuf>,
-    /// Limits the lines about errors of accept(2).
+    /// The rate limit for log lines about errors of accept(2).
     complaints: LogLimit<()>,
-    /// The only guest whose connections come here.
+    /// The only guest whose connections arrive here.
     guest: Option<GuestId>,
 }
 
 enum Source {
     Socket(OwnedFd),
-    /// An inherited connection: the only one there will be.
+    /// An inherited connection: the only one.
     Single(Mutex<Option<OwnedFd>>),
 }
 
 impl Listener {
-    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced. Only
-    /// this user may connect to a Unix socket that has a file.
+    /// Listens at `addr`. Replaces the file of a Unix socket without a listener. Only this user may
+    /// connect to a Unix socket that has a file.
     pub fn bind(addr: &Addr) -> io::Result<Listener> {
         Listener::bind_for(addr, None)
     }
 
-    /// [`Listener::bind`], where members of the group with the id `group` may connect to a Unix
-    /// socket as well.
+    /// Does the same as [`Listener::bind`], and allows members of the group with the id `group` to
+    /// connect to a Unix socket as well.
     pub fn bind_for(addr: &Addr, group: Option<u32>) -> io::Result<Listener> {
         match addr {
             Addr::Tcp { host, port } => {
@@ -116,13 +116,13 @@ impl Listener {
         }
     }
 
-    /// Where it listens: with the port that the system chose, if it did, and for an inherited socket
-    /// what clients connect to.
+    /// Returns its address: with the port that the system chose, if any, and for an inherited
+    /// socket the address that clients connect to.
     pub fn addr(&self) -> &Addr {
         &self.addr
     }
 
-    /// The next connection; nothing when there will be none any more, or `stop` is readable.
+    /// Accepts the next connection. Returns `None` if there will be no more, or `stop` is readable.
     pub fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<Option<StreamLink>> {
         let link = loop {
             let Some((fd, peer)) = self.accept_socket(stop)? else {
@@ -139,7 +139,7 @@ impl Listener {
         }))
     }
 
-    /// [`Listener::accept`], as the socket that it is, and who is at its other end.
+    /// Does the same as [`Listener::accept`], and returns the socket and the peer's name.
     pub fn accept_socket(&self, stop: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, String)>> {
         let socket = match &self.source {
             Source::Socket(socket) => socket,
@@ -153,8 +153,8 @@ impl Listener {
         Ok(accepted.map(|(fd, peer)| (fd, self.name(peer))))
     }
 
-    /// The next connection that `accept` returns once `socket` is readable, whatever errors come
-    /// before.
+    /// Returns the next connection from `accept`, called when `socket` is readable, and retries
+    /// after errors that are not final.
     fn accept_by<C>(
         &self,
         socket: &OwnedFd,
@@ -212,13 +212,13 @@ impl Drop for Listener {
     }
 }
 
-/// A number for the guest of a listener that serves one alone.
+/// Returns a number for the guest of a listener that serves a single one.
 fn next_guest() -> GuestId {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     GuestId::Listener(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Where clients reach a socket that listens, if it has such a place.
+/// Returns the address at which clients reach a listening socket, if any.
 fn local_addr(socket: &OwnedFd) -> io::Result<Option<Addr>> {
     let any = rustix::net::getsockname(socket)?;
     if let Ok(ip) = std::net::SocketAddr::try_from(any.clone()) {
@@ -254,11 +254,11 @@ fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<(OwnedFd, Option<Pat
     Ok((socket, Some(path.to_owned())))
 }
 
-/// The number of connections that may wait to be accepted: as std has it.
+/// The maximum number of connections that wait to be accepted, as in std.
 const BACKLOG: i32 = 128;
 
-/// A socket bound to `path`, to which only this user may connect. The file has its mode from the
-/// moment that it is there: Linux takes it from the socket's own inode (`unix_bind_bsd()` in
+/// Creates a socket bound to `path`, to which only this user may connect. The file has its mode
+/// from its creation on: Linux takes it from the socket's own inode (`unix_bind_bsd()` in
 /// `net/unix/af_unix.c`).
 fn bind_own(path: &Path) -> io::Result<OwnedFd> {
     let addr = SocketAddrUnix::new(path)?;
@@ -269,7 +269,7 @@ fn bind_own(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Lets the members of a group connect to the socket at `path`, which nobody listens at yet.
+/// Allows the members of a group to connect to the socket at `path`, which does not listen yet.
 fn open_to(path: &Path, group: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -289,14 +289,14 @@ fn abstract_addr(path: &Path) -> io::Result<Option<SocketAddr>> {
 }
 
 fn is_abandoned(path: &Path) -> bool {
-    // Anything else is refused as well.
+    // connect(2) refuses other files with the same error.
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     is_socket
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Waits until `stop` is readable, for `time` at most, and says whether it is.
+/// Waits until `stop` is readable, for `time` at most, and returns whether it is.
 fn wait_for(stop: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
     let time = timespec(time);
@@ -307,7 +307,7 @@ fn wait_for(stop: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
     }
 }
 
-/// The error, and the limit that was reached if there is one to raise.
+/// Returns the error's text, and the limit that was reached if it can be raised.
 fn error_text(error: rustix::io::Errno) -> String {
     let text = io::Error::from(error);
     match error {
@@ -371,7 +371,7 @@ mod tests {
         ));
     }
 
-    /// Polls the mode of the file, as another user does that waits for a moment to connect.
+    /// Polls the mode of the file, like another user who waits for a chance to connect.
     #[test]
     fn the_file_of_a_socket_is_this_user_s_from_the_beginning_and_a_group_s_if_it_is_named() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -463,7 +463,8 @@ mod tests {
             None => rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC),
         });
         assert!(accepted.expect("no error is final").is_some());
-        // Two clients, of whom one is still there: the final errors come where a connection waits.
+        // Two clients, one of them still connected: final errors are reported while a connection
+        // waits.
         let _other = dial(listener.addr()).expect("connected");
         for error in [Errno::BADF, Errno::INVAL, Errno::NOTSOCK] {
             let accepted = listener.accept_by(socket, never.as_fd(), || Err::<(), _>(error));

@@ -1,4 +1,4 @@
-//! The other end of a connection that a server accepted, as the kernel reports it.
+//! The origin of an accepted connection, as the kernel reports it.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -9,19 +9,19 @@ use sys::{diag, users};
 use vfs::peer::{GuestId, Origin, Owner};
 use vfs::{Caller, Groups};
 
-/// The origin of the peer of the socket `fd`, whose IP address was `peer` when the connection was
-/// new.
+/// Returns the origin of the peer of the socket `fd`, whose IP address was `peer` when the
+/// connection was new.
 ///
-/// TCP: the owner of the peer's socket is looked up by its four addresses and ports, whatever the
-/// addresses are, because a process of this host can use any address of this host. Two system calls
-/// and at most two questions over netlink.
+/// TCP: the owner of the peer's socket is looked up by the connection's addresses and ports,
+/// whatever the addresses are, because a local process can use any address of this host. Two system
+/// calls and at most two netlink requests.
 pub(crate) fn of_peer(fd: BorrowedFd<'_>, peer: Option<SocketAddr>) -> Origin {
     match sockopt::socket_domain(fd) {
         Ok(AddressFamily::UNIX) => of_unix_peer(fd),
         Ok(AddressFamily::VSOCK) => of_vsock_peer(fd),
         Ok(AddressFamily::INET | AddressFamily::INET6) => match peer {
             Some(peer) => of_tcp_peer(fd, peer),
-            // It is gone, and what it had sent by then can still be read.
+            // The peer is gone, but the data that it sent can still be read.
             None => Origin::Unidentified {
                 addr: Some(Origin::UNSPECIFIED),
             },
@@ -44,7 +44,7 @@ fn of_unix_peer(fd: BorrowedFd<'_>) -> Origin {
     }
 }
 
-/// A loopback over vsock, which has no owner, is open to all users of this host.
+/// Returns the origin of a vsock peer. vsock loopback has no owner and is open to all local users.
 fn of_vsock_peer(fd: BorrowedFd<'_>) -> Origin {
     let peer = rustix::net::getpeername(fd).ok().flatten();
     match peer.and_then(|peer| VsockAddr::of(&peer)) {
@@ -84,8 +84,8 @@ fn of_tcp_peer(fd: BorrowedFd<'_>, peer: SocketAddr) -> Origin {
     }
 }
 
-/// The caller that the owner of a socket is. Asks the user database for what the kernel did not
-/// report, which may take its time.
+/// Returns the caller for the owner of a socket. Queries the user database for details that the
+/// kernel did not report, which may block.
 pub fn caller_of(owner: &Owner) -> Caller {
     let user = match (owner.gid, &owner.groups) {
         (Some(_), Some(_)) => None,
@@ -95,7 +95,7 @@ pub fn caller_of(owner: &Owner) -> Caller {
         let groups = user.as_ref().map(users::groups);
         groups.unwrap_or_default().into()
     });
-    // A user that the database does not have has no group but the one that nobody is in.
+    // A user that is not in the database has no groups but `nogroup`.
     let gid = owner.gid.or(user.map(|user| user.gid));
     Caller {
         uid: owner.uid,
@@ -104,7 +104,7 @@ pub fn caller_of(owner: &Owner) -> Caller {
     }
 }
 
-/// Linux's overflow id.
+/// Linux's overflow group id.
 const NOGROUP: u32 = 65534;
 
 #[cfg(test)]

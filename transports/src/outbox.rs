@@ -9,40 +9,41 @@ use wire::Outgoing;
 
 use crate::Pages;
 
-/// Messages in a row, to be sent at once; the last is under construction. File contents are read
-/// straight into it, or their pages taken, once among all that is sent at once.
+/// Consecutive messages to be sent together; the last is under construction. File contents are read
+/// directly into it, or their pages spliced, at most once in all messages that are sent together.
 pub struct Outbox {
-    /// Always initialized to its end, so that file contents can land in it without being zeroed
-    /// first each time.
+    /// Always initialized to its end, so that file contents can be read into it without zeroing it
+    /// first.
     buffer: PageBuffer,
     message: usize,
     end: usize,
-    /// From how many bytes of a file on its pages are taken.
+    /// The minimum number of a file's bytes whose pages are spliced.
     pages_from: usize,
     pages: Option<Pages>,
-    /// Where in the buffer the pages belong, of which there are some only behind the message's begin.
+    /// The position of the pages in the buffer; there are some only if it is after the message's
+    /// start.
     gap: usize,
-    /// What is handed over, and where in the buffer its message begins.
+    /// The file to pass, and the start of its message in the buffer.
     handed: Option<(usize, Arc<dyn Backing>)>,
     meter: Option<Box<dyn Meter>>,
-    /// How many bytes the message under construction may take.
+    /// The number of bytes that the message under construction may take.
     expected: usize,
 }
 
-/// Counts the memory of an outbox. Called before it grows, so that what others may still take is
-/// known before this is taken.
+/// Counts the memory of an outbox. Called before it grows, so that the budget of others shrinks
+/// before the memory is allocated.
 pub trait Meter: Send {
-    /// The buffer is `bytes` large from now on.
+    /// Sets the size of the buffer to `bytes`.
     fn set(&mut self, bytes: usize);
 
-    /// Whether memory is so scarce that buffers are to be given back rather than kept for later.
+    /// Returns whether memory is so scarce that buffers should be released rather than kept.
     fn is_scarce(&self) -> bool {
         false
     }
 }
 
 impl Default for Outbox {
-    /// One that takes no pages.
+    /// Creates an outbox that does not splice pages.
     fn default() -> Outbox {
         Outbox {
             buffer: PageBuffer::new(),
@@ -59,14 +60,14 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// The most bytes of one message: NBD's largest payload, which no other protocol here exceeds,
-    /// and its head.
+    /// The maximum size of one message in bytes: NBD's largest payload, which no other protocol
+    /// here exceeds, and its header.
     const LIMIT: usize = (64 << 20) + (64 << 10);
 
-    /// The buffer of small messages.
+    /// The buffer size for small messages.
     const KEEP: usize = 16 << 10;
 
-    /// The same, whose memory `meter` counts.
+    /// Creates an outbox whose memory `meter` counts.
     pub fn metered(meter: Box<dyn Meter>) -> Outbox {
         Outbox {
             meter: Some(meter),
@@ -74,14 +75,14 @@ impl Outbox {
         }
     }
 
-    /// Has `meter` count its memory from now on, instead of the one before.
+    /// Replaces the meter that counts its memory.
     pub fn meter(&mut self, meter: Box<dyn Meter>) {
         self.meter = Some(meter);
         self.count(self.buffer.len());
     }
 
-    /// The message to come may take so many bytes: they are counted as if they were there, until
-    /// something else is expected.
+    /// Sets the number of bytes that the next message may take: they are counted as if allocated,
+    /// until the next call.
     pub fn expect(&mut self, bytes: usize) {
         if bytes != self.expected {
             self.expected = bytes;
@@ -89,47 +90,48 @@ impl Outbox {
         }
     }
 
-    /// Begins the next message behind those that are there.
+    /// Begins the next message after the existing ones.
     pub fn begin(&mut self) -> &mut dyn Outgoing {
         self.message = self.end;
         self
     }
 
-    /// All messages, in order. There are no pages among them: see [`Outbox::settle`].
+    /// Returns all messages, in order. There must be no pages among them: see [`Outbox::settle`].
     pub fn bytes(&self) -> &[u8] {
         debug_assert!(!self.has_pages(), "pages are no bytes");
         &self.buffer[..self.end]
     }
 
-    /// How many bytes all messages are.
+    /// Returns the total size of all messages in bytes.
     pub fn size(&self) -> usize {
         self.end + self.taken()
     }
 
-    /// From now on takes a file's pages instead of reading it where they are `from` bytes or more; [`usize::MAX`] is
-    /// never.
+    /// Sets the size from which on a file's pages are spliced instead of read; [`usize::MAX`]
+    /// disables splicing.
     pub fn take_pages(&mut self, from: usize) {
         self.pages_from = from;
     }
 
-    /// Whether a file's pages are among the messages.
+    /// Returns whether the messages include pages of a file.
     pub fn has_pages(&self) -> bool {
         self.taken() > 0
     }
 
-    /// What stands before the pages, them, and what stands behind; nothing if there are none.
+    /// Returns the bytes before the pages, the pages, and the bytes after them; `None` without
+    /// pages.
     pub fn parts(&mut self) -> Option<(&[u8], &mut Pages, &[u8])> {
         let pages = self.pages.as_mut().filter(|pages| !pages.is_empty())?;
         let (before, behind) = self.buffer[..self.end].split_at(self.gap);
         Some((before, pages, behind))
     }
 
-    /// What is handed over, and where among all messages the one begins that it goes along with, which is the last.
+    /// Returns the file to pass, and the start of its message among all, which is the last one.
     pub fn handed(&self) -> Option<(usize, &dyn Backing)> {
         (self.handed.as_ref()).map(|(at, file)| (*at, &**file))
     }
 
-    /// Has pages read, so that there are bytes only.
+    /// Reads the pages into the buffer, so that there are only bytes.
     pub fn settle(&mut self) -> io::Result<()> {
         let taken = self.taken();
         if taken == 0 {
@@ -146,7 +148,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets all messages.
+    /// Discards all messages.
     pub fn clear(&mut self) {
         self.message = 0;
         self.end = 0;
@@ -154,17 +156,17 @@ impl Outbox {
         self.drop_pages();
     }
 
-    /// Whether its memory is more than small messages need.
+    /// Returns whether it has more memory than small messages need.
     pub fn is_large(&self) -> bool {
         self.buffer.len() > Outbox::KEEP
     }
 
-    /// Whether its memory is needed elsewhere.
+    /// Returns whether it has memory that is needed elsewhere.
     pub fn is_scarce(&self) -> bool {
         self.is_large() && self.meter.as_ref().is_some_and(|meter| meter.is_scarce())
     }
 
-    /// Gives all memory back, if there are no messages.
+    /// Releases all memory, if there are no messages.
     pub fn shrink(&mut self) {
         if self.end == 0 {
             self.buffer = PageBuffer::new();
@@ -177,14 +179,14 @@ impl Outbox {
         self.pages.as_ref().map_or(0, Pages::len)
     }
 
-    /// A pipe cannot be emptied but by reading.
+    /// A pipe can be emptied only by reading, so it is dropped.
     fn drop_pages(&mut self) {
         self.pages.take_if(|pages| !pages.is_empty());
     }
 
-    /// Takes the first of `len` bytes of a file as pages, if they are there for that, and says how many.
+    /// Splices up to `len` bytes of a file as pages, if they are cached, and returns their number.
     fn take(&mut self, fd: BorrowedFd<'_>, offset: u64, len: usize, patience: Patience) -> usize {
-        // Who has no patience wants to know that nothing is waited for, and pages may be on their way yet.
+        // Without patience nothing may be waited for, and the pages may still be under I/O.
         let may = len >= self.pages_from
             && !self.has_pages()
             && self.end > self.message
@@ -200,22 +202,22 @@ impl Outbox {
         pages.map_or(0, |pages| pages.take(fd, offset, len).unwrap_or(0))
     }
 
-    /// Where in the message under construction there are pages, and how many bytes.
+    /// Returns the offset and the length of the pages in the message under construction.
     fn own(&self) -> (usize, usize) {
-        // Those of an earlier message stand where that has ended, at the latest.
+        // Pages of an earlier message are at its end, at the latest.
         match self.gap.checked_sub(self.message) {
             Some(at @ 1..) => (at, self.taken()),
             _ => (0, 0),
         }
     }
 
-    /// Where in the buffer the message's byte `at` is, which is none of a page's.
+    /// Returns the buffer position of the message's byte `at`, which is not in a page.
     fn place(&self, at: usize) -> usize {
         let (gap, taken) = self.own();
         self.message + if at < gap + taken { at } else { at - taken }
     }
 
-    /// Room for `len` more bytes.
+    /// Returns space for `len` more bytes.
     fn extend(&mut self, len: usize) -> &mut [u8] {
         let end = self.end + len;
         if end > self.buffer.len() {
@@ -234,7 +236,7 @@ impl Outbox {
             self.count(capacity);
             self.buffer = PageBuffer::zeroed(capacity);
         } else {
-            // It is for one large message as a rule: for a mebibyte and its header, not for two.
+            // It usually holds one large message: a mebibyte and its header, not two.
             let capacity = end.next_multiple_of(Outbox::KEEP);
             self.count(capacity);
             self.buffer = PageBuffer::zeroed(capacity);
@@ -278,7 +280,7 @@ impl Sink for Outbox {
                 self.end += got;
                 Ok(taken + got)
             }
-            // What came before the error is good.
+            // Bytes before the error are valid.
             Err(_) if taken > 0 && patience == Patience::Full => Ok(taken),
             Err(errno) => {
                 self.drop_pages();
@@ -317,7 +319,7 @@ impl Outgoing for Outbox {
         self.handed.take_if(|(at, _)| *at >= self.message);
     }
 
-    /// Once: what stands behind it is another message.
+    /// Accepts only one file: a second one would belong to another message.
     fn hand(&mut self, file: Arc<dyn Backing>) -> bool {
         let first = self.handed.is_none();
         if first {
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(outbox.bytes(), b"");
     }
 
-    /// All that is sent.
+    /// Returns all bytes sent.
     fn sent(outbox: &mut Outbox) -> Vec<u8> {
         use std::io::Read;
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
@@ -414,7 +416,8 @@ mod tests {
         }
     }
 
-    /// What was promised comes, though the file is cut before it is sent: or nobody could follow the stream any more.
+    /// The announced number of bytes is sent even if the file is truncated meanwhile: otherwise the
+    /// stream would lose its framing.
     #[test]
     fn pages_are_as_many_as_they_were_when_the_file_is_cut() {
         use std::io::Write;

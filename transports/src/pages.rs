@@ -1,12 +1,12 @@
-//! Pages of a file on their way to a connection, without being copied: a pipe that they are moved into and out of.
+//! Zero-copy transfer of file pages to a connection: a pipe that they are spliced through.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-/// A pipe with pages of a file in it. What is in it does not become less when the file is cut; but as long as it has not been
-/// received it changes when the file is written to.
+/// A pipe that holds pages of a file. Truncating the file does not remove them; but writes to the
+/// file change them until they are received.
 pub struct Pages {
     output: OwnedFd,
     input: OwnedFd,
@@ -14,10 +14,11 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// What is asked of the system for a pipe, bytes, which is what it lets everybody have (`pipe-max-size`, pipe(7)).
+    /// The requested size of a pipe in bytes, which the system allows every user (`pipe-max-size`,
+    /// pipe(7)).
     const CAPACITY: usize = 1 << 20;
 
-    /// A pipe of nothing. Errs where there are too many large ones already.
+    /// Creates an empty pipe. Returns an error if there are too many large ones already.
     pub fn new() -> io::Result<Pages> {
         let (output, input) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setpipe_size(&input, Pages::CAPACITY)?;
@@ -28,23 +29,23 @@ impl Pages {
         })
     }
 
-    /// How many bytes are in it.
+    /// Returns the number of bytes in it.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none are.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Takes up to `len` bytes of `file` from `offset`, as many as there is room for, and says how many: fewer also at the end of
-    /// the file or on an error after the first.
+    /// Splices up to `len` bytes of `file` from `offset` into it, as many as fit, and returns their
+    /// number: fewer also at end of file or on an error after the first byte.
     pub fn take(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<usize> {
         let mut taken = 0;
         while taken < len {
             let mut at = offset + taken as u64;
-            // Of the pipe: it does not wait until somebody has made room.
+            // Applies to the pipe: do not wait for space in it.
             let flags = SpliceFlags::NONBLOCK;
             match splice(file, Some(&mut at), &self.input, None, len - taken, flags) {
                 Ok(0) => break,
@@ -58,7 +59,8 @@ impl Pages {
         Ok(taken)
     }
 
-    /// Moves what is in it to `socket`, all of it; waits as long as that takes. With `more`, something follows soon.
+    /// Splices all of its contents to `socket`; waits without a time limit. With `more`, further
+    /// data follows soon.
     pub fn send(&mut self, socket: BorrowedFd<'_>, more: bool) -> io::Result<()> {
         let flags = match more {
             true => SpliceFlags::MORE,
@@ -75,7 +77,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Moves what is in it into `memory`, which is as long.
+    /// Reads its contents into `memory`, which has the same length.
     pub fn read(&mut self, memory: &mut [u8]) -> io::Result<()> {
         let mut come = 0;
         while come < memory.len() {

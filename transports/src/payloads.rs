@@ -1,27 +1,27 @@
-//! How a connection wants payloads to travel: `docs/design/zerocopy.md` has what was measured.
+//! Payload transfer preferences of a connection: `docs/design/zerocopy.md` has the measurements.
 
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, sockopt};
 
-/// How many bytes of payloads may be on their way, and from what size on, bytes, they shall travel apart from the messages that they
-/// are of. Nothing here has a wish for their alignment.
+/// The maximum of payload bytes in flight, and the sizes in bytes from which on payloads are
+/// transferred apart from their messages. It has no preference for their alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payloads {
-    /// Received where they are wanted, behind what stands before them: one receipt more.
+    /// Received directly into their destination, after the header: costs one more receive call.
     pub land: usize,
-    /// Sent from where they are: one piece more in a system call.
+    /// Sent from their place: costs one more buffer in a system call.
     pub gather: usize,
-    /// Sent as the pages that a file has in memory: some system calls more.
+    /// Sent as pages of the page cache: costs some more system calls.
     pub pages: usize,
-    /// What may be on its way at a time, asked for or sent: beyond that, a transfer goes on when something of it has come. It may
-    /// always have one message on its way.
+    /// The maximum in flight at a time, requested or sent: beyond it, a transfer continues when
+    /// some of it has arrived. One message may always be in flight.
     pub in_flight: usize,
 }
 
 impl Payloads {
-    /// Never: all payloads are copied from and to the buffers of messages.
+    /// All payloads are copied from and to the buffers of messages.
     pub const INLINE: Payloads = Payloads {
         land: usize::MAX,
         gather: usize::MAX,
@@ -29,14 +29,15 @@ impl Payloads {
         in_flight: IN_FLIGHT,
     };
 
-    /// Of a stream of bytes that takes no pages.
+    /// Preferences of a byte stream that does not support pages.
     pub(crate) const STREAM: Payloads = Payloads {
         land: LAND,
         gather: GATHER,
         ..Payloads::INLINE
     };
 
-    /// Of `fd`. One that somebody else has made not to wait takes no pages: splice(2) has no word for waiting nevertheless.
+    /// Returns the preferences for `fd`. A descriptor that was made nonblocking elsewhere supports
+    /// no pages: splice(2) has no flag to wait nevertheless.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Payloads {
         let waits =
             rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
@@ -52,7 +53,7 @@ impl Payloads {
         }
     }
 
-    /// With another bound on what may be on its way, if one is given.
+    /// Returns the same with another limit on bytes in flight, if given.
     pub fn within(self, in_flight: Option<usize>) -> Payloads {
         Payloads {
             in_flight: in_flight.unwrap_or(self.in_flight),
@@ -61,16 +62,17 @@ impl Payloads {
     }
 }
 
-/// What 10 Gbit/s carry in 13 ms: more than any way within a data centre holds.
+/// 13 ms at 10 Gbit/s: more than any path within a data centre holds.
 const IN_FLIGHT: usize = 16 << 20;
 
-/// From here on copying costs more than a receipt.
+/// The size from which on a copy costs more than a receive call.
 const LAND: usize = 32 << 10;
 
-/// About where copying costs as much as a piece more in a system call.
+/// The size at which a copy costs about as much as one more buffer in a system call.
 const GATHER: usize = 8 << 10;
 
-/// From here on a file's pages are worth being moved instead of copied, by a Unix socket and by TCP.
+/// The sizes from which on splicing a file's pages is faster than copying, over Unix sockets and
+/// TCP.
 const PAGES_BY_UNIX: usize = 64 << 10;
 const PAGES_BY_TCP: usize = 256 << 10;
 

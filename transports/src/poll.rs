@@ -1,13 +1,14 @@
-//! When to poll before sleeping: a wake-up costs far more than a look, if the next message comes
-//! soon and a processor is to spare.
+//! Adaptive polling before sleeping: a wake-up costs far more than a poll, if the next message
+//! arrives soon and a processor is idle.
 //!
-//! A poller spins, it does not yield: where processors are short, each sched_yield(2) lasts as long
-//! as the time slices of the others. Two observations end the polling of all pollers of the
-//! process, so that each wait sleeps at once:
+//! A poller spins and does not yield: where processors are short, each sched_yield(2) lasts as long
+//! as the time slices of the others. Two observations stop polling by all pollers of the process,
+//! so that each wait sleeps at once:
 //!
-//! - Each millisecond one of them asks the kernel whether more threads run than there are
-//!   processors. While that is often so, a poller holds the processor that its peer waits for.
-//! - A long time between two looks shows that it has lost its own processor. The count misses that
+//! - Each millisecond one of them queries the kernel whether more threads run than there are
+//!   processors. While that is often so, a poller occupies the processor that its peer waits for.
+//! - A long gap between two polls shows that the thread lost its own processor. The count misses
+//!   that if the process is restricted to some of the machine's processors.
 //!   where the process may run on some of the machine's processors alone.
 
 use std::io::{self, ErrorKind};
@@ -15,26 +16,27 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long an end of a connection polls: the window grows while messages come just after it slept
-/// and shrinks while they do not come at all.
+/// The polling time of one end of a connection: the window grows while messages arrive just after
+/// the thread slept and shrinks while none arrive.
 ///
-/// Of all the pollers of the process, no more poll at once than leave a processor for others, and
-/// none for a while after one of them has lost its processor.
+/// The number of concurrent pollers of the process is limited so that a processor is left for
+/// others, and none polls for a while after one of them lost its processor.
 pub struct Poller {
     max: Duration,
     window: Duration,
-    /// How many long windows in a row ended without a message, which came soon after them.
+    /// The number of consecutive long windows that ended just before a message.
     misses: u32,
 }
 
 impl Poller {
     const FIRST: Duration = Duration::from_micros(5);
 
-    /// After so many misses the peer waits for the processor that this thread spins on: then
-    /// messages come only when it sleeps. That happens without a loss of the processor.
+    /// The number of misses after which the peer is assumed to wait for the processor on which this
+    /// thread spins: then messages arrive only when it sleeps. That happens without a loss of the
+    /// processor.
     const MISSES: u32 = 4;
 
-    /// One that polls for at most `max` before it sleeps; zero is not at all.
+    /// Creates a poller that polls for at most `max` before it sleeps; zero disables polling.
     pub fn new(max: Duration) -> Poller {
         Poller {
             max,
@@ -43,14 +45,14 @@ impl Poller {
         }
     }
 
-    /// What suits this machine: about as long as a wake-up across processors takes, if there is more
-    /// than one.
+    /// Returns the default for this machine: about the time of a wake-up across processors, if
+    /// there is more than one.
     pub fn usual() -> Duration {
         Duration::from_micros(if PROCESSORS.limit > 0 { 50 } else { 0 })
     }
 
-    /// Tries `recv(false)`, which must not wait, until it gives something but `WouldBlock` or the
-    /// window is over, and then waits by `recv(true)`.
+    /// Calls `recv(false)`, which must not block, until it returns a result other than `WouldBlock`
+    /// or the window ends, and then `recv(true)`, which waits.
     #[inline]
     pub fn wait<T>(&mut self, recv: impl FnMut(bool) -> io::Result<T>) -> io::Result<T> {
         self.wait_by(&PROCESSORS, Instant::now, recv)
@@ -88,13 +90,13 @@ impl Poller {
                 let gap = at - last;
                 if gap > Processors::GAP {
                     processors.lost(at, gap);
-                    // A message may have come meanwhile, which proves nothing: it would have woken
-                    // this thread.
+                    // A message that arrived meanwhile proves nothing: it would have woken this
+                    // thread.
                     return recv(true);
                 }
                 last = at;
             }
-            // A window that still grows says nothing yet.
+            // A window that still grows is not conclusive.
             missed = self.window >= self.max / 2;
         }
         let received = recv(true);
@@ -109,7 +111,7 @@ impl Poller {
         self.window = if now - began <= self.max {
             (self.window * 2).clamp(Poller::FIRST, self.max)
         } else {
-            // Halving, not zeroing: one pause between two bursts should not undo what was learned.
+            // Halved, not zeroed: one pause between two bursts should not undo the adaptation.
             if self.window > Poller::FIRST {
                 self.window / 2
             } else {
@@ -123,53 +125,54 @@ impl Poller {
 static PROCESSORS: LazyLock<Processors> = LazyLock::new(|| {
     let mine = std::thread::available_parallelism().map_or(1, usize::from);
     let all = sys::usage::online_processors();
-    // Where the count is unknown, pollers find out by themselves.
+    // If the count is unknown, pollers detect overload by gaps alone.
     let busy = move || sys::usage::running_threads().is_some_and(|running| running > all);
     Processors::new(mine, Box::new(busy))
 });
 
-/// The processors of this machine, as far as pollers may have them.
+/// The processors of this machine, as shared by pollers.
 struct Processors {
-    /// How many may poll at once.
+    /// The maximum number of concurrent pollers.
     limit: usize,
     polling: AtomicUsize,
-    /// When times are counted from.
+    /// The origin of times.
     epoch: Instant,
-    /// Until when they are taken to be short, and for how long they were the last time:
+    /// The time until which processors are assumed to be short, and the last such duration:
     /// nanoseconds.
     short_until: AtomicU64,
     short_for: AtomicU64,
-    /// Returns whether more threads of the machine run or want to than it has processors.
+    /// Returns whether more threads of the machine are runnable than it has processors.
     overloaded: Box<dyn Fn() -> bool + Send + Sync>,
-    /// When that is to be asked again: nanoseconds.
+    /// The time of the next call of that function: nanoseconds.
     next_look: AtomicU64,
-    /// How often the answer was yes of late: see [`Processors::CROWDED`].
+    /// The recent frequency of overload: see [`Processors::CROWDED`].
     crowded: AtomicU32,
-    /// Whether nobody polls because it was yes too often.
+    /// Whether polling is stopped because of overload.
     are_crowded: AtomicBool,
 }
 
 impl Processors {
-    /// In a longer gap between two looks another thread had the processor. Timer interrupts take up
-    /// to 100 µs of a virtual machine's, some hundred times a second; time slices of Linux last
-    /// about a millisecond and longer.
+    /// The gap between two polls from which on another thread had the processor. Timer interrupts
+    /// take up to 100 µs of a virtual machine's time, some hundred times a second; time slices of
+    /// Linux last about a millisecond and longer.
     const GAP: Duration = Duration::from_micros(200);
 
-    /// So many times the gap nobody polls: a time slice that is lost now and then costs 2 % at
+    /// The multiple of the gap for which polling stops: an occasional lost time slice costs 2 % at
     /// most.
     const TIMES: u32 = 64;
 
-    /// The longest such time. A probe that ends in a lost time slice costs a few thousandths of it.
+    /// The maximum of that time. A retry that ends in a lost time slice costs a few thousandths of
+    /// it.
     const LONGEST: Duration = Duration::from_secs(2);
 
-    /// How often the count is looked at, which costs two thousandths of this time.
+    /// The interval of overload checks, which cost two thousandths of this time.
     const LOOKS: Duration = Duration::from_millis(1);
 
-    /// A look at an overloaded machine counts two, another one minus one. At so many polling ends,
-    /// and at zero it begins again. On an idle machine one look in eight finds threads of the
-    /// kernel that wait for the processor of a poller until the next tick, often four looks in a
-    /// row. Beside a busy loop each look finds the loop, or every other one where the peer sleeps
-    /// more than it works.
+    /// The level at which polling stops; it resumes at zero. A check of an overloaded machine adds
+    /// two, another one subtracts one. On an idle machine one check in eight finds kernel threads
+    /// that wait for the processor of a poller until the next tick, often four checks in a row.
+    /// With a busy loop each check finds the loop, or every other one if the peer sleeps more than
+    /// it works.
     const CROWDED: u32 = 24;
 
     fn new(processors: usize, overloaded: Box<dyn Fn() -> bool + Send + Sync>) -> Processors {
@@ -181,7 +184,7 @@ impl Processors {
             short_for: AtomicU64::new(0),
             overloaded,
             next_look: AtomicU64::new(0),
-            // The first look decides.
+            // The first check decides.
             crowded: AtomicU32::new(1),
             are_crowded: AtomicBool::new(true),
         }
@@ -189,7 +192,7 @@ impl Processors {
 
     fn take(&self) -> Option<Taken<'_>> {
         let taken = Taken(self);
-        // The guard is there first, so that a take too many is given back with it.
+        // The guard is created first, so that an excess increment is undone with it.
         (self.polling.fetch_add(1, Ordering::Relaxed) < self.limit).then_some(taken)
     }
 
@@ -209,7 +212,7 @@ impl Processors {
         self.are_crowded.load(Ordering::Relaxed)
     }
 
-    /// Asks the kernel.
+    /// Queries the kernel for overload.
     #[cold]
     fn look(&self, now: u64) {
         let next = now + Processors::LOOKS.as_nanos() as u64;
@@ -227,8 +230,8 @@ impl Processors {
         }
     }
 
-    /// A poller was without its processor for `gap`. If that comes soon after the last time the
-    /// next one is twice as long.
+    /// Records that a poller was without its processor for `gap`. If that happens soon after the
+    /// last time, the pause doubles.
     fn lost(&self, now: Instant, gap: Duration) {
         let now = self.nanos(now);
         let until = self.short_until.load(Ordering::Relaxed);
@@ -236,7 +239,7 @@ impl Processors {
         let least = (gap * Processors::TIMES).as_nanos() as u64;
         let longest = Processors::LONGEST.as_nanos() as u64;
         let time = match now {
-            // Another poller has found out at the same time.
+            // Another poller has detected it at the same time.
             _ if now < until => least.max(last),
             _ if now - until <= last => least.max(2 * last),
             _ => least,
@@ -244,7 +247,7 @@ impl Processors {
         let time = time.min(longest);
         self.short_for.store(time, Ordering::Relaxed);
         self.short_until.store(now + time, Ordering::Relaxed);
-        // The first look after it decides.
+        // The first check after the pause decides.
         self.crowded.store(1, Ordering::Relaxed);
         self.are_crowded.store(true, Ordering::Relaxed);
     }
@@ -268,13 +271,12 @@ mod tests {
     const LOOK: Duration = Duration::from_micros(1);
     const SLICE: Duration = Duration::from_millis(4);
 
-    /// Of a machine that is not overloaded.
+    /// Creates processors of a machine that is not overloaded.
     fn processors(processors: usize) -> Processors {
         Processors::new(processors, Box::new(|| false))
     }
 
-    /// A machine whose time passes by looks, of which each is followed by what a script says, or
-    /// [`LOOK`].
+    /// A machine whose clock advances with each poll, by a scripted time or [`LOOK`].
     struct Machine {
         processors: Processors,
         passed: Cell<Duration>,
@@ -292,8 +294,8 @@ mod tests {
             self.passed.set(self.passed.get() + time);
         }
 
-        /// Waits for a message that comes by sleeping alone, `asleep` later. After the look
-        /// numbered `loses` the processor is gone for a [`SLICE`]. Says how many looks there were.
+        /// Waits for a message that arrives `asleep` after the thread sleeps. After the poll
+        /// numbered `loses` the processor is lost for a [`SLICE`]. Returns the number of polls.
         fn wait(&self, poller: &mut Poller, loses: Option<usize>, asleep: Duration) -> usize {
             let mut looks = 0;
             let clock = || self.processors.epoch + self.passed.get();
@@ -345,7 +347,7 @@ mod tests {
         let rest = |poller: &mut Poller| {
             assert_eq!(machine.wait(poller, Some(3), Duration::ZERO), 3);
             let began = machine.passed.get();
-            // Messages are found while it lasts, which does not end it.
+            // Messages arrive during the pause, which does not end it.
             while machine.wait(poller, None, SLICE / 8) == 0 {}
             (machine.passed.get() - began).as_millis()
         };
@@ -354,7 +356,7 @@ mod tests {
         for (rest, expected) in rests.iter().zip(expected) {
             assert!((expected..expected + 2).contains(rest), "{rests:?}");
         }
-        // It has gone well for longer than the last one was.
+        // There was no loss for longer than the last pause.
         machine.pass(Duration::from_secs(3));
         poller.window = poller.max;
         assert!((256..258).contains(&rest(&mut poller)));
@@ -367,7 +369,7 @@ mod tests {
         let turn = |poller: &mut Poller| machine.wait(poller, None, 8 * LOOK);
         let looks: Vec<_> = (0..5).map(|_| turn(&mut poller)).collect();
         assert_eq!(looks, [50, 25, 50, 25, 0]);
-        // One that comes in time now and then proves that it needs none.
+        // An occasional message within the window proves that the peer needs no processor.
         machine.pass(Processors::LONGEST);
         for _ in 0..20 {
             assert!(turn(&mut poller) > 0);
@@ -405,7 +407,7 @@ mod tests {
         let (mut one, mut other) = (poller(), poller());
         machine.wait(&mut one, Some(1), Duration::ZERO);
         assert_eq!(machine.wait(&mut other, None, Duration::ZERO), 0);
-        // Both may have lost it at the same time, which is no reason to wait for longer.
+        // Both may have lost it at the same time, which does not extend the pause.
         let now = machine.processors.epoch + machine.passed.get();
         machine.processors.lost(now, SLICE);
         machine.pass(SLICE * Processors::TIMES);
@@ -428,14 +430,14 @@ mod tests {
             };
             (0..times).map(|_| polls()).collect()
         };
-        // Every other look is enough.
+        // Overload in every other check is enough.
         for _ in 0..24 {
             assert_eq!(count(&machine, 3, 1), [false]);
             assert_eq!(count(&machine, 2, 1), [false]);
         }
         let polled = count(&machine, 2, 40);
         assert!(polled.is_sorted() && !polled[20] && polled[24]);
-        // One look in five, four in a row, is not.
+        // Overload in one check of five, four in a row, is not.
         for _ in 0..10 {
             assert_eq!(count(&machine, 3, 4), [true; 4]);
             assert_eq!(count(&machine, 2, 16), [true; 16]);

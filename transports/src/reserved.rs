@@ -1,4 +1,5 @@
-//! Connections from ports that only the super-user has, which servers take for a sign of trust (`secure` of exports(5)).
+//! Connections from reserved ports, which only the superuser may bind and which servers therefore
+//! trust (`secure` of exports(5)).
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,10 +10,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::{StreamLink, dial};
 
-/// Linux's clients use these: below stand too many ports of services.
+/// The ports that Linux's clients use: lower ones belong to many services.
 const PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 
-/// [`crate::dial()`] to a TCP port from a reserved one, which takes the privilege to bind it.
+/// Does the same as [`crate::dial()`] for a TCP port, from a reserved port, which takes the
+/// privilege to bind it.
 pub fn dial_from_reserved(host: &str, port: u16) -> io::Result<StreamLink> {
     dial::link(
         dial::first(host, port, connect)?,
@@ -27,7 +29,7 @@ fn connect(to: SocketAddr) -> io::Result<OwnedFd> {
     };
     for port in PORTS.rev() {
         let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // A port whose last connection went elsewhere can be had at once.
+        // A port whose last connection had another destination can be reused at once.
         sockopt::set_socket_reuseaddr(&fd, true)?;
         let from = match to {
             SocketAddr::V4(_) => SocketAddr::from(([0; 4], port)),
@@ -37,7 +39,7 @@ fn connect(to: SocketAddr) -> io::Result<OwnedFd> {
             .and_then(|()| dial::connect(&fd, |fd| rustix::net::connect(fd, &to)))
         {
             Ok(()) => return Ok(fd),
-            // Somebody has it, or had it with this very server a moment ago.
+            // The port is in use, or was just used for a connection to this server.
             Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}
             Err(error @ (Errno::ACCESS | Errno::PERM)) => {
                 let why = format!(

@@ -4,45 +4,46 @@ use std::os::fd::BorrowedFd;
 
 use wire::{Incoming, Outgoing};
 
-/// A queue that a peer puts requests into, each with the memory for its reply: what a virtqueue is to
-/// whoever drives it. One thread takes requests out; any thread may give replies back.
+/// A queue of requests from a peer, each with memory for its reply: the device side of a virtqueue.
+/// One thread pops requests; any thread may return replies.
 pub trait Ring: Send + Sync {
-    /// The next request, if there is one. `frame` says how much of a request that begins so must stand
-    /// in [`Incoming::bytes`], nothing if it needs more to tell. An error means that the peer has broken
-    /// its queue: nothing more can come.
+    /// Pops the next request, if any. `frame` returns how many bytes of a request must be in
+    /// [`Incoming::bytes`], given its first bytes, or `None` if it needs more of them. Returns an
+    /// error if the peer has corrupted its queue: no more requests can be popped.
     fn take(&self, frame: &dyn Fn(&[u8]) -> Option<usize>)
     -> io::Result<Option<Box<dyn Exchange>>>;
 
-    /// Gives a request back with the reply that stands in it, perhaps without telling the peer yet:
+    /// Returns a request, with its reply, to the peer as used, perhaps without a notification yet:
     /// see [`Ring::tell`].
     fn give(&self, exchange: Box<dyn Exchange>);
 
-    /// Tells the peer of what was given back, if it wants to be told.
+    /// Notifies the peer of used requests, unless it suppressed notifications.
     fn tell(&self);
 
-    /// Waits until there may be something to take; without `wait`, `WouldBlock` unless there is. False
-    /// once the ring is to be left alone.
+    /// Waits until there may be a request. Without `wait`, returns `WouldBlock` unless there is
+    /// one. Returns false once the ring is stopped.
     fn wait(&self, wait: bool) -> io::Result<bool>;
 
-    /// Leaves the ring: from now on its bell rings when there is something to take. Returns whether
-    /// there is something already, for which it need not ring.
+    /// Enables notifications: from now on the notifier is readable when there is a request. Returns
+    /// whether there is one already, for which the peer need not kick.
     fn leave(&self) -> io::Result<bool>;
 
-    /// Comes back to it: the bell need not ring any more.
+    /// Disables notifications: the peer need not kick any more.
     fn come_back(&self) -> io::Result<()>;
 
-    /// Readable once the bell has rung after [`Ring::leave`], perhaps until the next one.
+    /// Returns the notifier, readable after a kick since [`Ring::leave`], perhaps until the next
+    /// one.
     fn bell(&self) -> BorrowedFd<'_>;
 
-    /// Whose it is, for logs.
+    /// Returns its name, for logs.
     fn name(&self) -> &str;
 }
 
 /// A request and its reply.
 pub trait Exchange: Send {
-    /// Both, to be used at once.
+    /// Returns both, for simultaneous use.
     fn split(&mut self) -> (&dyn Incoming, &mut dyn Outgoing);
 
-    /// The concrete exchange: how a ring knows its own.
+    /// Returns the concrete exchange, with which a ring recognises its own.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }

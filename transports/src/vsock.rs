@@ -1,8 +1,10 @@
-//! Sockets between a machine and its guests: the kernel's (vsock(7)), and Unix sockets that a virtual machine monitor joins
-//! to those of its guest, as Firecracker, cloud-hypervisor and vhost-device-vsock do (Firecracker, `docs/vsock.md`).
+//! Sockets between a host and its guests: the kernel's (vsock(7)), and Unix sockets that a virtual
+//! machine monitor connects to those of its guest, as Firecracker, cloud-hypervisor and
+//! vhost-device-vsock do (Firecracker, `docs/vsock.md`).
 //!
-//! Of such a monitor's socket at `PATH`, what a guest connects to at port N of its host is who listens at `PATH_N`; who
-//! wants to connect to port N of the guest says so at `PATH` and is answered by a line.
+//! With such a monitor's socket at `PATH`, a guest's connection to port N of its host arrives at
+//! the listener at `PATH_N`; a host's connection to port N of the guest begins with a request at
+//! `PATH`, which the monitor answers with a line.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,8 +16,8 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use sys::vsock::VsockAddr;
 
-/// Listens at a port of this machine, 0 for one that the system chooses, and says at which; of guests or of hosts, or only
-/// where `cid` is this machine.
+/// Listens at a port of this machine, 0 for one that the system chooses, and returns the port. With
+/// `cid`, accepts only connections to that context id of this machine.
 pub(crate) fn listen(cid: Option<u32>, port: u32) -> io::Result<(OwnedFd, u32)> {
     let addr = VsockAddr {
         cid: cid.unwrap_or(VsockAddr::ANY),
@@ -23,7 +25,7 @@ pub(crate) fn listen(cid: Option<u32>, port: u32) -> io::Result<(OwnedFd, u32)> 
     };
     let socket = socket()?;
     rustix::net::bind(&socket, &addr)?;
-    // As std has it.
+    // The backlog of std.
     rustix::net::listen(&socket, 128)?;
     let at = VsockAddr::of(&rustix::net::getsockname(&socket)?);
     Ok((socket, at.map_or(port, |at| at.port)))
@@ -46,14 +48,15 @@ fn socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Where who listens for the guest of the monitor at `path` does, for port `port` of its host.
+/// Returns the path at which to listen for the guest of the monitor at `path`, for host port
+/// `port`.
 pub(crate) fn uds_of_port(path: &Path, port: u32) -> PathBuf {
     let mut path = OsString::from(path);
     path.push(format!("_{port}"));
     path.into()
 }
 
-/// How long a monitor may take to connect to its guest, which has to be running.
+/// The time within which a monitor must connect to its guest, which has to be running.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects, through the monitor at `path`, to port `port` of its guest.
@@ -73,9 +76,9 @@ pub(crate) fn connect_uds(path: &Path, port: u32) -> io::Result<OwnedFd> {
     Ok(stream.into())
 }
 
-/// A line without its end. What follows it is not taken: it is the guest's.
+/// Reads a line and returns it without its end. The bytes after it, from the guest, are not read.
 fn line(stream: &mut UnixStream) -> io::Result<String> {
-    /// "OK ", a port and the end.
+    /// The length of "OK ", a port and the line end.
     const MOST: usize = 32;
     let mut line = Vec::new();
     loop {
@@ -108,7 +111,7 @@ mod tests {
     use super::*;
     use crate::{Addr, Link, dial};
 
-    /// Dials through a monitor that says `answer`.
+    /// Dials through a monitor that responds `answer`.
     fn dialled(answer: &'static str) -> io::Result<Vec<u8>> {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("vm");

@@ -16,50 +16,53 @@ use wire::{Incoming, Outgoing};
 use super::crew::{Crew, Slept};
 use crate::{Exchange, Frame, Outbox, Ring};
 
-/// A descriptor of a mount. What is read from it is answered there.
+/// A descriptor of a mount. A request read from it is answered on it.
 pub struct Channel {
     device: OwnedFd,
-    /// Where it is waited for requests. All channels of a mount have the same ones: each would be woken by poll(2), while of
-    /// those that wait so one is, the first that there was.
+    /// The epoll instance on which threads wait for requests. All channels of a mount have the same
+    /// requests: poll(2) would wake each of them, while EPOLLEXCLUSIVE wakes one, the first one
+    /// added.
     idle: OwnedFd,
-    /// Those of all the mount's channels.
+    /// The threads of all the mount's channels.
     crew: Arc<Crew>,
-    /// The most bytes of a request.
+    /// The maximum size of a request in bytes.
     longest: usize,
     name: String,
-    /// The mount is gone.
+    /// Whether the mount is gone.
     over: AtomicBool,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// What was found when somebody looked whether there is anything.
+    /// A request that was read by a check for requests.
     next: Option<Box<Asked>>,
-    /// The thread that made the last request.
+    /// The thread that sent the last request.
     last: Option<u32>,
-    /// How many requests came without a pause that may be under way at once: a thread waits for
+    /// The number of consecutive requests that may have been in flight at once: a thread waits for
     /// the reply to all but reads and writes.
     at_once: usize,
-    /// Those given back, to be used again, the last first: who reads or writes a file goes on with that, and fresh memory costs as much
-    /// as what is copied there.
+    /// Buffers of answered requests for reuse, the last one first: it is still in the processor's
+    /// cache, and fresh memory costs as much as the copy into it.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Asked>>,
 }
 
 impl Inner {
-    /// As many as the kernel has under way at least while it writes a file of large pieces: up to 39 were seen (`waiting` of a connection below
+    /// The minimum number of requests that the kernel keeps in flight while it writes a file in
+    /// large pieces: up to 39 were observed (`waiting` of a connection below
     /// /sys/fs/fuse/connections), and those beyond get fresh memory.
     const SPARE: usize = 12;
 
-    /// How long all of them are kept for more, as connections keep what large messages take. After that it is one.
+    /// The time for which all of them are kept, as connections keep the buffers of large messages.
+    /// Then one is kept.
     const IDLE: Duration = Duration::from_millis(500);
 
-    /// More than so many are for more than one thread. Closed files are reported beside the next
-    /// request.
+    /// The number of overlapping requests above which more than one thread is needed. Releases of
+    /// closed files overlap with the next request.
     const ALONE: usize = 2;
 
-    /// Returns whether the last request may still be under way, as far as its thread is concerned.
+    /// Returns whether the last request may still be in flight, judging by its thread.
     fn may_overlap(&mut self, message: &Message) -> bool {
         let thread = message.thread();
         let last = std::mem::replace(&mut self.last, thread);
@@ -68,7 +71,8 @@ impl Inner {
 }
 
 impl Channel {
-    /// Takes requests of up to `longest` bytes, headers included, from `device`, which does not wait.
+    /// Creates a channel for requests of up to `longest` bytes, headers included, from `device`,
+    /// which is nonblocking.
     pub(super) fn new(
         device: OwnedFd,
         longest: usize,
@@ -94,7 +98,7 @@ impl Channel {
         self.inner.lock().expect("no panic holds it")
     }
 
-    /// The next request, if there is one.
+    /// Reads the next request, if there is one.
     fn read(&self, inner: &mut Inner) -> io::Result<Option<Box<Asked>>> {
         if let Some(next) = inner.next.take() {
             return Ok(Some(next));
@@ -108,7 +112,7 @@ impl Channel {
             .unwrap_or_else(|| Box::new(Asked::new(self.longest)));
         let came = loop {
             match rustix::io::read(&self.device, &mut asked.message.buffer) {
-                // Whoever asked has given up, and there may be another.
+                // The request was interrupted, and there may be another.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 came => break came,
             }
@@ -130,7 +134,7 @@ impl Channel {
                 self.crew.end();
             }
             Err(error) => {
-                // Nobody comes here any more.
+                // No more requests will arrive.
                 self.crew.end();
                 return Err(error.into());
             }
@@ -139,7 +143,7 @@ impl Channel {
         Ok(None)
     }
 
-    /// Says whether there was nothing for `time`.
+    /// Waits for a request; returns whether none arrived for `time`.
     fn wait_at_device(&self, time: Option<Duration>) -> io::Result<bool> {
         let time = time.map(|time| Timespec {
             tv_sec: time.as_secs() as _,
@@ -159,7 +163,7 @@ impl Channel {
 }
 
 impl Ring for Channel {
-    /// A request is there as a whole.
+    /// A request arrives complete.
     fn take(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
         let next = self.read(&mut self.inner())?;
         Ok(next.map(|asked| asked as Box<dyn Exchange>))
@@ -178,7 +182,7 @@ impl Ring for Channel {
                 }
             };
             match sent {
-                // Whoever asked was interrupted, or the mount is gone.
+                // The request was interrupted, or the mount is gone.
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
                 Err(error) => tracing::warn!(mount = self.name, "a reply is lost: {error}"),
             }
@@ -190,7 +194,7 @@ impl Ring for Channel {
         }
     }
 
-    /// The kernel knows with the reply.
+    /// The reply itself notifies the kernel.
     fn tell(&self) {}
 
     fn wait(&self, wait: bool) -> io::Result<bool> {
@@ -216,7 +220,7 @@ impl Ring for Channel {
         Ok(true)
     }
 
-    /// The device is its own bell, and rings as long as it has requests.
+    /// The device is its own notifier, readable as long as it has requests.
     fn leave(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -268,18 +272,19 @@ struct Message {
 }
 
 impl Message {
-    /// The field of `fuse_in_header` at `offset`.
+    /// Returns the field of `fuse_in_header` at `offset`.
     fn field(&self, offset: usize) -> Option<u32> {
         let bytes = self.bytes().get(offset..offset + 4)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
     }
 
-    /// The thread that made it, unless it is in another PID namespace.
+    /// Returns the thread that sent it, unless it is in another PID namespace.
     fn thread(&self) -> Option<u32> {
         self.field(32).filter(|&pid| pid != 0)
     }
 
-    /// Whether it is FUSE_READ or FUSE_WRITE, which the kernel also sends ahead and behind.
+    /// Returns whether it is FUSE_READ or FUSE_WRITE, which the kernel also sends for read-ahead
+    /// and write-back.
     fn is_data(&self) -> bool {
         matches!(self.field(4), Some(15 | 16))
     }
@@ -312,7 +317,7 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// A request of a thread.
+    /// Builds a request of a thread.
     fn request(opcode: u32, thread: u32) -> Vec<u8> {
         let mut header = vec![0; 40];
         header[4..8].copy_from_slice(&opcode.to_ne_bytes());

@@ -1,10 +1,11 @@
-//! Which of a mount's threads wait for requests.
+//! Coordination of a mount's threads: which of them wait for requests.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The threads of a mount. While one is awake who looks for requests, the others sleep here, and not at the device: there a request would wake one of
-/// them each time, to find that who is awake has it. They are called when there is more to do than for one, and then stay awake for a while.
+/// The threads of a mount. While one of them is awake and polls for requests, the others sleep here
+/// instead of at the device, where each request would wake one of them in vain. They are called
+/// when there is more work than for one, and then stay awake for a while.
 #[derive(Default)]
 pub(super) struct Crew {
     state: Mutex<State>,
@@ -15,34 +16,35 @@ pub(super) struct Crew {
 struct State {
     members: usize,
     asleep: usize,
-    /// How many of those that were asleep have been called, and have not seen it yet.
+    /// The number of sleeping threads that were called and have not woken yet.
     called: usize,
-    /// Nobody sleeps until then.
+    /// The time until which no thread sleeps.
     busy: Option<Instant>,
     over: bool,
 }
 
-/// How it was to sleep.
+/// The result of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slept {
-    /// Not at all: nobody else is awake, there is much to do, or the mount is gone.
+    /// Did not sleep: no other thread is awake, there is much work, or the mount is gone.
     Not,
-    /// Until called.
+    /// Slept until called.
     Called,
-    /// For as long as was asked for.
+    /// Slept for the whole time.
     Enough,
 }
 
 impl Crew {
-    /// How long there is more to do than for one, as a rule, once there was: two programs that ask one after the other do not always ask at once.
+    /// The time for which there is usually more work than for one thread, once there was: two
+    /// programs that send requests in turn do not always overlap.
     const BUSY: Duration = Duration::from_millis(10);
 
-    /// One more, who is awake.
+    /// Adds a thread, which is awake.
     pub(super) fn join(&self) {
         self.state().members += 1;
     }
 
-    /// Sleeps until called, for `time` at most. Who does not looks for requests.
+    /// Sleeps until called, for `time` at most. A thread that does not sleep polls for requests.
     pub(super) fn sleep(&self, time: Option<Duration>) -> Slept {
         let mut state = self.state();
         let busy = state.busy.is_some_and(|until| Instant::now() < until);
@@ -69,7 +71,7 @@ impl Crew {
         }
     }
 
-    /// Has one more awake, if any sleeps, and all who are for a while.
+    /// Wakes one more thread, if any sleeps, and keeps all that are awake so for a while.
     pub(super) fn call(&self) {
         let mut state = self.state();
         state.busy = Some(Instant::now() + Crew::BUSY);
@@ -80,13 +82,13 @@ impl Crew {
         }
     }
 
-    /// Nobody sleeps from now on.
+    /// Ends sleeping for all threads, now and later.
     pub(super) fn end(&self) {
         self.state().over = true;
         self.bell.notify_all();
     }
 
-    /// Returns whether one was called since the last time.
+    /// Returns whether a thread was called since the last time.
     #[cfg(test)]
     pub(super) fn has_called(&self) -> bool {
         self.state().busy.take().is_some()

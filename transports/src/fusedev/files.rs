@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-/// The files that the kernel reads and writes by itself, past whoever serves the mount (Linux 6.9).
+/// The files that the kernel reads and writes without the server (FUSE passthrough, Linux 6.9).
 pub struct Files {
     device: OwnedFd,
-    /// This process may not: it is not asked again.
+    /// Whether this process lacks the permission, so that it does not try again.
     refused: AtomicBool,
 }
 
@@ -20,8 +20,9 @@ impl Files {
         }
     }
 
-    /// Has the kernel read and write `file` by itself, by the number that is answered; nothing if it does not. It does so in the calling
-    /// thread's name, but takes set-id bits away whoever writes: the kernel knows those who may leave them only by this name.
+    /// Registers `file` for passthrough and returns its backing id; `None` if the kernel refuses.
+    /// The kernel accesses it with the calling thread's credentials, but without CAP_FSETID, so
+    /// that each write clears set-id bits: these credentials apply to writes of all users.
     pub fn open(&self, file: BorrowedFd<'_>) -> Option<NonZeroU32> {
         if self.refused.load(Ordering::Relaxed) {
             return None;
@@ -37,7 +38,7 @@ impl Files {
         opened.ok()
     }
 
-    /// Nobody will open a file by `number` any more; who has, keeps it.
+    /// Ends the registration of the backing id `number` for new opens; existing ones keep the file.
     pub fn close(&self, number: NonZeroU32) {
         if let Err(error) = sys::fuse::close_backing(self.device.as_fd(), number) {
             tracing::debug!("the kernel keeps a file: {error}");

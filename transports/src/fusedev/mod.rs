@@ -1,5 +1,6 @@
-//! /dev/fuse: this host's own kernel as a peer. A [`Mount`] is the connection, a [`Channel`] a descriptor of it that a
-//! thread takes requests from, [`Files`] what the kernel reads and writes by itself.
+//! /dev/fuse: the kernel of this host as a peer. A [`Mount`] is the connection, a [`Channel`] one
+//! of its descriptors, from which a thread reads requests, and [`Files`] the files that the kernel
+//! reads and writes itself.
 //!
 //! Sources: Linux `fs/fuse/dev.c`, `fs/fuse/inode.c` (mount options), fuse(4); fusermount3(1).
 

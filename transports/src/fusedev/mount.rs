@@ -15,24 +15,24 @@ use rustix::process::{getgid, getuid};
 use super::crew::Crew;
 use super::{Channel, Files};
 
-/// How a tree is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
-    /// What mount(8) shows as its source.
+    /// The source that mount(8) shows.
     pub source: String,
-    /// Other users than who mounts it may use it.
+    /// Whether users other than the one who mounts may use it.
     pub allow_other: bool,
-    /// The flags that every file system has.
+    /// Generic mount flags.
     pub flags: Vec<MountFlag>,
 }
 
 impl MountOptions {
-    /// Whether nothing can be changed through it.
+    /// Returns whether the mount is read-only.
     pub fn is_read_only(&self) -> bool {
         self.bits().contains(MountFlags::RDONLY)
     }
 
-    /// The flags together, as mount(2) takes them; the last of contrary ones counts.
+    /// Returns the combined flags for mount(2); the last of contradicting ones wins.
     pub fn bits(&self) -> MountFlags {
         let mut flags = MountFlags::empty();
         for option in &self.flags {
@@ -47,16 +47,17 @@ pub struct Mount {
     device: OwnedFd,
     at: PathBuf,
     crew: Arc<Crew>,
-    /// fusermount3 has mounted it, and takes it away.
+    /// Whether fusermount3 mounted it, and unmounts it.
     by_helper: bool,
 }
 
 impl Mount {
-    /// What mount(8) shows as its type.
+    /// The file system type that mount(8) shows.
     const TYPE: &str = "fuse.barge";
 
-    /// Mounts a tree at the directory `at`: by mount(2) if this process may, otherwise by fusermount3(1). Whoever uses it waits
-    /// until a channel of it is served. The kernel checks permissions by modes, as it does for any file system on a disk.
+    /// Mounts a tree at the directory `at`: with mount(2) if this process may, otherwise with
+    /// fusermount3(1). Accesses wait until one of its channels is served. The kernel checks
+    /// permissions by mode, as for a file system on a disk.
     pub fn new(at: &Path, options: &MountOptions) -> io::Result<Mount> {
         let at = at.canonicalize()?;
         let (device, by_helper) = match getuid().is_root() {
@@ -71,20 +72,20 @@ impl Mount {
         })
     }
 
-    /// Another descriptor to take its requests from, of up to `longest` bytes each.
+    /// Opens another descriptor for requests of up to `longest` bytes each.
     pub fn channel(&self, longest: usize) -> io::Result<Channel> {
         let device = sys::fuse::clone_device(self.device.as_fd())?;
         let name = self.at.display().to_string();
         Channel::new(device, longest, name, self.crew.clone())
     }
 
-    /// Where its kernel is told of files that it may read and write by itself.
+    /// Returns the interface for registering files that the kernel reads and writes itself.
     pub fn files(&self) -> io::Result<Files> {
         Ok(Files::new(self.device.try_clone()?))
     }
 
-    /// Takes it out of the tree of names. What is open stays so until it is closed, or this process ends. Files' contents
-    /// that are only in memory are written first, for which a channel has to be served meanwhile.
+    /// Detaches the mount. Open files stay open until closed, or this process exits. Dirty pages
+    /// are written first, for which a channel has to be served meanwhile.
     pub fn unmount(&self) -> io::Result<()> {
         if self.by_helper {
             return helper(
@@ -96,8 +97,8 @@ impl Mount {
         Ok(rustix::mount::unmount(&self.at, UnmountFlags::DETACH)?)
     }
 
-    /// The same without any waiting: whoever has something open or waits for an answer gets an error. What was mounted by
-    /// fusermount3 is left where it is, and ends with this process.
+    /// Detaches the mount without waiting: accesses in progress and to open files fail. A mount
+    /// made by fusermount3 stays, and ends with this process.
     pub fn give_up(&self) -> io::Result<()> {
         if self.by_helper {
             return Ok(());
@@ -107,7 +108,7 @@ impl Mount {
     }
 }
 
-/// What a mount option says that the kernel keeps for every file system, as mount(8) names it.
+/// A mount option that the kernel implements for every file system, with its name in mount(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountFlag {
     name: &'static str,
@@ -137,7 +138,7 @@ impl MountFlag {
         MountFlag { name, set, flag }
     }
 
-    /// The option of this name, if it is one of these.
+    /// Returns the option of this name, if it is one of these.
     pub fn named(name: &str) -> Option<MountFlag> {
         MountFlag::ALL
             .iter()
@@ -145,7 +146,7 @@ impl MountFlag {
             .copied()
     }
 
-    /// Sets or takes away what it says.
+    /// Sets or clears its flag.
     pub fn apply(self, flags: &mut MountFlags) {
         flags.set(self.flag, self.set);
     }
@@ -176,9 +177,9 @@ fn mount(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
 
 const HELPER: &str = "fusermount3";
 
-/// Has fusermount3 mount it, which sends the device through a socket.
+/// Mounts with fusermount3, which sends the device descriptor over a socket.
 fn mount_by_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
-    // Commas end an option.
+    // Commas separate options.
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = format!("fsname={source},subtype=barge,default_permissions");
     if options.allow_other {
