@@ -1,4 +1,4 @@
-//! A connection's keys, and what is on its way through them.
+//! A connection's TLS state, and the records in transit.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::{Mutex, MutexGuard};
@@ -6,48 +6,49 @@ use std::sync::{Mutex, MutexGuard};
 use rustls::Connection;
 use transports::Link;
 
-/// A connection under TLS, in the middle of its handshake or behind it.
+/// A connection under TLS, during its handshake or after it.
 pub(crate) struct Channel {
     input: Mutex<Input>,
     output: Mutex<Output>,
     keys: Mutex<Connection>,
 }
 
-/// What has come and is sealed.
+/// Received records that are not decrypted yet.
 #[derive(Default)]
 struct Input {
     raw: Vec<u8>,
     start: usize,
     end: usize,
-    /// Whether more can be had without receiving anything.
+    /// Whether the TLS state may hold data that can be read without receiving.
     more: bool,
 }
 
-/// What goes out.
+/// Data to send.
 #[derive(Default)]
 struct Output {
-    /// How many bytes at the beginning of what is sent next are sealed already: they have not left as a whole, so that
-    /// whoever sent them has not been told that they have.
+    /// The number of bytes at the start of the next send that are encrypted already: their records
+    /// are not completely sent, so the caller was not told that these bytes were.
     owed: usize,
-    /// Sealed bytes that the link did not take at once, when someone waited for that.
+    /// Encrypted bytes that the link did not accept at once in a call that was to wait.
     late: Vec<u8>,
 }
 
-/// How much is received at once: some records.
+/// The size of a receive in bytes: several records.
 const MANY: usize = 128 << 10;
 
-/// How much is received at once at first: a record of the largest size.
+/// The size of the first receive in bytes: a record of the maximum size.
 const FEW: usize = 17 << 10;
 
-/// How much is sealed before it is sent: eight records.
+/// The number of bytes encrypted before they are sent: eight records.
 const SEALED: usize = 128 << 10;
 
-/// How often the connection is fed before it looks at what it was fed: it takes 4 KiB at a time.
+/// The number of times that the TLS state is fed before its records are processed: it takes 4 KiB
+/// at a time.
 const FEEDS: usize = 4;
 
 impl Channel {
     pub(crate) fn new(mut keys: Connection) -> Channel {
-        // What is sealed is sent before there is more: SEALED is the bound.
+        // Encrypted data is sent before more is encrypted: SEALED is the bound.
         keys.set_buffer_limit(None);
         Channel {
             input: Mutex::default(),
@@ -60,7 +61,7 @@ impl Channel {
         self.keys.lock().expect("no panic holds it")
     }
 
-    /// [`Link::recv`], of what stands in the records.
+    /// Does what [`Link::recv`] does, with the contents of the records.
     pub(crate) fn recv(&self, link: &dyn Link, buf: &mut [u8], wait: bool) -> io::Result<usize> {
         let mut input = self.input.lock().expect("no panic holds it");
         loop {
@@ -76,7 +77,8 @@ impl Channel {
         }
     }
 
-    /// Takes one more piece of a handshake, without waiting. False if the peer has ended.
+    /// Processes one more received piece of a handshake, without waiting. Returns false at the end
+    /// of the stream.
     pub(crate) fn advance(&self, link: &dyn Link) -> io::Result<bool> {
         let mut input = self.input.lock().expect("no panic holds it");
         let got = input.receive(link, false)?;
@@ -84,17 +86,18 @@ impl Channel {
         while input.start < input.end && keys.is_handshaking() {
             input.feed(&mut keys)?;
         }
-        // Some of what comes right behind the handshake may be there.
+        // Data after the handshake may have been received with it.
         input.more = true;
         Ok(got > 0)
     }
 
-    /// Whether [`Channel::recv`] has something without waiting for the link.
+    /// Returns whether [`Channel::recv`] may have data without waiting for the link.
     pub(crate) fn has_more(&self) -> bool {
         self.input.lock().expect("no panic holds it").more
     }
 
-    /// [`Link::send_vectored`], in records. What `WouldBlock` or a short count leaves has to be sent again as it was.
+    /// Does what [`Link::send_vectored`] does, in records. After `WouldBlock` or a short count, the
+    /// rest must be sent again unchanged.
     pub(crate) fn send(
         &self,
         link: &dyn Link,
@@ -119,7 +122,8 @@ impl Channel {
         }
     }
 
-    /// Sends what is sealed. `WouldBlock` without `wait` if not all of it goes at once.
+    /// Sends encrypted data. Returns `WouldBlock` without `wait` if not all of it can be sent at
+    /// once.
     fn flush(&self, output: &mut Output, link: &dyn Link, wait: bool) -> io::Result<()> {
         let mut keys = self.keys();
         while keys.wants_write() {
@@ -139,13 +143,13 @@ impl Channel {
         Ok(())
     }
 
-    /// [`Channel::send`] of nothing: what a handshake or an alert has to say.
+    /// Sends the pending records of a handshake or an alert.
     pub(crate) fn flush_now(&self, link: &dyn Link) -> io::Result<()> {
         let mut output = self.output.lock().expect("no panic holds it");
         self.flush(&mut output, link, false)
     }
 
-    /// Seals some of what stands behind the first `done` bytes of `pieces`, and says how much.
+    /// Encrypts some of the bytes after the first `done` of `pieces`, and returns their number.
     fn seal(&self, pieces: &[IoSlice<'_>], done: usize) -> io::Result<usize> {
         let mut keys = self.keys();
         let (mut skip, mut sealed) = (done, 0);
@@ -160,7 +164,7 @@ impl Channel {
         Ok(sealed)
     }
 
-    /// Says goodbye, if that goes at once and nobody is in the middle of something.
+    /// Sends a close_notify alert, if that is possible at once and no other thread is sending.
     pub(crate) fn close(&self, link: &dyn Link) {
         let (Ok(mut output), Ok(mut keys)) = (self.output.try_lock(), self.keys.try_lock()) else {
             return;
@@ -172,7 +176,7 @@ impl Channel {
         let _ = self.flush(&mut output, link, false);
     }
 
-    /// Gives back memory that only a busy connection needs.
+    /// Releases memory that only a busy connection needs.
     pub(crate) fn rest(&self) {
         if let Ok(mut input) = self.input.try_lock()
             && input.start == input.end
@@ -184,7 +188,8 @@ impl Channel {
 }
 
 impl Input {
-    /// Opens what has come into `buf`: how much it was, and whether the peer has said that it was all.
+    /// Decrypts received data into `buf`; returns its length, and whether the peer has closed the
+    /// stream.
     fn open(&mut self, keys: &mut Connection, buf: &mut [u8]) -> io::Result<(usize, bool)> {
         let mut filled = 0;
         loop {
@@ -202,11 +207,11 @@ impl Input {
         }
     }
 
-    /// Has the connection take a record or so.
+    /// Feeds roughly one record to the TLS state.
     fn feed(&mut self, keys: &mut Connection) -> io::Result<()> {
         let mut rest = &self.raw[self.start..self.end];
         for _ in 0..FEEDS {
-            // It errs when it is full: then it has enough to look at.
+            // Fails when the state is full: then it has enough to process.
             if rest.is_empty() || !matches!(keys.read_tls(&mut rest), Ok(1..)) {
                 break;
             }
@@ -215,7 +220,7 @@ impl Input {
         keys.process_new_packets().map(drop).map_err(bad)
     }
 
-    /// Receives more. All that has come before has been fed.
+    /// Receives more data. All earlier data must have been fed.
     fn receive(&mut self, link: &dyn Link, wait: bool) -> io::Result<usize> {
         let was_full = self.end == self.raw.len();
         let size = match (self.raw.len(), was_full) {
@@ -230,7 +235,7 @@ impl Input {
     }
 }
 
-/// A link, as what does not wait.
+/// A link as a nonblocking writer.
 struct Direct<'a>(&'a dyn Link);
 
 impl Write for Direct<'_> {

@@ -1,4 +1,4 @@
-//! What a side shows and whom it trusts, from PEM files.
+//! The certificates and trust anchors of a side, from PEM files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// PEM files.
+/// The paths of PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// The certificate to show, and behind it those between it and its authority.
+    /// The certificate chain: the certificate, then intermediate ones.
     pub cert: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,
@@ -21,16 +21,16 @@ pub struct Files {
     pub ca: Option<PathBuf>,
 }
 
-/// What is asked of a client.
+/// The authentication that a server requires of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// It may show a certificate, which has to be good.
+    /// A client certificate is optional, but must be valid.
     Optional,
-    /// It has to.
+    /// A client certificate is required.
     Certificate,
 }
 
-/// Files that cannot be used: says which, and why.
+/// The error for unusable files, with the file and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadFiles(String);
 
@@ -48,7 +48,7 @@ impl BadFiles {
     }
 }
 
-/// A server's side: clients of each connection get what the files held when they were last read.
+/// The server side of TLS: each new connection uses the contents of the files when last read.
 pub struct Acceptor {
     files: Files,
     demand: Demand,
@@ -57,9 +57,9 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Reads `files`: the certificate and its key are needed. Without authorities no certificate of a client's is
-    /// trusted, and none asked for. `protocol` is the name (ALPN) of what is spoken inside: a client that names
-    /// others is refused.
+    /// Reads `files`: the certificate and its key are required. Without authorities no client
+    /// certificate is requested or trusted. `protocol` is the ALPN name of the protocol inside: a
+    /// client that offers only others is refused.
     pub fn open(
         files: Files,
         demand: Demand,
@@ -74,7 +74,7 @@ impl Acceptor {
         })
     }
 
-    /// Reads the files again, for connections to come. What cannot be used changes nothing.
+    /// Reads the files again, for later connections. Unusable files change nothing.
     pub fn reload(&self) -> Result<(), BadFiles> {
         let config = server(&self.files, self.demand, self.protocol)?;
         *self.config.lock().expect("no panic holds it") = config;
@@ -86,16 +86,17 @@ impl Acceptor {
     }
 }
 
-/// A client's side, for one server.
+/// The client side of TLS, for one server.
 pub struct Connector {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) name: ServerName<'static>,
 }
 
 impl Connector {
-    /// For the server that has a certificate for `host`, a name or an address, by one of the authorities in `files`
-    /// or, if none are named, of the system's. A certificate with its key is shown to a server that asks for one.
-    /// `protocol` is as [`Acceptor::open`]'s.
+    /// Creates a connector for the server whose certificate names `host`, a name or an address,
+    /// signed by one of the authorities in `files` or, by default, of the system. A certificate
+    /// with its key is sent to a server that requests one. `protocol` is the same as in
+    /// [`Acceptor::open`].
     pub fn open(files: &Files, host: &str, protocol: &[u8]) -> Result<Connector, BadFiles> {
         let name = ServerName::try_from(host)
             .map_err(|why| BadFiles(format!("{host}: {why}")))?
@@ -160,7 +161,7 @@ type Shown<'a> = (
     PrivateKeyDer<'static>,
 );
 
-/// What is shown, and the file that the certificate is from.
+/// Returns the certificate chain and key to send, with the certificate's path.
 fn shown(files: &Files) -> Result<Option<Shown<'_>>, BadFiles> {
     match (&files.cert, &files.key) {
         (None, None) => Ok(None),

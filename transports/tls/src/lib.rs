@@ -1,11 +1,13 @@
-//! TLS 1.3 around a connection that is already there: plain until [`Link::secure`](transports::Link::secure), sealed
-//! from then on (STARTTLS). Whoever never asks for it pays one look at a flag.
+//! TLS 1.3 on an established connection: plain until [`Link::secure`](transports::Link::secure),
+//! encrypted from then on (STARTTLS). A connection that never starts TLS costs one check of a flag.
 //!
-//! An [`Acceptor`] or a [`Connector`] is what one side shows and trusts, read from files; a [`TlsLink`] is a link with
-//! either around another link. What it lacks on purpose: any idea of when to begin, which is a protocol's; resumption
-//! and early data, which let a request be sent twice; older versions of TLS; encryption by the kernel.
+//! An [`Acceptor`] or a [`Connector`] holds the certificates and trust anchors of one side, read
+//! from files; a [`TlsLink`] adds either to another link. Deliberately absent: the decision when to
+//! start TLS, which is a protocol's; resumption and early data, which allow replays of a request;
+//! older versions of TLS; encryption by the kernel.
 //!
-//! Lock order: a link's input, its output, then the connection's keys. Nothing waits under the last.
+//! Lock order: a link's input, its output, then the TLS state. No thread waits while it holds the
+//! last.
 
 #![forbid(unsafe_code)]
 

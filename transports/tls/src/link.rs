@@ -1,4 +1,4 @@
-//! A link that can become a secured one.
+//! A link that can start TLS.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,11 +14,11 @@ use crate::channel::Channel;
 use crate::names;
 use crate::{Acceptor, Connector};
 
-/// A link around another: as that one until [`Link::secure`], and under TLS from then on.
+/// A link that wraps another: plain until [`Link::secure`], under TLS from then on.
 pub struct TlsLink {
     link: Box<dyn Link>,
     side: Side,
-    /// From the beginning of the handshake on.
+    /// Set from the start of the handshake on.
     channel: OnceLock<Channel>,
 }
 
@@ -28,15 +28,15 @@ enum Side {
 }
 
 impl TlsLink {
-    /// How long a handshake may take.
+    /// The timeout of a handshake.
     pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-    /// A server's end.
+    /// Creates a server's end.
     pub fn server(link: impl Link + 'static, acceptor: Arc<Acceptor>) -> TlsLink {
         TlsLink::new(Box::new(link), Side::Server(acceptor))
     }
 
-    /// A client's end.
+    /// Creates a client's end.
     pub fn client(link: impl Link + 'static, connector: Arc<Connector>) -> TlsLink {
         TlsLink::new(Box::new(link), Side::Client(connector))
     }
@@ -80,7 +80,8 @@ impl TlsLink {
                 Ok(false) => return Err(ErrorKind::UnexpectedEof.into()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    // Why: the peer may be told, but is not waited for.
+                    // Sends the alert with the reason, but does not wait for the peer to receive
+                    // it.
                     let _ = channel.flush_now(&*self.link);
                     return Err(error);
                 }
@@ -174,7 +175,7 @@ impl Link for TlsLink {
         self.link.set_timeouts(recv, send)
     }
 
-    /// What lies in memory of the keys' is copied from and to there anyway: once more or once less.
+    /// Payloads are copied from and to the TLS buffers anyway, so pages would save nothing.
     fn payloads(&self) -> Payloads {
         Payloads {
             pages: usize::MAX,

@@ -1,6 +1,6 @@
-//! A request and its reply, where they lie in the guest's memory.
+//! A request and its reply in the guest's memory.
 //!
-//! Of this room only this file is unsafe: it copies from and to that memory.
+//! This is the only unsafe file of the crate: it copies from and to that memory.
 
 #![allow(unsafe_code)]
 
@@ -17,10 +17,10 @@ use wire::{Incoming, Outgoing};
 
 use crate::memory::Memory;
 
-/// A chain of descriptors that the device has and gives back. The first bytes of the request are
-/// copied: what was read of them once does not change any more.
+/// A descriptor chain that the device owns until it is returned as used. The first bytes of the
+/// request are copied: once read, they cannot change any more.
 ///
-/// It is used again for another, so that its memory need not be found anew.
+/// The object is reused for other chains, to save allocations.
 pub(crate) struct Chain {
     pub(crate) head: u16,
     pub(crate) request: Request,
@@ -28,7 +28,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// One that leads nowhere.
+    /// Creates an empty chain.
     pub(crate) fn new(memory: &Arc<Memory>) -> Chain {
         Chain {
             head: 0,
@@ -46,14 +46,15 @@ impl Chain {
         }
     }
 
-    /// Makes it the chain that begins with `head`, of which nothing is known yet.
+    /// Resets it to the chain with the head descriptor `head`, without any buffers yet.
     pub(crate) fn begin(&mut self, head: u16, memory: &Arc<Memory>) {
         self.head = head;
         self.request.area.clear(memory);
         self.reply.area.clear(memory);
     }
 
-    /// Adds a piece of `memory`, to be written or read; false if it is not there.
+    /// Adds a buffer in `memory`, device-writable or device-readable; returns false if it is
+    /// outside.
     pub(crate) fn add(&mut self, at: GuestAddress, len: usize, written: bool) -> bool {
         let area = match written {
             true => &mut self.reply.area,
@@ -63,7 +64,7 @@ impl Chain {
         area.memory.pieces(at, len, &mut area.pieces.0)
     }
 
-    /// Makes it lead nowhere: nothing is asked, and there is no room for an answer.
+    /// Removes its buffers: the request is empty, and there is no room for a reply.
     pub(crate) fn forget(&mut self) {
         for area in [&mut self.request.area, &mut self.reply.area] {
             area.pieces.0.clear();
@@ -71,42 +72,44 @@ impl Chain {
         }
     }
 
-    /// All of it is known. `frame` says of the first bytes how many must be copied.
+    /// Completes it after the last buffer. `frame` returns how many bytes must be copied, given the
+    /// first ones.
     pub(crate) fn complete(&mut self, frame: &dyn Fn(&[u8]) -> Option<usize>) {
         self.request.load(frame);
         self.reply.seek(0);
     }
 }
 
-/// What the guest asks.
+/// The device-readable part of a chain.
 pub(crate) struct Request {
     bytes: Vec<u8>,
     area: Area,
 }
 
-/// Where it wants the answer.
+/// The device-writable part of a chain.
 pub(crate) struct Reply {
     area: Area,
     len: usize,
-    /// The piece where the next byte goes, and how many bytes are before that piece.
+    /// The buffer for the next byte, and the number of bytes before that buffer.
     piece: usize,
     before: usize,
-    /// What the kernel was told last, kept for its memory.
+    /// The vectors of the last system call, kept to reuse their memory.
     vectors: Pieces,
 }
 
-/// Places in memory, as the kernel takes them.
+/// Buffers in memory, as vectors for the kernel.
 #[derive(Default)]
 struct Pieces(Vec<iovec>);
 
-// SAFETY: what they point to is a guest's memory, which stays mapped as long as the area that they are of
-// has it, is shared with a guest anyway, and is only ever copied from and to, by us or by the kernel.
+// SAFETY: the pointers refer to a guest's memory, which stays mapped as long as the area that
+// contains them holds it, is shared with a guest anyway, and is only copied from and to, by us or
+// the kernel.
 unsafe impl Send for Pieces {}
 
-// SAFETY: as above; nothing is handed out that could be looked at.
+// SAFETY: as above; no references into the memory are handed out.
 unsafe impl Sync for Pieces {}
 
-/// Memory of the guest, in pieces.
+/// Buffers in the guest's memory.
 struct Area {
     pieces: Pieces,
     len: usize,
@@ -123,7 +126,7 @@ impl Area {
         }
     }
 
-    /// Makes it an area of no pieces of `memory`.
+    /// Removes its buffers, and sets its memory to `memory`.
     fn clear(&mut self, memory: &Arc<Memory>) {
         self.pieces.0.clear();
         self.len = 0;
@@ -132,7 +135,7 @@ impl Area {
         }
     }
 
-    /// Calls `each` with what lies at `range`, piece by piece.
+    /// Calls `each` with the memory of `range`, buffer by buffer.
     fn each(&self, range: Range<usize>, mut each: impl FnMut(*mut u8, usize)) {
         let mut at = 0;
         for piece in &self.pieces.0 {
@@ -150,12 +153,12 @@ impl Area {
         }
     }
 
-    /// Copies what lies at `at` on into `bytes`.
+    /// Copies the memory from `at` on into `bytes`.
     fn load(&self, at: usize, bytes: &mut [u8]) {
         let mut done = 0;
         self.each(at..at + bytes.len(), |start, len| {
-            // SAFETY: `each` gives memory that is mapped, and `bytes` has room for all that it gives. The
-            // guest may write meanwhile: whatever bytes result are bytes.
+            // SAFETY: `each` passes mapped memory, and `bytes` has room for all of it. The guest
+            // may write concurrently: any bytes are valid.
             unsafe {
                 std::ptr::copy_nonoverlapping(start, bytes[done..done + len].as_mut_ptr(), len)
             };
@@ -163,17 +166,17 @@ impl Area {
         });
     }
 
-    /// Copies `bytes` to what lies at `at` on.
+    /// Copies `bytes` into the memory from `at` on.
     fn store(&self, at: usize, bytes: &[u8]) {
         let mut done = 0;
         self.each(at..at + bytes.len(), |start, len| {
-            // SAFETY: as in `load`; nobody has a reference to the guest's memory.
+            // SAFETY: as in `load`; there are no references to the guest's memory.
             unsafe { std::ptr::copy_nonoverlapping(bytes[done..done + len].as_ptr(), start, len) };
             done += len;
         });
     }
 
-    /// Makes `vectors` what lies at `range` as the kernel takes it, as much as it takes at once.
+    /// Sets `vectors` to the memory of `range`, as much as the kernel accepts in one call.
     fn vectors(&self, range: Range<usize>, vectors: &mut Vec<iovec>) {
         /// `IOV_MAX`
         const MOST: usize = 1024;
@@ -191,7 +194,7 @@ impl Area {
 
 impl Request {
     fn load(&mut self, frame: &dyn Fn(&[u8]) -> Option<usize>) {
-        /// Enough for most requests whole, and to tell of any how much is needed.
+        /// Enough for most complete requests, and to determine the needed length of any.
         const FIRST: usize = 256;
         let Request { bytes, area } = self;
         let first = area.len.min(FIRST);
@@ -229,7 +232,7 @@ impl Incoming for Request {
     }
 }
 
-/// A part of a request, to be written.
+/// A part of a request, to be written to a file.
 struct Part<'a> {
     area: &'a Area,
     rest: Range<usize>,
@@ -257,7 +260,7 @@ impl Payload for Part<'_> {
         let written = sys::payload::write_all(self.rest.len(), |written| {
             let rest = self.rest.start + written..self.rest.end;
             self.area.vectors(rest, &mut vectors);
-            // SAFETY: the vectors are of memory that is mapped.
+            // SAFETY: the vectors refer to mapped memory.
             answer(unsafe {
                 libc::pwritev(
                     fd.as_raw_fd(),
@@ -279,7 +282,8 @@ impl Reply {
             let at = self.len - self.before;
             let len = bytes.len().min(piece.iov_len - at);
             let start = piece.iov_base.cast::<u8>().wrapping_add(at);
-            // SAFETY: `at + len` lies within the piece, which is mapped; nobody has a reference to it.
+            // SAFETY: `at + len` lies within the buffer, which is mapped; there are no references
+            // to it.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, len) };
             bytes = &bytes[len..];
             self.len += len;
@@ -333,7 +337,7 @@ impl Sink for Reply {
         let read = sys::payload::read_all(len, patience, |read, flags| {
             let vectors = &mut vectors.0;
             area.vectors(start + read..start + len, vectors);
-            // SAFETY: the vectors are of memory that is mapped, and that nobody has a reference to.
+            // SAFETY: the vectors refer to mapped memory without references to it.
             answer(unsafe {
                 libc::preadv2(
                     fd.as_raw_fd(),
@@ -348,7 +352,7 @@ impl Sink for Reply {
         Ok(read)
     }
 
-    /// A guest's memory is never lent: the guest changes it.
+    /// A guest's memory is never lent, as the guest may change it.
     fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
         None
     }

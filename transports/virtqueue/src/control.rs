@@ -1,4 +1,4 @@
-//! What a virtual machine monitor says over a vhost-user connection.
+//! The back end of a vhost-user connection: requests from a virtual machine monitor.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -26,35 +26,36 @@ use crate::mem_table::{HEADER, Padded};
 use crate::memory::{Memory, invalid};
 use crate::queue::Running;
 
-/// What a device says of itself.
+/// The configuration of a device.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many queues there may be.
+    /// The maximum number of queues.
     pub queues: usize,
-    /// The device's own features that it offers (virtio 1.3, 2.2: bits 0 to 23 and 50 to 127), besides those of queues.
+    /// The device-specific features that it offers (virtio 1.3, 2.2: bits 0 to 23 and 50 to 127),
+    /// in addition to those of queues.
     pub features: u64,
-    /// The device's own space of configuration (virtio 1.3, 5.11.4 for file systems, 5.16.4 for 9P); nothing leaves it to
-    /// the monitor.
+    /// The device-specific configuration space (virtio 1.3, 5.11.4 for file systems, 5.16.4 for
+    /// 9P); empty if the monitor provides it.
     pub space: Vec<u8>,
 }
 
-/// Drives rings: has what comes through the ring of the queue of this number answered, until that is stopped;
-/// calling what this returns waits until then, and until all is answered.
+/// A function that serves the ring of the queue with this number until it is stopped. Calling its
+/// result waits until then, and until all requests are answered.
 pub type Drive = dyn Fn(usize, Arc<dyn Ring>) -> io::Result<Stop> + Send + Sync;
 
-/// Waits for the end of a ring that was stopped.
+/// A function that waits for the end of a stopped ring.
 pub type Stop = Box<dyn FnOnce() + Send>;
 
 /// The back-end of one vhost-user connection.
 pub struct Device {
     handler: BackendReqHandler<Mutex<Control>>,
-    /// The handler's, to wait for.
+    /// The handler's socket, for poll(2).
     socket: UnixStream,
     control: Arc<Mutex<Control>>,
 }
 
 impl Device {
-    /// A device for the monitor at the other end of `socket`.
+    /// Creates a device for the monitor connected to `socket`.
     pub fn new(
         socket: UnixStream,
         name: &str,
@@ -78,7 +79,8 @@ impl Device {
         })
     }
 
-    /// Does as the monitor says until it goes, or `stop` is readable. Nothing runs any more then.
+    /// Serves the monitor's messages until it disconnects or `stop` is readable. Stops all queues
+    /// before it returns.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let end = loop {
             match self.awaits(stop) {
@@ -94,7 +96,7 @@ impl Device {
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::PartialMessage) => break Ok(()),
                 Err(Error::SocketBroken(error) | Error::SocketError(error)) => break Err(error),
-                // The monitor hears of it if it asked to, and may go on.
+                // The monitor gets an error if it requested a reply, and may continue.
                 Err(Error::ReqHandlerError(error)) => tracing::warn!("vhost-user: {error}"),
                 Err(error) => break Err(io::Error::other(error.to_string())),
             }
@@ -103,8 +105,8 @@ impl Device {
         end
     }
 
-    /// Waits for a message, and for room to answer it. The handler cannot be stopped while it waits
-    /// for either.
+    /// Waits for a message, and for room to answer it. The handler itself would wait for both
+    /// without `stop`.
     fn awaits(&self, stop: BorrowedFd<'_>) -> io::Result<Awaited> {
         for event in [PollFlags::IN, PollFlags::OUT] {
             let mut fds = [
@@ -123,10 +125,10 @@ impl Device {
         self.peek()
     }
 
-    /// Looks at the next message, or the end. All of it has to be there: monitors send each by one
-    /// call.
+    /// Peeks at the next message, or the end of the stream. The complete message must be available:
+    /// monitors send each with one call.
     fn peek(&self) -> io::Result<Awaited> {
-        /// More than that is refused by the handler.
+        /// The maximum size that the handler accepts.
         const MOST: usize = 4096;
         let mut bytes = [0; HEADER + MOST];
         let (_, len) = recv(&self.socket, &mut bytes, RecvFlags::PEEK)?;
@@ -144,7 +146,7 @@ impl Device {
         Ok(padded.map_or(Awaited::Message, Awaited::Padded))
     }
 
-    /// Does as a memory table with padding says. Errs if the connection is to end.
+    /// Applies a memory table with padding. Returns an error if the connection must end.
     fn set_padded(&self, table: &Padded) -> io::Result<()> {
         let regions = table.receive(&self.socket)?;
         let mut control = self.control.lock().expect("no panic holds it");
@@ -161,11 +163,11 @@ impl Device {
 
 /// The next event of a connection.
 enum Awaited {
-    /// A message for the handler, or the end.
+    /// A message for the handler, or the end of the stream.
     Message,
     /// A memory table that the handler would refuse.
     Padded(Padded),
-    /// To end.
+    /// `stop` is readable.
     Stop,
 }
 
@@ -174,15 +176,15 @@ struct Control {
     name: String,
     config: Config,
     drive: Arc<Drive>,
-    /// Those agreed on.
+    /// The negotiated features.
     features: u64,
-    /// Whether messages are answered that ask for it (`REPLY_ACK`).
+    /// Whether messages that request a reply are answered (`REPLY_ACK`).
     replies: bool,
     memory: Arc<Memory>,
     queues: Vec<Slot>,
 }
 
-/// A queue, as far as the monitor has said.
+/// A queue's state, as set by the monitor so far.
 #[derive(Default)]
 struct Slot {
     size: u16,
@@ -194,7 +196,7 @@ struct Slot {
     running: Option<(Arc<Running>, Stop)>,
 }
 
-/// Where its parts are to the monitor.
+/// The addresses of its parts in the monitor's address space.
 #[derive(Clone, Copy)]
 struct Addresses {
     descriptors: u64,
@@ -202,14 +204,14 @@ struct Addresses {
     used: u64,
 }
 
-/// The most regions of memory: as many as libvhost-user takes.
+/// The maximum number of memory regions, the same as libvhost-user's.
 const REGIONS: usize = 509;
 
-/// The longest queue.
+/// The maximum queue size.
 const LONGEST: u16 = 1024;
 
 impl Control {
-    /// Those of every device.
+    /// The features of every device.
     const FEATURES: u64 =
         VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() | VERSION_1 | EVENT_IDX | INDIRECT_DESC;
 
@@ -223,7 +225,7 @@ impl Control {
             .ok_or(Error::InvalidParam)
     }
 
-    /// Starts a queue once all of it is known.
+    /// Starts a queue once its state is complete.
     fn start_if_ready(&mut self, index: u32) -> Result<()> {
         let event_idx = self.features & EVENT_IDX != 0;
         let (memory, drive) = (self.memory.clone(), self.drive.clone());
@@ -244,7 +246,7 @@ impl Control {
         let running =
             Running::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
         let running = Arc::new(running);
-        // For when it is disabled and enabled once more.
+        // For the next start, if the queue is disabled and enabled again.
         slot.kick = Some(again);
         let stop = drive(index as usize, running.clone()).map_err(Error::ReqHandlerError)?;
         slot.running = Some((running, stop));
@@ -264,7 +266,7 @@ impl Control {
 
     fn stop_all(&mut self) {
         for index in 0..self.queues.len() {
-            // The index is one there is.
+            // Cannot fail: the index is valid.
             let _ = self.stop(index as u32);
         }
     }
@@ -279,7 +281,7 @@ impl Control {
     }
 }
 
-/// A queue as the monitor has described it.
+/// Creates a queue from the state that the monitor set.
 fn queue(memory: &Memory, slot: &Slot, at: Addresses, event_idx: bool) -> Result<Queue> {
     let wrong = |error: virtio_queue::Error| invalid(&error.to_string());
     let guest = |address| {
@@ -304,7 +306,7 @@ fn queue(memory: &Memory, slot: &Slot, at: Addresses, event_idx: bool) -> Result
     if !queue.is_valid(memory.map_ref()) {
         return Err(invalid("a queue that reaches beyond the guest's memory"));
     }
-    // What was given back is the guest's to know: a monitor tells only what was taken.
+    // Only the guest's memory has the used index: a monitor sends the available index alone.
     let used = queue
         .used_idx(memory.map_ref(), std::sync::atomic::Ordering::Acquire)
         .map_err(wrong)?;
@@ -339,7 +341,7 @@ impl VhostUserBackendReqHandlerMut for Control {
             return Err(Error::InvalidParam);
         }
         self.features = features;
-        // Without these there is no message to enable a queue by.
+        // Without this feature there is no message to enable a queue.
         if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
             for index in 0..self.queues.len() as u32 {
                 self.slot(index)?.enabled = true;
@@ -540,12 +542,12 @@ mod tests {
 
     use super::*;
 
-    /// A device, what it has learned, and the monitor's end of its connection.
+    /// A device, its state, and the monitor's end of its connection.
     struct Bench {
         monitor: UnixStream,
         control: Arc<Mutex<Control>>,
         device: std::thread::JoinHandle<io::Result<()>>,
-        /// Ends it when dropped.
+        /// Stops the device when dropped.
         _stop: UnixStream,
     }
 
@@ -582,7 +584,7 @@ mod tests {
             assert_eq!(sent, Ok(message.len()));
         }
 
-        /// The value of the answer to `request`.
+        /// Returns the value in the reply to `request`.
         fn answer(&mut self, request: u32) -> u64 {
             let mut answer = [0; 20];
             self.monitor.read_exact(&mut answer).expect("an answer");
@@ -591,7 +593,7 @@ mod tests {
             u64::from_ne_bytes(*answer[12..].first_chunk().expect("8"))
         }
 
-        /// Agrees on answers.
+        /// Negotiates replies.
         fn agree(&mut self) {
             const GET_FEATURES: u32 = 1;
             const SET_PROTOCOL_FEATURES: u32 = 16;
@@ -619,14 +621,14 @@ mod tests {
 
     const SET_MEM_TABLE: u32 = 5;
     const NEED_REPLY: u32 = 1 | 1 << 3;
-    /// At 0x1000 in the guest and at 0x5000 in the monitor, from the file's second page.
+    /// Guest address 0x1000, monitor address 0x5000, second page of the file.
     const REGION: [u64; 4] = [0x1000, 0x1000, 0x5000, 0x1000];
 
     fn table(count: u64, regions: &[[u64; 4]]) -> Vec<u64> {
         [&[count][..], regions.as_flattened()].concat()
     }
 
-    /// As user-mode Linux without high memory sends it: room for two regions, one of them counted.
+    /// The message of user-mode Linux without high memory: two regions, one of them counted.
     #[test]
     fn a_memory_table_may_be_padded() {
         let file = memory();
@@ -645,7 +647,7 @@ mod tests {
             let regions = bench.control.lock().expect("free").memory.regions();
             assert_eq!(regions, 1);
         }
-        // One that is beyond the end of its file is refused, and the connection goes on.
+        // A region beyond the end of its file is refused, and the connection continues.
         let beyond = [0x1000, 0x2000, 0x5000, 0x1000];
         bench.send(
             SET_MEM_TABLE,
@@ -655,7 +657,7 @@ mod tests {
         );
         assert_eq!(bench.answer(SET_MEM_TABLE), 1);
         assert_eq!(bench.guest_address(0x5010), Some(0x1010));
-        // Without a wish for an answer there is none: the next one is of the next message.
+        // A message that requests no reply gets none: the next reply is that of the next message.
         bench.send(SET_MEM_TABLE, 1, &table(1, &[REGION, padding]), &[&file]);
         bench.agree();
     }
@@ -666,15 +668,15 @@ mod tests {
         let good = [0, 0, 0, 0];
         let full = [0x3000, 0x1000, 0x7000, 0];
         for (body, files) in [
-            // What is not counted has a size.
+            // Padding that has a size.
             (table(1, &[REGION, full]), &[&file][..]),
-            // Files that nobody counts, or none for what is counted.
+            // More files than regions, or fewer.
             (table(1, &[REGION, good]), &[&file, &file]),
             (table(2, &[REGION, good]), &[&file]),
             (table(1, &[REGION, good]), &[]),
             // No region at all.
             (table(1, &[good, good]), &[&file]),
-            // Beyond the end of all addresses.
+            // Beyond the end of the address space.
             (table(1, &[[u64::MAX, 0x1000, 0, 0], good]), &[&file]),
             (table(1, &[[0, 0x1000, 0, u64::MAX], good]), &[&file]),
         ] {

@@ -1,4 +1,4 @@
-//! Features of virtio that are spoken (virtio 1.3, 6), by their bits.
+//! Supported virtio features (virtio 1.3, 6), as bits.
 
 /// `VIRTIO_RING_F_INDIRECT_DESC`
 pub(crate) const INDIRECT_DESC: u64 = 1 << 28;

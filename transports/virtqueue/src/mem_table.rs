@@ -1,9 +1,10 @@
-//! SET_MEM_TABLE of front ends that send room for more regions than they have.
+//! SET_MEM_TABLE messages with padding, of front ends that send room for more regions than they
+//! have.
 //!
 //! User-mode Linux sends a message for two regions and fills one if it has no high memory
 //! (`vhost_user_set_mem_table()` in `arch/um/drivers/virtio_uml.c`); the rest has size 0. The vhost
-//! crate refuses regions of size 0, and messages longer than the regions that they count. A message
-//! of that kind is received here instead; every other goes to the crate.
+//! crate refuses regions of size 0, and messages longer than the regions that they count. Such a
+//! message is received here instead; all others go to the crate.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -16,34 +17,34 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 /// The request's number.
 const SET_MEM_TABLE: u32 = 5;
 
-/// A request, flags, and the size of what follows.
+/// The header size: request, flags, and the size of the body.
 pub(crate) const HEADER: usize = 12;
 
-/// The number of regions, and padding.
+/// The size of the number of regions, and padding.
 const COUNT: usize = 8;
 
-/// Addresses in the guest, size, address in the front end, offset in the file: 8 bytes each.
+/// The size of a region: guest address, size, front end's address, file offset, 8 bytes each.
 const REGION: usize = 32;
 
-/// As many as the crate takes in a message.
+/// The maximum number of regions that the crate accepts in a message.
 const MOST: usize = 32;
 
-/// Bits of a header's flags: the protocol's version, an answer, a message that wants one.
+/// Bits of a header's flags: the protocol's version, a reply, a message that requests one.
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
 /// A SET_MEM_TABLE with regions of size 0.
 pub(crate) struct Padded {
-    /// Those counted, also of size 0: each has a file.
+    /// The counted regions, including those of size 0: each has a file.
     regions: Vec<VhostUserMemoryRegion>,
     flags: u32,
     len: usize,
 }
 
 impl Padded {
-    /// Parses a whole message. Returns `None` unless it is a SET_MEM_TABLE with padding, all of it
-    /// of size 0.
+    /// Parses a complete message. Returns `None` unless it is a SET_MEM_TABLE with padding, all of
+    /// it of size 0.
     pub(crate) fn parse(message: &[u8]) -> Option<Padded> {
         let (header, body) = message.split_at_checked(HEADER)?;
         let number = |at: usize| Some(u32::from_ne_bytes(*header.get(at..)?.first_chunk()?));
@@ -69,11 +70,11 @@ impl Padded {
         })
     }
 
-    /// Takes the message out of the socket, where all of it is. Returns its regions but those of
-    /// size 0.
+    /// Receives the message, all of which is available in the socket. Returns its regions except
+    /// those of size 0.
     ///
-    /// Errs if it has not a file for each that it counts, none with a size, or one beyond the end
-    /// of all addresses.
+    /// Returns an error if the number of files differs from that of counted regions, if no region
+    /// has a size, or if one extends beyond the end of the address space.
     pub(crate) fn receive(
         &self,
         socket: &UnixStream,
@@ -103,7 +104,7 @@ impl Padded {
         Ok(regions)
     }
 
-    /// Says whether it was done, if the front end wants to know.
+    /// Sends a reply with the result, if the front end requested one.
     pub(crate) fn answer(&self, socket: &UnixStream, done: bool) -> io::Result<()> {
         if self.flags & NEED_REPLY == 0 {
             return Ok(());
@@ -133,7 +134,7 @@ fn is_empty(region: &VhostUserMemoryRegion) -> bool {
     region.memory_size == 0
 }
 
-/// Whether a region ends before all addresses do.
+/// Returns whether a region ends within the address space.
 fn ends(region: &VhostUserMemoryRegion) -> bool {
     let size = region.memory_size;
     [region.guest_phys_addr, region.user_addr, region.mmap_offset]
@@ -145,7 +146,7 @@ fn ends(region: &VhostUserMemoryRegion) -> bool {
 mod tests {
     use super::*;
 
-    /// A region of this size that could not be mapped anywhere.
+    /// Returns a region of this size that cannot be mapped.
     fn garbage(size: u64) -> [u64; 4] {
         [u64::MAX, size, u64::MAX, u64::MAX]
     }
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(regions(1, &[GOOD, [0; 4]]), Some(1));
         assert_eq!(regions(1, &[GOOD, garbage(0)]), Some(1));
         assert_eq!(regions(2, &[GOOD, [0; 4]]), Some(2));
-        // The crate's.
+        // Valid for the crate.
         assert_eq!(regions(1, &[GOOD]), None);
         assert_eq!(regions(2, &[GOOD, GOOD]), None);
         // Refused by the crate, too.

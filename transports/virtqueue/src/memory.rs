@@ -11,13 +11,13 @@ use vm_memory::{
     GuestRegionMmap, Permissions,
 };
 
-/// All of a guest's memory that we were given, mapped.
+/// All of a guest's memory that the monitor shared, mapped.
 pub(crate) struct Memory {
     map: GuestMemoryMmap<()>,
     places: Vec<Place>,
 }
 
-/// Where a region is to the monitor, which tells the addresses of queues so.
+/// The location of a region in the monitor's address space, which queue addresses refer to.
 #[derive(Clone, Copy)]
 struct Place {
     monitor: u64,
@@ -40,7 +40,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The same and another region.
+    /// Returns the memory with another region.
     pub(crate) fn with(&self, region: &VhostUserMemoryRegion, file: File) -> Result<Memory> {
         let place = Place {
             monitor: region.user_addr,
@@ -60,7 +60,7 @@ impl Memory {
         Ok(Memory { map, places })
     }
 
-    /// The same without a region.
+    /// Returns the memory without a region.
     pub(crate) fn without(&self, guest: u64, len: u64) -> Result<Memory> {
         let (map, _) = self
             .map
@@ -77,12 +77,12 @@ impl Memory {
         &self.map
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub(crate) fn regions(&self) -> usize {
         self.map.num_regions()
     }
 
-    /// The guest's address of what the monitor has at `address`.
+    /// Translates `address` from the monitor's address space to the guest's.
     pub(crate) fn guest_address(&self, address: u64) -> Option<GuestAddress> {
         self.places.iter().find_map(|place| {
             let offset = address.checked_sub(place.monitor)?;
@@ -90,8 +90,8 @@ impl Memory {
         })
     }
 
-    /// Adds the memory of `len` bytes at `address` to `pieces`, as few as there can be; false if not all
-    /// of it is there.
+    /// Adds the memory of `len` bytes at `address` to `pieces`, as few as possible; returns false
+    /// if it is not all mapped.
     pub(crate) fn pieces(
         &self,
         address: GuestAddress,
@@ -120,15 +120,15 @@ impl Memory {
     }
 }
 
-/// Whether all of a region is in its file: who looks behind the end of that is killed. What is no regular file has
-/// no end.
+/// Returns whether all of a region is in its file: an access beyond its end would raise SIGBUS.
+/// Only regular files have an end.
 fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
     let stat = file.metadata().map_err(Error::ReqHandlerError)?;
     let end = region.mmap_offset.checked_add(region.memory_size);
     Ok(!stat.is_file() || end.is_some_and(|end| end <= stat.len()))
 }
 
-/// Adds memory that may go on where the last piece ends.
+/// Adds memory to `pieces`, and merges it with the last piece if adjacent.
 fn push(pieces: &mut Vec<iovec>, start: *mut u8, len: usize) {
     if let Some(last) = pieces.last_mut()
         && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == start

@@ -1,4 +1,4 @@
-//! A queue that is running.
+//! A running queue.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,11 +21,12 @@ use crate::memory::Memory;
 pub(crate) struct Running {
     name: String,
     inner: Mutex<Inner>,
-    /// Signalled when the guest has added something while notifications were on.
+    /// Signalled when the guest made requests available while notifications were enabled.
     kick: Event,
-    /// Reports each signal of `kick` once, and `stop`. A kick then takes no read(2).
+    /// Reports each signal of `kick` once (edge-triggered), and `stop`. A kick then takes no
+    /// read(2).
     kicks: OwnedFd,
-    /// How many more of them there may be until `kick` is read.
+    /// The number of further signals until `kick` is read.
     unread: AtomicU32,
     /// Readable once the queue is stopped.
     stop: OwnedFd,
@@ -37,11 +38,11 @@ struct Inner {
     memory: Arc<Memory>,
     /// Notifies the guest.
     call: Option<Arc<Event>>,
-    /// Whether the guest is yet to be notified of replies that were given after the stop.
+    /// Whether the guest must still be notified of replies made after the stop.
     late: bool,
-    /// How many requests were taken and not given back.
+    /// The number of requests that were popped and not returned.
     in_flight: u16,
-    /// Those given back, to be used again.
+    /// Returned chains, for reuse.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Chain>>,
 }
@@ -78,20 +79,20 @@ impl Running {
     }
 
     /// Stops the queue: its threads end after the requests in flight. Returns once no thread
-    /// notifies the guest any more: [`Running::take_call`] does, of later replies.
+    /// notifies the guest any more: [`Running::take_call`] does so for later replies.
     pub(crate) fn stop(&self) {
         let inner = self.inner();
         self.stopped.store(true, Ordering::SeqCst);
         let call = inner.call.clone();
         drop(inner);
-        // Fails only when it is readable anyway.
+        // Fails only if it is readable already.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(call) = call {
             call.free_writers(2);
         }
     }
 
-    /// A pipe of one page holds so many signals twice; an eventfd, any number.
+    /// A pipe of one page holds twice as many signals; an eventfd, any number.
     const UNREAD: u32 = 256;
 
     fn clear_kick(&self) -> io::Result<()> {
@@ -99,12 +100,12 @@ impl Running {
         self.kick.clear()
     }
 
-    /// The queue as it is, for its next start.
+    /// Returns the index of the next available request, for its next start.
     pub(crate) fn next_avail(&self) -> u16 {
         self.inner().queue.next_avail()
     }
 
-    /// Replaces the event that notifies the guest. Returns once no thread signals the one before.
+    /// Replaces the event that notifies the guest. Returns once no thread signals the previous one.
     pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> io::Result<()> {
         let call = call.map(Event::new).transpose()?.map(Arc::new);
         let before = std::mem::replace(&mut self.inner().call, call);
@@ -114,7 +115,7 @@ impl Running {
         Ok(())
     }
 
-    /// Takes back the event that notifies the guest, after a stop and the end of all requests.
+    /// Takes the event that notifies the guest, after a stop and the end of all requests.
     pub(crate) fn take_call(&self) -> Option<OwnedFd> {
         let mut inner = self.inner();
         let (call, late) = (inner.call.take()?, inner.late);
@@ -135,10 +136,10 @@ impl Running {
 }
 
 impl Inner {
-    /// As many as a batch has; more would keep memory for a rush that is over.
+    /// The size of a batch; more would retain memory after a burst.
     const SPARE: usize = 16;
 
-    /// The guest tells from now on; says whether there is something already.
+    /// Enables notifications from the guest; returns whether there is a request already.
     fn ask_to_be_told(&mut self) -> io::Result<bool> {
         let memory = self.memory.map_ref();
         self.queue.enable_notification(memory).map_err(broken)
@@ -180,7 +181,7 @@ impl Ring for Running {
         let Some(descriptors) = available.next() else {
             return Ok(None);
         };
-        // Each has a descriptor at least, and keeps it until it is given back.
+        // Each uses at least one descriptor until it is returned.
         if *in_flight == longest {
             let why = "expected no more requests at once than the queue is long";
             return Err(io::Error::new(ErrorKind::InvalidData, why));
@@ -189,15 +190,16 @@ impl Ring for Running {
         let mut chain = spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
         chain.begin(descriptors.head_index(), memory);
         let mut written = false;
-        // Nor may a table of its own be longer than the queue (virtio 1.3, 2.7.5.3.1).
+        // An indirect table must not be longer than the queue either (virtio 1.3, 2.7.5.3.1).
         for descriptor in descriptors.take(longest.into()) {
-            // What the device reads stands before what it writes.
+            // Device-readable buffers precede device-writable ones.
             if written && !descriptor.is_write_only() {
                 break;
             }
             written = descriptor.is_write_only();
             if !chain.add(descriptor.addr(), descriptor.len() as usize, written) {
-                // A guest that points elsewhere gets nothing, and nothing is done for it.
+                // A chain with a buffer outside the memory becomes an empty request without room
+                // for a reply.
                 chain.forget();
                 break;
             }
@@ -237,7 +239,7 @@ impl Ring for Running {
             late,
             ..
         } = &mut *inner;
-        // Where the guest cannot be asked it is told.
+        // If the guest's setting cannot be read, it is notified.
         if !queue.needs_notification(memory.map_ref()).unwrap_or(true) {
             return;
         }
@@ -269,7 +271,7 @@ impl Ring for Running {
                     Err(rustix::io::Errno::INTR) => continue,
                     done => done?,
                 };
-                // One thread at a time waits.
+                // Only one thread waits at a time.
                 let left = self.unread.load(Ordering::Relaxed) - 1;
                 if left == 0 {
                     self.clear_kick()?;
@@ -286,7 +288,7 @@ impl Ring for Running {
     }
 
     fn leave(&self) -> io::Result<bool> {
-        // Of what was signalled before, all is known.
+        // All requests signalled so far are known.
         self.clear_kick()?;
         let more = self.inner().ask_to_be_told()?;
         Ok(more && !self.stopped.load(Ordering::SeqCst))
@@ -306,7 +308,8 @@ impl Ring for Running {
 }
 
 /// An eventfd or a pipe of the front end, which may do anything with it at any time: read it, fill
-/// it, block in read(2) on it, change its flags. So its flags stay as they are, and tell nothing.
+/// it, block in read(2) on it, change its flags. So its flags are left unchanged, and not relied
+/// on.
 struct Event {
     fd: OwnedFd,
     kind: Kind,
@@ -314,19 +317,19 @@ struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// An anonymous inode. Where it is another kind than an eventfd, writes fail.
+    /// An anonymous inode. For kinds other than an eventfd, writes fail.
     Eventfd,
     Pipe,
-    /// A pipe by an open file description that is not the front end's, and does not block.
+    /// A pipe with our own open file description, nonblocking.
     OwnPipe,
 }
 
 impl Event {
-    /// How long a thread that waits for the writers of an event sleeps between two looks.
+    /// The interval of the checks for the end of an event's writers.
     const PAUSE: Duration = Duration::from_micros(50);
 
-    /// Errs with `InvalidInput` for what is neither an eventfd nor a pipe: reads, writes and even
-    /// poll(2) of other files may last for as long as their owner likes.
+    /// Returns `InvalidInput` if `fd` is neither an eventfd nor a pipe: reads, writes and even
+    /// poll(2) of other files may block for as long as their owner likes.
     fn new(fd: OwnedFd) -> io::Result<Event> {
         // Anonymous inodes have no type.
         let kind = match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
@@ -341,7 +344,7 @@ impl Event {
         Ok(Event { fd, kind })
     }
 
-    /// The pipe `fd`, by a description of its own.
+    /// Opens the pipe `fd` again, with an open file description of its own.
     fn reopened(fd: &OwnedFd) -> io::Result<Event> {
         let access = rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -352,8 +355,8 @@ impl Event {
         })
     }
 
-    /// Makes it readable, unless it is full: then it is readable already. A front end that has
-    /// filled an eventfd makes the calling thread wait, until [`Event::free_writers`].
+    /// Makes it readable, unless it is full: then it is readable already. If a front end has filled
+    /// an eventfd, the calling thread blocks until [`Event::free_writers`].
     fn signal(&self) {
         let one = 1u64.to_ne_bytes();
         // Fails if it is full, or a pipe without a reader.
@@ -366,7 +369,7 @@ impl Event {
         };
     }
 
-    /// [`Event::signal`], without waiting for as long as the front end likes.
+    /// Does what [`Event::signal`] does, without blocking on the front end.
     fn signal_apart(self: &Arc<Self>) {
         let event = self.clone();
         let writer = std::thread::Builder::new().name("barge-call".into());
@@ -376,9 +379,9 @@ impl Event {
         }
     }
 
-    /// Waits until no thread signals it: until only `holders` have it that do not. A thread that
-    /// waits in write(2) because the eventfd is full goes on when that is read; if the front end has
-    /// filled it again before, when it is read again.
+    /// Waits until no thread signals it, so that only `holders` references remain. A thread that
+    /// blocks in write(2) because the eventfd is full continues when it is read; if the front end
+    /// fills it again first, when it is read the next time.
     fn free_writers(self: &Arc<Self>, holders: usize) {
         while Arc::strong_count(self) > holders {
             match self.kind == Kind::Eventfd && !self.is_ready(PollFlags::OUT) {
@@ -388,9 +391,9 @@ impl Event {
         }
     }
 
-    /// Makes it not readable, and does not wait.
+    /// Makes it unreadable, without blocking.
     fn clear(&self) -> io::Result<()> {
-        // An eventfd gives its count, a pipe all that it holds.
+        // An eventfd returns its count, a pipe all its contents.
         let mut buffer = [0; 4096];
         let read = match self.kind {
             Kind::Eventfd | Kind::Pipe => {
@@ -413,7 +416,7 @@ impl Event {
     }
 }
 
-/// Whether pipes take `RWF_NOWAIT`, as they do from Linux 6.4 on.
+/// Whether pipes support `RWF_NOWAIT`, as they do since Linux 6.4.
 static PIPES_HAVE_NOWAIT: LazyLock<bool> = LazyLock::new(|| {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).is_ok_and(|(_reader, writer)| {
         let flags = ReadWriteFlags::NOWAIT;
@@ -444,7 +447,7 @@ mod tests {
     const NEXT: u16 = 1;
     const WRITE: u16 = 2;
     const INDIRECT: u16 = 4;
-    /// Where the guest's memory begins to it, and its two regions' sizes.
+    /// The guest address of its memory, and the sizes of its two regions.
     const START: u64 = 0x10_0000;
     const SIZES: [u64; 2] = [1 << 20, 1 << 16];
 
@@ -460,7 +463,7 @@ mod tests {
         Arc::new(Memory::map(regions).expect("mapped"))
     }
 
-    /// A queue with `descriptors`: address, length, flags, next.
+    /// Creates a queue with `descriptors`: address, length, flags, next.
     fn running(memory: &Arc<Memory>, descriptors: &[(u64, u32, u16, u16)]) -> Running {
         let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
         let descriptors: Vec<_> = descriptors
@@ -571,15 +574,15 @@ mod tests {
         let memory = memory();
         let end = START + SIZES[0] + SIZES[1];
         for (descriptors, asked, room) in [
-            // Outside, across the end, longer than all addresses.
+            // Outside, across the end, beyond the end of the address space.
             (vec![(0, 8, 0, 0)], 0, 0),
             (vec![(end - 4, 8, 0, 0)], 0, 0),
             (vec![(u64::MAX - 3, 8, 0, 0)], 0, 0),
             // Longer than the guest's memory.
             (vec![(START, u32::MAX, WRITE, 0)], 0, 0),
-            // Round and round: no longer than the queue.
+            // A loop: no longer than the queue.
             (vec![(START + 0x8000, 1, NEXT, 0)], 16, 0),
-            // To be read behind what is to be written.
+            // A device-readable buffer after a device-writable one.
             (
                 vec![
                     (START + 0x8000, 4, NEXT | WRITE, 1),
@@ -588,7 +591,7 @@ mod tests {
                 0,
                 4,
             ),
-            // A table that is no whole number of descriptors.
+            // A table that is not a whole number of descriptors.
             (vec![(START + 0x8000, 17, INDIRECT, 0)], 0, 0),
         ] {
             let running = running(&memory, &descriptors);
@@ -617,7 +620,7 @@ mod tests {
         let memory = memory();
         let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
         let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
-        // The same chain again and again, which may be done once it is back.
+        // The same chain repeatedly, which is allowed once it was returned.
         let ask = |index| mock.avail().idx().store(index);
         ask(16);
         let mut taken: Vec<_> = (0..16).map(|_| take(&running)).collect();
@@ -644,7 +647,7 @@ mod tests {
         assert_eq!(take(&running).split().0.size(), 16);
     }
 
-    /// The end of what runs on a thread of its own, so that a test fails if that blocks.
+    /// The end of an operation on its own thread, so that a test fails if it blocks.
     struct Ending(std::sync::mpsc::Receiver<()>);
 
     impl Ending {
@@ -663,7 +666,7 @@ mod tests {
         }
     }
 
-    /// A queue with a request, whose call event is `call`.
+    /// Creates a queue with a request, whose call event is `call`.
     fn with_call(memory: &Arc<Memory>, call: &OwnedFd) -> Arc<Running> {
         let running = running(memory, &[(START + 0x8000, 4, 0, 0)]);
         let call = call.try_clone().expect("cloned");
@@ -735,7 +738,7 @@ mod tests {
                 queue.give(exchange);
                 queue.tell();
                 assert!(queue.take_call().is_some());
-                // This does not block.
+                // Does not block.
                 rustix::io::read(&ours, &mut [0; 8]).expect("read");
             })
             .wait();
@@ -784,7 +787,7 @@ mod tests {
             .expect("set");
         let kick = running.bell().try_clone_to_owned().expect("cloned");
         rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("written");
-        // The second time there is nothing to read, which must not block either.
+        // The second time it is empty, which must not block either.
         for _ in 0..2 {
             running.kick.clear().expect("not broken");
         }
@@ -799,7 +802,7 @@ mod tests {
         }
     }
 
-    /// More kicks than a pipe holds, of which none is lost.
+    /// More kicks than a pipe holds, none of which is lost.
     #[test]
     fn kicks_of_a_pipe_are_read_before_it_is_full() {
         let memory = memory();
@@ -814,7 +817,7 @@ mod tests {
             full.signal();
             assert!(running.wait(true).expect("not broken"));
         }
-        // One that stands in finds those after the ring was left alone.
+        // A stand-in finds those after notifications were enabled.
         assert!(!running.leave().expect("not broken"));
         assert!(!running.kick.is_ready(PollFlags::IN));
         full.signal();

@@ -1,4 +1,4 @@
-//! Peers that do not do as they should: their connection ends, nothing else.
+//! Misbehaving peers: their connection ends, and no other.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use transports::{Link, StreamLink};
 
 use crate::sides::{Authority, acceptor, connector, half, links};
 
-/// What came of a handshake with a peer that sends `bytes`, and ends.
+/// Returns the error of a handshake with a peer that sends `bytes` and disconnects.
 fn shaken(bytes: &[u8]) -> ErrorKind {
     let (peer, server) = half();
     peer.send(bytes, true).expect("sent");
@@ -20,7 +20,7 @@ fn shaken(bytes: &[u8]) -> ErrorKind {
 fn garbage_is_no_handshake() {
     assert_eq!(shaken(&[0x80; 100]), ErrorKind::InvalidData);
     assert_eq!(shaken(b"GET / HTTP/1.1\r\n\r\n"), ErrorKind::InvalidData);
-    // A record that claims more than there can be, and one of no known kind.
+    // A record longer than the maximum, and one of an unknown type.
     assert_eq!(shaken(&[22, 3, 1, 0xff, 0xff]), ErrorKind::InvalidData);
     assert_eq!(shaken(&[99, 3, 3, 0, 1, 0]), ErrorKind::InvalidData);
 }

@@ -1,4 +1,4 @@
-//! Who is trusted, and what files may hold.
+//! Trust, and the contents of files.
 
 use rcgen::SanType;
 use tls::{Acceptor, Connector, Demand, Files};

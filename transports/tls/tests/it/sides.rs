@@ -1,4 +1,4 @@
-//! Two ends of a connection, and what they show each other.
+//! Two ends of a connection, and their certificates.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use wire::Certified;
 
 pub(crate) const PROTOCOL: &[u8] = b"test";
 
-/// An authority, and files that it has signed.
+/// An authority, and files that it signed.
 pub(crate) struct Authority {
     dir: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -34,7 +34,7 @@ impl Authority {
         self.dir.path().join(name)
     }
 
-    /// Files with a certificate for `names`, which trust this authority.
+    /// Creates files with a certificate for `names`, which trust this authority.
     pub(crate) fn files(&self, name: &str, names: Vec<SanType>) -> Files {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.subject_alt_names = names;
@@ -52,13 +52,13 @@ impl Authority {
         }
     }
 
-    /// Files of a server called `localhost`.
+    /// Creates files of a server named `localhost`.
     pub(crate) fn server(&self) -> Files {
         let name = SanType::DnsName("localhost".try_into().expect("a name"));
         self.files("server", vec![name])
     }
 
-    /// Files of a client that shows nothing.
+    /// Creates files of a client without a certificate.
     pub(crate) fn nobody(&self) -> Files {
         trusting(&self.path("ca.pem"))
     }
@@ -79,7 +79,7 @@ pub(crate) fn connector(files: &Files) -> Arc<Connector> {
     Arc::new(Connector::open(files, "localhost", PROTOCOL).expect("good files"))
 }
 
-/// A client and a server that have shaken hands, or why they have not.
+/// The results of both sides of a handshake.
 pub(crate) type Met = (
     io::Result<(TlsLink, Certified)>,
     io::Result<(TlsLink, Certified)>,
@@ -101,7 +101,7 @@ pub(crate) fn meet(acceptor: Arc<Acceptor>, connector: Arc<Connector>) -> Met {
     })
 }
 
-/// A client and a server over TLS.
+/// Connects a client and a server over TLS.
 pub(crate) fn links() -> (TlsLink, TlsLink) {
     let authority = Authority::new();
     let acceptor = acceptor(&authority.server(), Demand::Optional);
@@ -109,7 +109,7 @@ pub(crate) fn links() -> (TlsLink, TlsLink) {
     (client.expect("secured").0, server.expect("secured").0)
 }
 
-/// A server that is about to shake hands, and what is at its other end.
+/// Returns a server before its handshake, and the client's end of its connection.
 pub(crate) fn half() -> (StreamLink, TlsLink) {
     let authority = Authority::new();
     let (one, other) = pair().expect("a pair");

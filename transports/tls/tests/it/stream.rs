@@ -1,4 +1,4 @@
-//! Bytes, there and back.
+//! Data transfer in both directions.
 
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::AsFd;
@@ -49,7 +49,7 @@ fn what_is_secured_is_no_longer_plain() {
         scope.spawn(move || {
             let mut buf = [0; 4096];
             while let Ok(got @ 1..) = seen.recv(&mut buf, true) {
-                // Either end may have gone.
+                // Either end may be gone.
                 let _ = relay.send(&buf[..got], true);
             }
         });
@@ -105,14 +105,14 @@ fn what_did_not_go_at_once_goes_later_and_only_once() {
     std::thread::scope(|scope| {
         let mut received = None;
         while sent < large.len() {
-            // Not as much each time, and in two pieces.
+            // A different amount each time, in two buffers.
             let rest = &large[sent..];
             let (one, other) = rest.split_at(rest.len().min(7));
             match server.send_vectored(&[IoSlice::new(one), IoSlice::new(other)], false) {
                 Ok(more) => sent += more,
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                    // Only now does anybody take it.
+                    // The receiver starts only now.
                     received.get_or_insert_with(|| scope.spawn(|| all(&client, large.len())));
                     std::thread::yield_now();
                 }
@@ -135,7 +135,7 @@ fn who_waits_is_told_of_what_has_been_opened_already() {
     client.send(b"0123456789", true).expect("sent");
     assert!(wait(None).read);
     assert_eq!(all(&server, 4), b"0123");
-    // Nothing is left in the socket.
+    // The socket is empty.
     assert!(wait(None).read);
     assert_eq!(all(&server, 6), b"456789");
     let mut buf = [0; 8];

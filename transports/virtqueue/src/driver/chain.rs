@@ -1,46 +1,46 @@
-//! A request of a queue, from its making to its reply: [`Chain`], [`Ticket`], [`Reply`].
+//! A queue's request from its construction to its reply: [`Chain`], [`Ticket`], [`Reply`].
 
 use std::io;
 
 use super::layout::Layout;
 use super::ring::{Phase, Queue};
 
-/// How long the parts of a request and of its reply are, bytes.
+/// The lengths of the parts of a request and its reply in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lengths {
-    /// Of the request, what is inline.
+    /// The inline part of the request.
     pub request: usize,
-    /// Of the request, what stands in the payload behind that.
+    /// The part of the request in the payload buffer, after the inline part.
     pub request_payload: usize,
-    /// Of the reply, what may come inline.
+    /// The maximum inline part of the reply.
     pub reply: usize,
-    /// Of the reply, what may come into the payload behind that.
+    /// The maximum part of the reply in the payload buffer, after the inline part.
     pub reply_payload: usize,
 }
 
 impl Lengths {
-    /// How many bytes the device may write.
+    /// Returns how many bytes the device may write.
     fn room(&self) -> u32 {
         (self.reply + self.reply_payload) as u32
     }
 }
 
-/// A request being made: memory that the device will see. Dropping it gives it up.
+/// A request under construction in memory shared with the device. Dropping it abandons it.
 pub struct Chain<'q> {
     queue: &'q Queue,
     slot: u16,
 }
 
-/// A request that the device has. Dropping it forgets the reply.
+/// A request that the device owns. Dropping it discards the reply.
 #[must_use = "a reply that nobody waits for is forgotten"]
 pub struct Ticket<'q> {
     queue: &'q Queue,
     slot: u16,
-    /// How much of the reply may come inline.
+    /// The maximum inline part of the reply.
     inline: usize,
 }
 
-/// A reply, where the device has put it.
+/// A reply in shared memory.
 pub struct Reply<'q> {
     chain: Chain<'q>,
     len: usize,
@@ -48,34 +48,34 @@ pub struct Reply<'q> {
 }
 
 impl<'q> Chain<'q> {
-    /// The request of a slot that is the caller's.
+    /// Creates the request of a slot that the caller owns.
     pub(super) fn of(queue: &'q Queue, slot: u16) -> Chain<'q> {
         Chain { queue, slot }
     }
 
-    /// Writes the beginning of the request, at most [`Queue::INLINE`] bytes.
+    /// Writes the inline part of the request, at most [`Queue::INLINE`] bytes.
     pub fn request(&mut self, bytes: &[u8]) {
         self.request_at(0, bytes);
     }
 
-    /// Writes a part of the beginning of the request.
+    /// Writes a section of the inline part of the request.
     pub(super) fn request_at(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= Queue::INLINE, "a request is in bounds");
         self.queue.store(self.at(at), bytes);
     }
 
-    /// Writes a part of the payload.
+    /// Writes a section of the payload.
     pub fn payload(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.room(), "a payload is in bounds");
         self.queue.store(self.at(Layout::PAYLOAD_AT + at), bytes);
     }
 
-    /// How many bytes of payload there may be.
+    /// Returns the maximum size of the payload in bytes.
     pub fn room(&self) -> usize {
         self.queue.layout().payload()
     }
 
-    /// Has the device see it, which may have to be told: [`Queue::kick`].
+    /// Makes it available to the device, which may need a notification: [`Queue::kick`].
     pub fn submit(self, lengths: Lengths) -> Ticket<'q> {
         let (queue, slot, inline) = (self.queue, self.slot, lengths.reply);
         let room = lengths.room();
@@ -87,7 +87,7 @@ impl<'q> Chain<'q> {
         }
     }
 
-    /// [`Chain::submit`], and the reply is for whoever asks for any: [`Queue::any`].
+    /// Does the same as [`Chain::submit`], with the reply for any receiver: [`Queue::any`].
     pub(super) fn post(self, lengths: Lengths) {
         let (room, inline) = (lengths.room(), lengths.reply as u32);
         self.publish(&lengths, Phase::Posted { room, inline });
@@ -112,7 +112,7 @@ impl<'q> Chain<'q> {
         queue.publish(slot, lengths, phase);
     }
 
-    /// What is put aside, to go on with by [`Queue::resume`].
+    /// Detaches the slot, to continue with [`Queue::resume`].
     pub(super) fn put_aside(self) -> u16 {
         let slot = self.slot;
         std::mem::forget(self);
@@ -131,8 +131,8 @@ impl Drop for Chain<'_> {
 }
 
 impl<'q> Ticket<'q> {
-    /// Waits for the reply. Errs once the device is gone; `TimedOut` once it is `over`, which is looked at now and then: then the
-    /// reply is forgotten.
+    /// Waits for the reply. Returns an error once the device is gone, and `TimedOut` once `over`
+    /// returns true, which is called now and then; the reply is then discarded.
     pub fn wait(self, over: impl Fn() -> bool) -> io::Result<Reply<'q>> {
         let (queue, slot, inline) = (self.queue, self.slot, self.inline);
         let len = queue.wait(slot, over)?;
@@ -149,17 +149,17 @@ impl Drop for Ticket<'_> {
 }
 
 impl Reply<'_> {
-    /// How many bytes it has.
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies what came inline into `bytes`, and says how much that was.
+    /// Copies the inline part into `bytes`, and returns its length.
     pub fn inline(&self, bytes: &mut [u8]) -> usize {
         let len = self.len.min(self.inline).min(bytes.len());
         let at = self.chain.at(Layout::REPLY_AT);
@@ -167,7 +167,7 @@ impl Reply<'_> {
         len
     }
 
-    /// Copies what came into the payload at `at` on into `bytes`, which is no longer than that.
+    /// Copies the payload from `at` on into `bytes`, which must not be longer.
     pub fn payload(&self, at: usize, bytes: &mut [u8]) {
         assert!(
             at + bytes.len() <= self.len.saturating_sub(self.inline),

@@ -1,8 +1,8 @@
-//! Where a queue's part of the shared memory has its rings, and its requests theirs.
+//! The layout of a queue's part of the shared memory: its rings and its requests.
 
 use super::ring::Queue;
 
-/// Where in its memory a queue has what.
+/// The layout of a queue.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     depth: usize,
@@ -12,13 +12,13 @@ pub(super) struct Layout {
 impl Layout {
     const PAGE: usize = 4096;
 
-    /// Descriptors of a request: two to read, two to write.
+    /// Descriptors of a request: two device-readable, two device-writable.
     pub(super) const DESCRIPTORS: usize = 4;
 
-    /// Bytes of a descriptor.
+    /// The size of a descriptor in bytes.
     pub(super) const DESCRIPTOR: usize = 16;
 
-    /// Behind the request, where its reply begins.
+    /// The offset of the reply, after the request.
     pub(super) const REPLY_AT: usize = Queue::INLINE;
 
     pub(super) const PAYLOAD_AT: usize =
@@ -33,17 +33,17 @@ impl Layout {
         }
     }
 
-    /// How many requests there may be.
+    /// Returns the maximum number of requests.
     pub(super) fn depth(&self) -> u16 {
         self.depth as u16
     }
 
-    /// Bytes of payload of each.
+    /// Returns the payload size of each request in bytes.
     pub(super) fn payload(&self) -> usize {
         self.payload
     }
 
-    /// How many descriptors there are.
+    /// Returns the queue size in descriptors.
     pub(super) fn size(&self) -> u16 {
         (self.depth * Layout::DESCRIPTORS) as u16
     }
@@ -57,7 +57,7 @@ impl Layout {
     }
 
     pub(super) fn used(&self) -> usize {
-        // Flags, index, a number each, and the event.
+        // Flags, index, a number for each descriptor, and the event index.
         (self.available() + 6 + 2 * usize::from(self.size())).next_multiple_of(Layout::PAGE)
     }
 

@@ -1,5 +1,5 @@
-//! The other end: a front-end in user space, which has its own memory and puts requests into the queues of
-//! any vhost-user device, without a virtual machine.
+//! The driver side: a front end in user space, with its own memory, that sends requests to the
+//! queues of any vhost-user device without a virtual machine.
 
 mod chain;
 mod layout;
@@ -30,47 +30,48 @@ use self::ring::{Events, Shared};
 pub use self::stream::{Frame, Stream};
 use crate::features::{EVENT_IDX, VERSION_1};
 
-/// What to set up.
+/// The options of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The most queues; the device may have fewer.
+    /// The maximum number of queues; the device may have fewer.
     pub queues: usize,
-    /// How many requests of a queue may be in flight at least; 254 at most.
+    /// The minimum number of requests in flight per queue; 254 at most.
     pub depth: u16,
-    /// How many bytes of payload each may have, besides what [`Queue::INLINE`] holds.
+    /// The payload size of each request in bytes, in addition to [`Queue::INLINE`].
     pub payload: usize,
-    /// How to wait for replies.
+    /// The method of waiting for replies.
     pub waiting: WaitMode,
 }
 
-/// How a driver waits for replies.
+/// A driver's method of waiting for replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// Polls for at most so long before it sleeps in epoll_wait(2), by the rules of
+    /// Polls for at most this time before it sleeps in epoll_wait(2), adaptively as
     /// [`transports::Poller`].
     Adaptive(Duration),
-    /// Polls for so long before it sleeps in epoll_wait(2), whether or not that has paid: a guest
+    /// Polls for this time before it sleeps in epoll_wait(2), regardless of success: like a guest
     /// whose idle processors poll.
     Polling(Duration),
-    /// Sleeps in read(2) of an eventfd that blocks: a driver in user space that waits for
+    /// Sleeps in read(2) of a blocking eventfd: like a driver in user space that waits for
     /// interrupts. Not for a [`Stream`].
     Interrupts,
 }
 
-/// A vhost-user device as its driver sees it. Dropping it ends the connection: the device gives up what is in
-/// flight.
+/// The driver of a vhost-user device. Dropping it closes the connection: the device abandons the
+/// requests in flight.
 pub struct Driver {
     queues: Vec<Queue>,
-    /// Ends when dropped.
+    /// Closed when dropped.
     _frontend: Frontend,
     /// The connection.
     socket: UnixStream,
 }
 
 impl Driver {
-    /// Sets the device at the other end of `socket` up.
+    /// Sets up the device connected to `socket`.
     ///
-    /// Errs if it does not speak virtio 1, has fewer than `least` queues, or breaks the protocol.
+    /// Returns an error if it does not support virtio 1, has fewer than `least` queues, or violates
+    /// the protocol.
     pub fn connect(socket: UnixStream, least: usize, options: Options) -> io::Result<Driver> {
         let watched = socket.try_clone()?;
         let mut frontend = Frontend::from_stream(socket, options.queues as u64);
@@ -132,7 +133,7 @@ impl Driver {
         })
     }
 
-    /// Its queues, of which there is at least one.
+    /// Returns its queues, at least one.
     pub fn queues(&self) -> &[Queue] {
         &self.queues
     }
@@ -140,18 +141,18 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Also ends the thread that watches it. An error means that the device has ended it
-        // already.
+        // Also ends the thread that watches the connection. An error means that the device closed
+        // it already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// Wakes those who sleep in read(2) of `calls` once the connection has ended.
+/// Wakes the threads that sleep in read(2) of `calls` once the connection is closed.
 fn watch(socket: UnixStream, calls: Vec<EventFd>, gone: Arc<AtomicBool>) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("barge-driver".into());
     thread.spawn(move || {
         let mut ends = [PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP)];
-        // The device says nothing of its own accord.
+        // The device sends no unsolicited messages.
         while matches!(poll(&mut ends, None), Err(rustix::io::Errno::INTR)) {}
         gone.store(true, Ordering::SeqCst);
         for call in &calls {
@@ -161,10 +162,10 @@ fn watch(socket: UnixStream, calls: Vec<EventFd>, gone: Arc<AtomicBool>) -> io::
     Ok(())
 }
 
-/// Where the memory begins, to the device. Anywhere but at 0, which some take for nothing.
+/// The memory's address in the device's address space. Not 0, which some devices treat as null.
 const BASE: u64 = 1 << 32;
 
-/// Agrees on features, and on how many queues there are.
+/// Negotiates features and the number of queues.
 fn agree(frontend: &mut Frontend, most: usize) -> vhost::Result<(usize, u64)> {
     frontend.set_owner()?;
     let offered = frontend.get_features()?;
@@ -189,7 +190,7 @@ fn agree(frontend: &mut Frontend, most: usize) -> vhost::Result<(usize, u64)> {
     Ok((queues, features))
 }
 
-/// Tells the device of a queue, and has it begin.
+/// Describes a queue to the device and enables it.
 fn set_up(
     frontend: &mut Frontend,
     index: usize,
@@ -214,7 +215,7 @@ fn set_up(
     frontend.set_vring_call(index, call)?;
     frontend.set_vring_kick(index, kick)?;
     match frontend.set_vring_enable(index, true) {
-        // Without the feature every queue begins so.
+        // Without the feature every queue starts enabled.
         Err(vhost::Error::VhostUserProtocol(vhost::vhost_user::Error::InactiveFeature(_))) => {
             Ok(())
         }

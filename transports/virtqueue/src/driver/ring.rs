@@ -1,13 +1,13 @@
-//! A queue, as its driver has it: a split ring (virtio 1.3, 2.7), and for each request memory of its own.
+//! A queue's driver side: a split virtqueue (virtio 1.3, 2.7), and a memory slot for each request.
 //!
-//! Any thread may put requests in and wait for their replies. Of those that wait, one (the leader) looks
-//! for what the device gives back, and the others sleep until theirs is there.
+//! Any thread may submit requests and wait for their replies. One of the waiting threads, the
+//! leader, checks the used ring, and the others sleep until their reply arrives.
 //!
-//! The device is not trusted: what it gives back that it does not have, or longer than there is room, ends
-//! the queue.
+//! The device is not trusted: a used element for a request that it does not own, or longer than the
+//! buffer, fails the queue.
 //!
-//! Lock order: the poller's, which the leader has while it waits; the queue's other mutex, never
-//! held across a wait for the device.
+//! Lock order: the poller's, which the leader holds while it waits; then the queue's other mutex,
+//! never held while waiting for the device.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -27,10 +27,10 @@ use super::WaitMode;
 use super::chain::{Chain, Lengths};
 use super::layout::Layout;
 
-/// What a queue is made of.
+/// The immutable parts of a queue.
 pub(super) struct Shared {
     pub(super) memory: Arc<MmapRegion<()>>,
-    /// Where in it the queue's part begins.
+    /// The offset of the queue's part in the memory.
     pub(super) begin: usize,
     pub(super) layout: Layout,
     pub(super) event_idx: bool,
@@ -38,11 +38,11 @@ pub(super) struct Shared {
     pub(super) call: EventFd,
     pub(super) events: Events,
     pub(super) waiting: WaitMode,
-    /// Set before the call event of a driver that sleeps in read(2) is for the last time.
+    /// Set before the last signal of the call event of a driver that sleeps in read(2).
     pub(super) gone: Arc<AtomicBool>,
 }
 
-/// What a queue sleeps on: the device tells of a reply, or is gone.
+/// The events that a queue sleeps on: a reply, or the end of the connection.
 pub(super) struct Events(Epoll);
 
 impl Events {
@@ -61,7 +61,7 @@ impl Events {
         Ok(Events(epoll))
     }
 
-    /// Waits for either, but no longer than a [`TICK`]; false if the device is gone.
+    /// Waits for an event, but no longer than a [`TICK`]; returns false if the device is gone.
     fn wait(&self) -> io::Result<bool> {
         let mut events = [EpollEvent::default(); 2];
         match self.0.wait(TICK.as_millis() as i32, &mut events) {
@@ -79,51 +79,51 @@ impl Events {
 pub struct Queue {
     shared: Shared,
     state: Mutex<State>,
-    /// Rung when something came, or nobody leads any more.
+    /// Notified when a reply arrived, or the leader left.
     bell: Condvar,
-    /// The leader's.
+    /// Held by the leader.
     poller: Mutex<Poller>,
 }
 
 struct State {
     slots: Vec<Phase>,
     free: Vec<u16>,
-    /// How many requests were made available, and how many of them the device may not know of.
+    /// The number of requests made available, and how many of them the device was not notified of.
     available: u16,
     untold: u16,
-    /// How many were seen to be given back.
+    /// The number of used elements processed.
     used: u16,
-    /// Replies that are nobody's in particular, in their order.
+    /// Replies for any receiver, in order.
     came: VecDeque<Came>,
     leading: bool,
     failed: Option<&'static str>,
 }
 
-/// What becomes of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Free, or being filled.
+    /// Free, or under construction.
     Ours,
-    /// The device has it, and may write so many bytes.
+    /// Owned by the device, which may write this many bytes.
     There { room: u32 },
-    /// The same, and nobody waits for it.
+    /// The same, with a reply to discard.
     Forgotten { room: u32 },
-    /// The same, and its reply is for whoever asks for any.
+    /// The same, with a reply for any receiver.
     Posted { room: u32, inline: u32 },
-    /// It is back with so many bytes written.
+    /// Used, with this many bytes written.
     Back { len: u32 },
 }
 
-/// A reply that is nobody's in particular.
+/// A reply for any receiver.
 pub(super) struct Came {
     slot: u16,
-    /// How many bytes it has, and how many of them inline at most.
+    /// Its length, and the maximum of its inline part, in bytes.
     pub(super) len: usize,
     inline: usize,
 }
 
 impl State {
-    /// A slot, if more than `keep` are free.
+    /// Takes a slot, if more than `keep` are free.
     fn take(&mut self, keep: usize) -> Option<u16> {
         match self.free.len() > keep {
             true => self.free.pop(),
@@ -133,13 +133,14 @@ impl State {
 }
 
 impl Queue {
-    /// Bytes of a request that go without payload: arguments and two names of the longest.
+    /// The maximum inline part of a request in bytes: arguments and two names of the maximum
+    /// length.
     pub const INLINE: usize = 8192;
 
-    /// Bytes of a reply that come without payload.
+    /// The maximum inline part of a reply in bytes.
     pub const REPLY: usize = 512;
 
-    /// So many slots are for [`Queue::spare_chain`] alone.
+    /// The number of slots reserved for [`Queue::spare_chain`].
     pub(super) const SPARE: usize = 2;
 
     pub(super) fn new(shared: Shared) -> Queue {
@@ -165,19 +166,20 @@ impl Queue {
         }
     }
 
-    /// Room for a request; waits for it if there is none, so who asks must not hold back what others wait
-    /// for. `TimedOut` once it is `over`, which is looked at now and then.
+    /// Takes a slot for a request, and waits for one if none is free, so the caller must not delay
+    /// the release of others. Returns `TimedOut` once `over` returns true, which is called now and
+    /// then.
     pub fn chain(&self, over: impl Fn() -> bool) -> io::Result<Chain<'_>> {
         let slot = self.until(over, |state| state.take(Queue::SPARE))?;
         Ok(Chain::of(self, slot))
     }
 
-    /// Room for a request, if there is any.
+    /// Takes a slot for a request, if one is free.
     pub fn try_chain(&self) -> Option<Chain<'_>> {
         self.take(Queue::SPARE)
     }
 
-    /// Room for a request that ends another, of which there is some when other requests have none.
+    /// Takes a slot for a request that cancels another, from those reserved if no other is free.
     pub fn spare_chain(&self) -> Option<Chain<'_>> {
         self.take(0)
     }
@@ -191,18 +193,20 @@ impl Queue {
         Some(Chain::of(self, slot))
     }
 
-    /// Tells the device of what it may not know of yet. WaitMode does so as well.
+    /// Notifies the device of requests made available since the last notification. Waiting does so
+    /// as well.
     pub fn kick(&self) {
         let mut state = self.state();
         self.tell(&mut state);
     }
 
-    /// A request that was put aside.
+    /// Returns a detached request.
     pub(super) fn resume(&self, slot: u16) -> Chain<'_> {
         Chain::of(self, slot)
     }
 
-    /// The next reply to a request that was posted, if one has come. Errs once the queue is of no use any more.
+    /// Returns the next reply to a posted request, if any. Returns an error once the queue has
+    /// failed.
     pub(super) fn any(&self) -> io::Result<Option<Came>> {
         let mut state = self.state();
         self.reap(&mut state);
@@ -212,19 +216,19 @@ impl Queue {
         }
     }
 
-    /// Whether there is a reply to a request that was posted, or never will be.
+    /// Returns whether there is a reply to a posted request, or the queue has failed.
     pub(super) fn has_any(&self) -> bool {
         let mut state = self.state();
         self.reap(&mut state);
         !state.came.is_empty() || state.failed.is_some()
     }
 
-    /// Whether there is room for a request.
+    /// Returns whether a slot for a request is free.
     pub(super) fn has_room(&self) -> bool {
         self.state().free.len() > Queue::SPARE
     }
 
-    /// Copies what stands at `at` on of a reply, within its length.
+    /// Copies a reply from `at` on, within its length.
     pub(super) fn load_any(&self, came: &Came, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= came.len, "a reply is in bounds");
         let (inline, payload) = bytes.split_at_mut(came.inline.saturating_sub(at).min(bytes.len()));
@@ -234,12 +238,13 @@ impl Queue {
         self.load(begin + Layout::PAYLOAD_AT + behind, payload);
     }
 
-    /// Has no more use for a reply.
+    /// Releases a reply.
     pub(super) fn give_up(&self, came: Came) {
         drop(self.resume(came.slot));
     }
 
-    /// The device tells when it gives back something that [`Queue::any`] has not seen; false if there is something already.
+    /// Enables notifications of replies that [`Queue::any`] has not seen; returns false if there is
+    /// one already.
     pub(super) fn arm(&self) -> bool {
         let used = self.state().used;
         self.ask_to_be_told(Some(used));
@@ -248,7 +253,7 @@ impl Queue {
             == used
     }
 
-    /// It need not tell any more, and what it told is heard.
+    /// Disables notifications, and clears a pending one.
     pub(super) fn disarm(&self) {
         assert!(
             self.shared.waiting != WaitMode::Interrupts,
@@ -262,12 +267,12 @@ impl Queue {
         &self.shared.layout
     }
 
-    /// What the device tells by.
+    /// Returns the call event, by which the device notifies.
     pub(super) fn call(&self) -> &EventFd {
         &self.shared.call
     }
 
-    /// Waits for a reply, and says how many bytes it has; the slot is the caller's then.
+    /// Waits for a reply and returns its length in bytes; the caller owns the slot then.
     pub(super) fn wait(&self, slot: u16, over: impl Fn() -> bool) -> io::Result<usize> {
         self.until(over, |state| match state.slots[usize::from(slot)] {
             Phase::Back { len } => {
@@ -278,7 +283,7 @@ impl Queue {
         })
     }
 
-    /// Waits until there is what `look` looks for, or it is `over`.
+    /// Waits until `look` returns a result, or `over` returns true.
     fn until<T>(
         &self,
         over: impl Fn() -> bool,
@@ -325,7 +330,7 @@ impl Queue {
         }
     }
 
-    /// Waits until the device has given back more than `used`, or a moment.
+    /// Waits until the device has used more than `used` requests, or for a short time.
     fn pause(&self, used: u16) -> io::Result<()> {
         let there = self.number(self.shared.layout.used() + 2);
         let is_back = || there.load(Ordering::Acquire) != used;
@@ -348,12 +353,12 @@ impl Queue {
         })
     }
 
-    /// [`Queue::pause`], asleep.
+    /// Does the sleeping part of [`Queue::pause`].
     fn sleep(&self, used: u16, is_back: impl Fn() -> bool) -> io::Result<()> {
         self.ask_to_be_told(Some(used));
         let there = is_back() || {
             let blocks = self.shared.waiting == WaitMode::Interrupts;
-            // There is nothing to read if a signal came instead.
+            // There is no event to read if a signal arrived instead.
             if blocks || self.shared.events.wait()? {
                 let _ = self.shared.call.read();
             } else {
@@ -368,11 +373,11 @@ impl Queue {
         }
     }
 
-    /// The device tells when it gives back the request behind `used`, or need not tell.
+    /// Enables a notification of the next request after `used`, or disables notifications.
     fn ask_to_be_told(&self, used: Option<u16>) {
         let layout = &self.shared.layout;
         if self.shared.event_idx {
-            // One that is behind is not reached before the numbers have gone round.
+            // An event index that has passed is not reached before the index wraps around.
             if let Some(used) = used {
                 let event = layout.available() + 4 + 2 * usize::from(layout.size());
                 self.number(event).store(used, Ordering::Relaxed);
@@ -382,11 +387,11 @@ impl Queue {
             self.number(layout.available())
                 .store(flags, Ordering::Relaxed);
         }
-        // Before the look whether it has come meanwhile.
+        // Orders the store before the following check of the used index.
         fence(Ordering::SeqCst);
     }
 
-    /// Takes what the device has given back; says whether that was anything.
+    /// Processes new elements of the used ring; returns whether there were any.
     fn reap(&self, state: &mut State) -> bool {
         let layout = &self.shared.layout;
         let there = self.number(layout.used() + 2).load(Ordering::Acquire);
@@ -422,13 +427,13 @@ impl Queue {
         any
     }
 
-    /// Has a slot be free again that was the caller's.
+    /// Frees a slot that the caller owns.
     pub(super) fn release(&self, slot: u16) {
         self.state().free.push(slot);
         self.bell.notify_all();
     }
 
-    /// The same of one that the device may have, whose reply nobody waits for.
+    /// Discards the reply to a request, and frees its slot once the device has used it.
     pub(super) fn forget(&self, slot: u16) {
         let mut state = self.state();
         let phase = &mut state.slots[usize::from(slot)];
@@ -496,7 +501,8 @@ impl Queue {
             return;
         }
         let layout = &self.shared.layout;
-        // Between telling what is available and looking whether the device wants to hear of it.
+        // Orders the update of the available index before the check whether the device wants a
+        // notification.
         fence(Ordering::SeqCst);
         let wanted = if self.shared.event_idx {
             let event = layout.used() + 4 + 8 * usize::from(layout.size());
@@ -507,7 +513,7 @@ impl Queue {
         };
         state.untold = 0;
         if wanted {
-            // Fails only when the device has not looked for longer than the event can count.
+            // Fails only if the event's counter would overflow.
             let _ = self.shared.kick.write(1);
         }
     }
@@ -520,9 +526,9 @@ impl Queue {
         self.shared.memory.as_volatile_slice()
     }
 
-    /// A number that the device sees.
+    /// Returns a 16-bit number shared with the device.
     fn number(&self, at: usize) -> &AtomicU16 {
-        // In the machine's own order, which is little-endian where barge runs.
+        // Native byte order, which is little-endian on the machines that barge runs on.
         let number = self.shared.memory.get_atomic_ref(self.shared.begin + at);
         number.expect("a place within the queue")
     }

@@ -1,9 +1,12 @@
-//! A queue as a stream: for protocols whose messages say themselves how long they are, and which have a client half for streams.
+//! A queue as a byte stream, for protocols with self-delimiting messages and a client half for
+//! streams.
 //!
-//! What is sent is cut into messages, each a request of its own with room for the largest reply; what has come is received in the
-//! order that the device gave it back. A payload is copied once on its way between the queue's memory and the caller's.
+//! Sent bytes are split into messages, each a separate request with room for the largest reply;
+//! replies are received in the order in which the device used the requests. A payload is copied
+//! once between the queue's memory and the caller's.
 //!
-//! Lock order: what is received, or what is sent, is held across waits by who receives or sends; the queue's own lock within.
+//! Lock order: the receive or send state, held by the receiving or sending thread across waits;
+//! then the queue's lock.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,7 +22,7 @@ use super::Driver;
 use super::chain::Lengths;
 use super::ring::{Came, Queue};
 
-/// How long the message is that begins so; nothing if that is too little to tell.
+/// A function that returns a message's length, given its first bytes; `None` if they are too few.
 pub type Frame = fn(&[u8]) -> Option<usize>;
 
 /// The first queue of a device, as a connection.
@@ -27,34 +30,36 @@ pub struct Stream {
     driver: Driver,
     frame: Frame,
     peer: String,
-    /// What who receives sleeps on: a reply, the end, the device.
+    /// The epoll instance on which a receiver sleeps: for a reply, the end of input, the device.
     asleep: Epoll,
     coming: Mutex<Coming>,
     going: Mutex<Going>,
-    /// Readable once nothing more shall be received.
+    /// Readable once receiving has ended.
     end: OwnedFd,
     ended: AtomicBool,
-    /// Readable when there may be room for another request, after somebody wanted that, or never will be.
+    /// Readable when there may be a free slot after a sender requested that, or the queue has
+    /// failed.
     room: OwnedFd,
     wants_room: AtomicBool,
     over: AtomicBool,
 }
 
-/// A reply that is being received, and how much of it has been.
+/// A reply that is being received, and how many of its bytes were.
 #[derive(Default)]
 struct Coming(Option<(Came, usize)>);
 
 /// A message that is being sent.
 #[derive(Default)]
 struct Going {
-    /// Its beginning, until there is room for it.
+    /// Its first bytes, until a slot is free.
     head: Vec<u8>,
-    /// Where it goes, how much of it is there, and how long it is.
+    /// Its slot, the number of bytes in it, and its length.
     slot: Option<(u16, usize, usize)>,
 }
 
 impl Stream {
-    /// The first queue of `driver`, with messages as `frame` says; `peer` is for logs.
+    /// Creates a stream over the first queue of `driver`, with messages delimited by `frame`;
+    /// `peer` is for logs.
     pub fn new(driver: Driver, frame: Frame, peer: impl Into<String>) -> io::Result<Stream> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (asleep, end) = (Epoll::new()?, event()?);
@@ -88,7 +93,7 @@ impl Stream {
         self.going.lock().expect(POISON)
     }
 
-    /// Copies as much of what has come as there is room for.
+    /// Copies received bytes, as many as fit.
     fn take(&self, coming: &mut Coming, buf: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
         while got < buf.len() {
@@ -97,7 +102,7 @@ impl Stream {
                 None => match self.queue().any() {
                     Ok(None) => break,
                     Ok(Some(came)) => (self.checked(came)?, 0),
-                    // Nothing more comes; what did is told first.
+                    // The error is returned by the next call, after the bytes received before.
                     Err(_) if got > 0 => break,
                     Err(error) => return Err(error),
                 },
@@ -114,7 +119,7 @@ impl Stream {
         Ok(got)
     }
 
-    /// A reply that is as long as it says.
+    /// Returns a reply after checking that its length matches its header.
     fn checked(&self, came: Came) -> io::Result<Came> {
         let mut head = [0; 16];
         let head = &mut head[..came.len.min(16)];
@@ -134,7 +139,7 @@ impl Stream {
         }
     }
 
-    /// Puts of `bytes` as much as there is room for into requests, and says how much.
+    /// Copies `bytes` into requests as far as slots are free, and returns the number of bytes.
     fn put(&self, going: &mut Going, bytes: &[u8]) -> io::Result<usize> {
         let mut put = 0;
         loop {
@@ -191,17 +196,18 @@ impl Stream {
         }
     }
 
-    /// Whether something can be sent: `going` is begun, or there is room to.
+    /// Returns whether bytes can be sent: a message is begun, or a slot is free.
     fn may_send(&self, going: &Going) -> bool {
         going.slot.is_some() || self.queue().has_room() || self.over.load(Ordering::SeqCst)
     }
 
-    /// Sleeps until something comes or nothing more will; says whether the device is gone. Who receives has `coming`.
+    /// Sleeps until a reply arrives or the input ends; returns whether the device is gone. The
+    /// receiver holds `coming`.
     fn await_reply(&self, _: &Coming, time: Option<Duration>) -> io::Result<bool> {
         self.armed(|| Ok(events_of(&self.asleep, time)?.contains(&DEVICE)))
     }
 
-    /// Does what sleeps until the device tells of a reply, unless one has come.
+    /// Runs `sleep` with notifications of replies enabled, unless there is a reply already.
     fn armed<T: Default>(&self, sleep: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let slept = match self.queue().arm() {
             true => sleep(),
@@ -225,11 +231,11 @@ const END: u64 = 2;
 const ROOM: u64 = 3;
 const WAKE: u64 = 4;
 
-/// From here on copying once more costs more than looking once more.
+/// The size from which on a separate copy costs more than another check.
 const APART: usize = 8 << 10;
 
 impl Link for Stream {
-    /// Who waits is told `WouldBlock` after [`TICK`], to look at the time.
+    /// A waiting call returns `WouldBlock` after [`TICK`], so that the caller can check the time.
     fn recv(&self, buf: &mut [u8], mut wait: bool) -> io::Result<usize> {
         let mut coming = self.coming();
         let mut gone = false;
@@ -342,15 +348,15 @@ impl Link for Stream {
 }
 
 impl Stream {
-    /// Has who makes room tell; says whether there is some already.
+    /// Requests a notification of a free slot; returns whether there is one already.
     fn wants_room(&self) -> bool {
         self.wants_room.store(true, Ordering::SeqCst);
-        // What rang before is over, but for the end.
+        // Clears earlier notifications; the end is checked below.
         let _ = rustix::io::read(&self.room, &mut [0; 8]);
         self.queue().has_room() || self.over.load(Ordering::SeqCst)
     }
 
-    /// Sleeps until there may be room for a request; says whether the device is gone.
+    /// Sleeps until there may be a free slot; returns whether the device is gone.
     fn await_room(&self) -> io::Result<bool> {
         let epoll = Epoll::new()?;
         watch(&epoll, &self.room, ROOM)?;
@@ -362,17 +368,17 @@ impl Stream {
     }
 }
 
-/// Has `epoll` tell, as `which`, that `fd` is readable or its peer gone.
+/// Registers `fd` with `epoll` as `which`: readable, or its peer gone.
 fn watch(epoll: &Epoll, fd: &impl AsRawFd, which: u64) -> io::Result<()> {
     let events = EventSet::IN | EventSet::READ_HANG_UP;
     let event = EpollEvent::new(events, which);
     epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)
 }
 
-/// Waits for any of what `epoll` watches, for `time` at most.
+/// Waits for any event of `epoll`, for `time` at most.
 fn events_of(epoll: &Epoll, time: Option<Duration>) -> io::Result<Vec<u64>> {
     let mut events = [EpollEvent::default(); 4];
-    // Rounded up, lest it be waited for over and over.
+    // Rounded up, so that the rest is not waited for in several short waits.
     let time = time.map(|time| i32::try_from(time.as_millis() + 1).unwrap_or(i32::MAX));
     let count = match epoll.wait(time.unwrap_or(-1), &mut events) {
         Err(error) if error.kind() == ErrorKind::Interrupted => 0,
@@ -382,7 +388,7 @@ fn events_of(epoll: &Epoll, time: Option<Duration>) -> io::Result<Vec<u64>> {
 }
 
 fn ring(event: &OwnedFd) {
-    // Fails only when the counter is full, and then it is set.
+    // Fails only if the counter is full, and then it is readable already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 

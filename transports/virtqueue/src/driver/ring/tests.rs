@@ -1,4 +1,4 @@
-//! A device that lies, and one that goes away.
+//! A lying device, and one that disconnects.
 
 use std::fs::File;
 
@@ -9,7 +9,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK};
 use super::*;
 use crate::driver::Ticket;
 
-/// A queue, and the device's end of its connection.
+/// Creates a queue, and the device's end of its connection.
 fn queue() -> (Queue, UnixStream) {
     let layout = Layout::new(2, 4096);
     let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).expect("a file"));
@@ -44,7 +44,7 @@ impl Queue {
         self.chain(|| false).expect("room").submit(ASKED)
     }
 
-    /// As the device: what is said to be used, and how much of it.
+    /// Acts as the device: writes used elements (id and length).
     fn use_up(&self, used: &[(u32, u32)], index: u16) {
         let at = self.shared.layout.used();
         for (place, (id, len)) in used.iter().enumerate() {
@@ -59,15 +59,15 @@ impl Queue {
 #[test]
 fn what_the_device_does_not_have_ends_the_queue() {
     for (used, index) in [
-        // Longer than there is room, or all there is.
+        // Longer than the room of the reply, or than the memory.
         (&[(0, 117)][..], 1),
         (&[(0, u32::MAX)], 1),
-        // No request, the middle of one, none that is in flight.
+        // Not a head descriptor, or not in flight.
         (&[(1, 0)], 1),
         (&[(8, 0)], 1),
         (&[(16, 0)], 1),
         (&[(u32::MAX, 0)], 1),
-        // The same twice, and more than there can be.
+        // The same request twice, and more elements than possible.
         (&[(0, 0), (0, 0)], 2),
         (&[(0, 0)], 40_000),
         (&[(0, 0)], u16::MAX),
@@ -76,7 +76,7 @@ fn what_the_device_does_not_have_ends_the_queue() {
         let (ticket, forgotten) = (queue.asked(), queue.asked());
         drop(forgotten);
         queue.use_up(used, index);
-        // A reply that came before may be had.
+        // An earlier reply may still be received.
         let _ = ticket.wait(|| false);
         let late = queue
             .chain(|| false)
@@ -101,7 +101,7 @@ fn all_who_wait_hear_of_the_end() {
                 })
             })
             .collect();
-        // There is room for no third, who waits for that.
+        // There is no slot for a third request, whose thread waits for one.
         let third = scope.spawn(|| {
             loop {
                 drop(queue.chain(|| false)?.submit(ASKED));
@@ -124,7 +124,7 @@ fn a_reply_is_as_long_as_it_was_said_to_be_first() {
     let ticket = queue.asked();
     queue.use_up(&[(0, 116)], 1);
     let reply = ticket.wait(|| false).expect("a reply");
-    // The device goes on writing.
+    // The device continues to write.
     queue.use_up(&[(0, u32::MAX)], 1);
     assert_eq!((reply.len(), reply.inline(&mut [0; 512])), (116, 16));
     reply.payload(0, &mut [0; 100]);
