@@ -1,11 +1,11 @@
-//! Which file systems read and write an open file whoever asks.
+//! File systems whose reads and writes of an open file do not depend on the calling user.
 
 use std::os::fd::AsFd;
 
 use rustix::fs::fstatfs;
 use rustix::io::Result;
 
-/// Those that do, past the page cache too, by their types (`include/uapi/linux/magic.h`).
+/// The types of those file systems, also for direct I/O (`include/uapi/linux/magic.h`).
 const FOR_ANYBODY: [u64; 6] = [
     0xef53,      // ext4
     0x5846_5342, // XFS
@@ -15,12 +15,13 @@ const FOR_ANYBODY: [u64; 6] = [
     0xca45_1a4e, // bcachefs
 ];
 
-/// Whether reading and writing what is open of a file system of this type is known not to depend on who does it.
+/// Returns whether reads and writes of open files on a file system of this type are known not to
+/// depend on the calling user.
 pub fn reads_for_anybody(magic: u64) -> bool {
     FOR_ANYBODY.contains(&magic)
 }
 
-/// The same of the file system that `file` is on.
+/// Returns the same for the file system of `file`.
 pub fn is_for_anybody(file: impl AsFd) -> Result<bool> {
     Ok(reads_for_anybody(fstatfs(file)?.f_type as u64))
 }

@@ -1,4 +1,4 @@
-//! What of a file is in the page cache.
+//! Residency of file pages in the page cache.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -11,20 +11,21 @@ struct Range {
     len: u64,
 }
 
-/// `struct cachestat`: `nr_cache`, and four counts of no use here.
+/// `struct cachestat`: `nr_cache`, and four unused counts.
 #[repr(C)]
 #[derive(Default)]
 struct Stat([u64; 5]);
 
-/// Whether all of `len` bytes from `offset` on lie in the page cache or are on their way there: cachestat(2), Linux 6.5. What
-/// lies behind the end of the file never does. Errs where this cannot be asked, and `PERM` of a file that the caller may not
-/// write to.
+/// Returns whether all of `len` bytes from `offset` on are in the page cache or being read into it:
+/// cachestat(2), Linux 6.5. Bytes after the end of file never are. Returns an error if the call is
+/// unavailable, and `PERM` for a file that the caller may not write.
 pub fn is_cached(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<bool> {
-    /// The same on all architectures; not every libc has it.
+    /// The same number on all architectures; not every libc has it.
     const CACHESTAT: libc::c_long = 451;
     let range = Range { off: offset, len };
     let mut stat = Stat::default();
-    // SAFETY: the kernel reads the one and writes the other, both of the layout that it has, and both outlive the call.
+    // SAFETY: the kernel reads `range` and writes `stat`, both with the kernel's layout, and both
+    // outlive the call.
     #[allow(unsafe_code)]
     let answer = unsafe {
         libc::syscall(

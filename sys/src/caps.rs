@@ -1,22 +1,23 @@
-//! What the calling thread is permitted.
+//! Capabilities of the calling thread.
 
 use std::io;
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The capabilities in force for the calling thread (capget(2)); none if the kernel will not say.
+/// Returns the effective capabilities of the calling thread (capget(2)); none if the kernel
+/// refuses.
 pub fn effective() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
 }
 
-/// Whether all of `wanted` are in force for the calling thread.
+/// Returns whether all of `wanted` are effective for the calling thread.
 pub fn have(wanted: CapabilitySet) -> bool {
     effective().contains(wanted)
 }
 
-/// Those over files: what a thread loses as it leaves user 0 for file systems (`CAP_FS_SET` in
-/// Linux's `include/linux/capability.h`), and `CAP_SYS_RESOURCE`, with which quotas and reserved
-/// blocks do not count (`CAP_NFSD_SET` has it, too).
+/// The capabilities over files: those that a thread loses when its file-system user id changes from
+/// 0 (`CAP_FS_SET` in Linux's `include/linux/capability.h`), and `CAP_SYS_RESOURCE`, which
+/// overrides quotas and reserved blocks (`CAP_NFSD_SET` includes it, too).
 const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -27,8 +28,8 @@ const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::MAC_OVERRIDE)
     .union(CapabilitySet::SYS_RESOURCE);
 
-/// Puts the calling thread's capabilities over files in force, as far as it is permitted them, or out
-/// of force, whoever it is.
+/// Makes the calling thread's permitted capabilities over files effective, or ineffective,
+/// regardless of its user.
 pub fn put_over_files(in_force: bool) -> rustix::io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
     let effective = match in_force {
@@ -38,7 +39,7 @@ pub fn put_over_files(in_force: bool) -> rustix::io::Result<()> {
     rustix::thread::set_capabilities(None, CapabilitySets { effective, ..now })
 }
 
-/// Does `what` while `fewer` are out of force for the calling thread.
+/// Runs `what` while `fewer` are ineffective for the calling thread.
 pub fn without<T>(
     fewer: CapabilitySet,
     what: impl FnOnce() -> rustix::io::Result<T>,
@@ -54,8 +55,8 @@ pub fn without<T>(
     done
 }
 
-/// Gives up all capabilities of the calling thread but `kept`, for good, and so those of the threads that
-/// it starts from then on.
+/// Drops all capabilities of the calling thread except `kept`, permanently, and thereby those of
+/// the threads that it starts later.
 pub fn keep(kept: CapabilitySet) -> io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
     let less = CapabilitySets {

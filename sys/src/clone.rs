@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Result;
 
 /// Makes `len` bytes of `to` at `to_offset` share the blocks of `from` at `offset`, all or nothing;
-/// a `len` of 0 reaches to the end of `from` (FICLONERANGE, ioctl_ficlonerange(2)).
+/// a `len` of 0 extends to the end of `from` (FICLONERANGE, ioctl_ficlonerange(2)).
 pub fn clone_range(
     from: BorrowedFd<'_>,
     offset: u64,
@@ -20,7 +20,7 @@ pub fn clone_range(
         dest_offset: to_offset,
     };
     // SAFETY: FICLONERANGE reads one `file_clone_range`, which outlives the call, and both
-    // descriptors are open; rustix has FICLONE only, which takes whole files.
+    // descriptors are open; rustix has FICLONE only, which clones whole files.
     #[allow(unsafe_code)]
     let answer = unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range) };
     crate::check(answer).map(drop)

@@ -1,15 +1,16 @@
-//! The identity under which the calling thread uses file systems.
+//! The credentials with which the calling thread accesses file systems.
 //!
-//! Linux keeps it per thread. A thread that is started later inherits it.
+//! Linux keeps them per thread. A thread that is started later inherits them.
 
 use rustix::io::{Errno, Result};
 
 pub use rustix::thread::set_thread_groups;
 
-/// Makes `uid` the calling thread's user id for file systems (setfsuid(2)). Leaving 0 takes the
-/// thread's capabilities over file systems out of force, coming back to 0 restores them.
+/// Sets the calling thread's file-system user id to `uid` (setfsuid(2)). Changing it from 0 makes
+/// the thread's capabilities over file systems ineffective, changing it back to 0 restores them.
 ///
-/// setfsuid(2) itself reports no failure, so the outcome is asked for: `EPERM` if it was refused.
+/// setfsuid(2) itself reports no failure, so the result is read back: returns `EPERM` if it was
+/// refused.
 pub fn set_fs_uid(uid: u32) -> Result<()> {
     // SAFETY: setfsuid takes a number and touches no memory. rustix has no such call.
     #[allow(unsafe_code)]
@@ -23,7 +24,7 @@ pub fn set_fs_uid(uid: u32) -> Result<()> {
     }
 }
 
-/// [`set_fs_uid`] for the group id.
+/// Does the same as [`set_fs_uid`] for the group id.
 pub fn set_fs_gid(gid: u32) -> Result<()> {
     // SAFETY: setfsgid takes a number and touches no memory. rustix has no such call.
     #[allow(unsafe_code)]
@@ -37,27 +38,27 @@ pub fn set_fs_gid(gid: u32) -> Result<()> {
     }
 }
 
-/// The calling thread's user id for file systems.
+/// Returns the calling thread's file-system user id.
 pub fn fs_uid() -> u32 {
-    // SAFETY: as above; -1 is no user id, so nothing changes and the present one is answered.
+    // SAFETY: as above; -1 is not a valid user id, so the call only returns the current one.
     #[allow(unsafe_code)]
     unsafe {
         libc::setfsuid(u32::MAX) as u32
     }
 }
 
-/// The calling thread's group id for file systems.
+/// Returns the calling thread's file-system group id.
 pub fn fs_gid() -> u32 {
-    // SAFETY: as above; -1 is no group id, so nothing changes and the present one is answered.
+    // SAFETY: as above; -1 is not a valid group id, so the call only returns the current one.
     #[allow(unsafe_code)]
     unsafe {
         libc::setfsgid(u32::MAX) as u32
     }
 }
 
-/// Runs `run` as the process's own user for file systems, who owns the sockets that are made
-/// meanwhile: the kernel tells a peer on this host the owner of a TCP socket (`sock_alloc()` in
-/// `net/socket.c`). `PERM` if the thread may not become that user.
+/// Runs `run` with the process's own user as file-system user, which owns the sockets that are
+/// created meanwhile: the kernel reports the owner of a TCP socket to a peer on this host
+/// (`sock_alloc()` in `net/socket.c`). Returns `PERM` if the thread may not become that user.
 pub fn as_own_user<T>(run: impl FnOnce() -> T) -> Result<T> {
     let (own, before) = (rustix::process::geteuid().as_raw(), fs_uid());
     if before == own {
@@ -65,7 +66,7 @@ pub fn as_own_user<T>(run: impl FnOnce() -> T) -> Result<T> {
     }
     set_fs_uid(own)?;
     let done = run();
-    // Code that relies on the thread's identity must not go on with another.
+    // Code that relies on the thread's credentials must not continue with others.
     set_fs_uid(before).expect("the thread was that user before");
     Ok(done)
 }

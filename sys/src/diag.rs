@@ -1,9 +1,7 @@
-//! Questions to the kernel about TCP sockets and addresses of this host, over netlink
-//! (sock_diag(7), rtnetlink(7)).
+//! Queries about TCP sockets and addresses of this host, over netlink (sock_diag(7), rtnetlink(7)).
 //!
-//! Each question is one message and one answer, which the kernel has ready when the question is
-//! sent. The structures are those of `linux/netlink.h`, `linux/inet_diag.h` and
-//! `linux/rtnetlink.h`.
+//! Each query is one message and one reply, which is available once the query is sent. The
+//! structures are those of `linux/netlink.h`, `linux/inet_diag.h` and `linux/rtnetlink.h`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,8 +17,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// The longest answer that is read. That about a socket has 88 bytes, and that about a route its
-/// attributes besides.
+/// The maximum reply length that is read. A reply about a socket has 88 bytes, one about a route
+/// attributes in addition.
 const ANSWER: usize = 1024;
 
 /// `TCP_ESTABLISHED`
@@ -29,12 +27,12 @@ const ESTABLISHED: u8 = 1;
 /// `RTN_LOCAL`
 const LOCAL: u8 = 2;
 
-/// The user id of the owner of the TCP socket at `peer` that is connected to the socket `fd`, whose
-/// own address is `local`.
+/// Returns the user id of the owner of the TCP socket at `peer` that is connected to the socket
+/// `fd`, whose own address is `local`.
 ///
-/// None if this network namespace has no such socket, if it is closed already (Linux reports user 0
-/// for those, and no inode), if `fd` belongs to another network namespace, or if the kernel has no
-/// `tcp_diag`. Errors are those of netlink.
+/// Returns `None` if this network namespace has no such socket, if it is closed already (Linux
+/// reports user 0 and no inode then), if `fd` belongs to another network namespace, or if the
+/// kernel has no `tcp_diag`. Errors are those of netlink.
 pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Result<Option<u32>> {
     let netlink = open(Some(netlink::SOCK_DIAG))?;
     let ours = crate::peer::network_namespace(netlink.as_fd());
@@ -55,7 +53,7 @@ pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Res
     Ok(owner(&answer, peer, local))
 }
 
-/// Reads `struct inet_diag_msg`.
+/// Parses `struct inet_diag_msg`.
 fn owner(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let (family, state) = (*answer.first()?, *answer.get(1)?);
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
@@ -68,8 +66,8 @@ fn owner(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     (is_it && state == ESTABLISHED && inode != 0).then_some(uid)
 }
 
-/// `struct inet_diag_sockid` without its cookie, as the peer's socket has it, and the family to
-/// look for it in: IPv4 sockets have IPv4-mapped addresses where an IPv6 socket meets one.
+/// Builds `struct inet_diag_sockid` without its cookie, from the peer socket's view, and the family
+/// to search: IPv4 sockets have IPv4-mapped addresses if the other end is an IPv6 socket.
 fn socket_id(peer: SocketAddr, local: SocketAddr) -> (AddressFamily, Vec<u8>) {
     let mut id = [peer.port().to_be_bytes(), local.port().to_be_bytes()].concat();
     let mut family = AddressFamily::INET6;
@@ -84,7 +82,7 @@ fn socket_id(peer: SocketAddr, local: SocketAddr) -> (AddressFamily, Vec<u8>) {
         }
         id.extend(bytes);
     }
-    // The device of a link-local address.
+    // The interface of a link-local address.
     let device = match peer {
         SocketAddr::V6(peer) => peer.scope_id(),
         SocketAddr::V4(_) => 0,
@@ -103,7 +101,7 @@ fn address(family: u8, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Whether `addr` is an address of this host, in this network namespace.
+/// Returns whether `addr` is an address of this host, in this network namespace.
 pub fn is_local(addr: IpAddr) -> Result<bool> {
     let addr = addr.to_canonical();
     if addr.is_loopback() {
@@ -113,7 +111,7 @@ pub fn is_local(addr: IpAddr) -> Result<bool> {
         IpAddr::V4(addr) => (AddressFamily::INET, addr.octets().to_vec()),
         IpAddr::V6(addr) => (AddressFamily::INET6, addr.octets().to_vec()),
     };
-    // struct rtmsg, and RTA_DST.
+    // `struct rtmsg`, and RTA_DST.
     let mut request = vec![0; 12];
     request[0] = family.as_raw() as u8;
     request[1] = 8 * bytes.len() as u8;
@@ -132,13 +130,13 @@ fn open(protocol: Option<Protocol>) -> Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)
 }
 
-/// Sends a request, and returns what follows the header of the answer.
+/// Sends a request, and returns the reply without its header.
 fn ask(netlink: &OwnedFd, kind: u16, body: &[u8]) -> Result<Vec<u8>> {
     let mut message = Vec::with_capacity(HEADER + body.len());
     message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // Its number, and the sender, whom the kernel knows.
+    // The sequence number, and the sender's port, which the kernel fills in.
     message.extend([0; 8]);
     message.extend(body);
     rustix::io::retry_on_intr(|| rustix::net::send(netlink, &message, SendFlags::empty()))?;
@@ -165,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection to `to`, at a socket that is bound to `at`.
+    /// Returns both ends of a connection to `to`, at a socket bound to `at`.
     fn connect(at: &str, to: &str) -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind((at, 0)).expect("bound");
         let port = listener.local_addr().expect("an address").port();
@@ -210,7 +208,7 @@ mod tests {
         assert_eq!(found.join().expect("no panic"), Ok(Some(65534)));
     }
 
-    /// Linux says that user 0 owns it.
+    /// Linux reports user 0 as its owner.
     #[test]
     fn a_socket_that_is_closed_already_is_nobody_s() {
         let (client, server) = connect("127.0.0.1", "127.0.0.1");
@@ -222,7 +220,7 @@ mod tests {
         assert_eq!(tcp_owner(server.as_fd(), peer, local), Ok(None));
     }
 
-    /// Also where its last bytes are still on their way, and the connection stands.
+    /// Also if its last bytes are in transit, and the connection still exists.
     #[test]
     fn a_socket_that_is_closed_with_bytes_to_send_is_nobody_s() {
         use std::io::Write;

@@ -1,14 +1,14 @@
-//! Directories, read raw: with the cookie of each entry, and into a buffer that stays.
+//! Raw directory reads: with the cookie of each entry, and into a reusable buffer.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Result;
 
-/// Fills `buffer` with entries from the directory's position and says how many bytes; 0 at the
-/// end (getdents64(2)). [`Entry::first`] reads them.
+/// Fills `buffer` with entries from the directory's position and returns the number of bytes; 0 at
+/// the end (getdents64(2)). [`Entry::first`] parses them.
 pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: getdents64 writes at most `buffer.len()` bytes there. rustix's `RawDir` would do,
-    // but gives up what it has read and not yet told when it is dropped between two calls.
+    // SAFETY: getdents64 writes at most `buffer.len()` bytes there. rustix's `RawDir` would do, but
+    // loses entries that it has read and not yet returned when it is dropped between two calls.
     #[allow(unsafe_code)]
     let answer = unsafe {
         libc::syscall(
@@ -25,23 +25,23 @@ pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// An entry as the kernel lays it out (`struct linux_dirent64`).
+/// A directory entry in the kernel's layout (`struct linux_dirent64`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The inode number, on the directory's own device even for a mount point.
     pub ino: u64,
-    /// Where to seek to, to go on behind this entry.
+    /// The position to seek to, to continue after this entry.
     pub cookie: u64,
-    /// `DT_*`, 0 where the file system does not say.
+    /// `DT_*`, 0 if the file system does not report it.
     pub d_type: u8,
     /// The name, `.` and `..` included.
     pub name: &'a [u8],
-    /// How many bytes of the buffer it takes.
+    /// Its length in the buffer in bytes.
     pub len: usize,
 }
 
 impl<'a> Entry<'a> {
-    /// The entry that `bytes` begin with; nothing at their end, or if they are none.
+    /// Parses the first entry in `bytes`; `None` at their end, or if they are malformed.
     pub fn first(bytes: &'a [u8]) -> Option<Entry<'a>> {
         let u64_at = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
         let ino = u64_at(0)?;

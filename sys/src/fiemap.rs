@@ -1,10 +1,10 @@
-//! Where a file's bytes lie on its device.
+//! Extent maps: the location of a file's bytes on its device.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Result;
 
-/// A stretch of a file that takes space (`struct fiemap_extent`).
+/// An allocated range of a file (`struct fiemap_extent`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
@@ -12,7 +12,7 @@ pub struct Extent {
     pub logical: u64,
     /// The first byte on the device.
     pub physical: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub length: u64,
     reserved64: [u64; 2],
     /// [`LAST`], [`UNWRITTEN`] and others of `FIEMAP_EXTENT_*`.
@@ -20,13 +20,13 @@ pub struct Extent {
     reserved: [u32; 3],
 }
 
-/// No further extent in the file (`FIEMAP_EXTENT_LAST`).
+/// The last extent of the file (`FIEMAP_EXTENT_LAST`).
 pub const LAST: u32 = 0x1;
-/// Space is reserved, nothing is written there yet on the device, but perhaps in the page cache
+/// Allocated but not written on the device, although the page cache may have data
 /// (`FIEMAP_EXTENT_UNWRITTEN`).
 pub const UNWRITTEN: u32 = 0x800;
 
-/// How many extents one call asks for: 3.5 KiB of answer, on the stack.
+/// The maximum number of extents per call: 3.5 KiB of result, on the stack.
 pub const BATCH: usize = 64;
 
 /// `FS_IOC_FIEMAP` (`include/uapi/linux/fs.h`): `_IOWR('f', 11, struct fiemap)`, of 32 bytes.
@@ -43,8 +43,8 @@ struct Request {
     extents: [Extent; BATCH],
 }
 
-/// Up to [`BATCH`] extents that touch `start..start+len`, in order, as of now: nothing is flushed.
-/// `EOPNOTSUPP` where the file system has no such map.
+/// Returns up to [`BATCH`] extents that overlap `start..start+len`, in order and without flushing
+/// dirty pages. Returns `EOPNOTSUPP` if the file system has no such map.
 pub fn extents(
     fd: BorrowedFd<'_>,
     start: u64,
@@ -60,8 +60,8 @@ pub fn extents(
         reserved: 0,
         extents: [Extent::default(); BATCH],
     };
-    // SAFETY: the kernel reads the request's head and writes it and at most `count` extents,
-    // which `extents` has room for. rustix has no such ioctl.
+    // SAFETY: the kernel reads the request's head and writes it and at most `count` extents, for
+    // which `extents` has room. rustix has no such ioctl.
     #[allow(unsafe_code)]
     let answer = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut request) };
     crate::check(answer)?;

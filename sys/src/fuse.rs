@@ -1,4 +1,4 @@
-//! The device of FUSE.
+//! The FUSE device.
 
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -23,18 +23,19 @@ struct BackingMap {
     padding: u64,
 }
 
-/// /dev/fuse, opened for a mount to come. Reading from it does not wait.
+/// Opens /dev/fuse for a new mount. Reads do not block.
 pub fn open_device() -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     open("/dev/fuse", flags, Mode::empty())
 }
 
-/// Another descriptor of the mount that `mounted` serves, with replies of its own: what is read from one is
-/// answered there (FUSE_DEV_IOC_CLONE, Linux 4.2).
+/// Opens another descriptor of the mount that `mounted` serves, with a processing queue of its own:
+/// a request that is read from one is answered on it (FUSE_DEV_IOC_CLONE, Linux 4.2).
 pub fn clone_device(mounted: BorrowedFd<'_>) -> Result<OwnedFd> {
     let device = open_device()?;
     let number: RawFd = mounted.as_raw_fd();
-    // SAFETY: FUSE_DEV_IOC_CLONE reads one 32-bit number, which outlives the call; both descriptors are open.
+    // SAFETY: FUSE_DEV_IOC_CLONE reads one 32-bit number, which outlives the call; both descriptors
+    // are open.
     #[allow(unsafe_code)]
     let answer = unsafe {
         libc::ioctl(
@@ -47,16 +48,19 @@ pub fn clone_device(mounted: BorrowedFd<'_>) -> Result<OwnedFd> {
     Ok(device)
 }
 
-/// Lets the mount that `mounted` serves read and write `file` by itself from now on, by the number that is answered, in the
-/// calling thread's name, whoever asks (FUSE_DEV_IOC_BACKING_OPEN, Linux 6.9). `EPERM` unless INIT agreed on passthrough and
-/// the thread has `CAP_SYS_ADMIN`; `ELOOP` if the file is on a file system that is itself stacked on another.
+/// Registers `file` as a backing file with the mount that `mounted` serves and returns its backing
+/// id: the kernel may then read and write it directly, with the calling thread's credentials for
+/// all users (FUSE_DEV_IOC_BACKING_OPEN, Linux 6.9). Returns `EPERM` unless INIT negotiated
+/// passthrough and the thread has `CAP_SYS_ADMIN`; `ELOOP` if the file is on a file system that is
+/// itself stacked on another.
 pub fn open_backing(mounted: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<NonZeroU32> {
     let map = BackingMap {
         fd: file.as_raw_fd(),
         flags: 0,
         padding: 0,
     };
-    // SAFETY: FUSE_DEV_IOC_BACKING_OPEN reads a `struct fuse_backing_map`, which outlives the call; both descriptors are open.
+    // SAFETY: FUSE_DEV_IOC_BACKING_OPEN reads a `struct fuse_backing_map`, which outlives the call;
+    // both descriptors are open.
     #[allow(unsafe_code)]
     let answer = unsafe {
         libc::ioctl(
@@ -69,10 +73,11 @@ pub fn open_backing(mounted: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<Non
     NonZeroU32::new(number as u32).ok_or(Errno::INVAL)
 }
 
-/// Ends what [`open_backing`] began, for those who open files from now on.
+/// Removes the registration of [`open_backing`], for later opens of files.
 pub fn close_backing(mounted: BorrowedFd<'_>, number: NonZeroU32) -> Result<()> {
     let number = number.get();
-    // SAFETY: FUSE_DEV_IOC_BACKING_CLOSE reads one 32-bit number, which outlives the call; the descriptor is open.
+    // SAFETY: FUSE_DEV_IOC_BACKING_CLOSE reads one 32-bit number, which outlives the call; the
+    // descriptor is open.
     #[allow(unsafe_code)]
     let answer = unsafe {
         libc::ioctl(
@@ -94,7 +99,7 @@ mod tests {
             eprintln!("skipped: there is no /dev/fuse here");
             return;
         };
-        // EINVAL or EPERM, by the kernel's version.
+        // EINVAL or EPERM, depending on the kernel's version.
         assert!(clone_device(device.as_fd()).is_err());
     }
 
@@ -104,7 +109,7 @@ mod tests {
             eprintln!("skipped: there is no /dev/fuse here");
             return;
         };
-        // By the kernel's version: ENOTTY, EINVAL or EPERM.
+        // Depending on the kernel's version: ENOTTY, EINVAL or EPERM.
         assert!(open_backing(device.as_fd(), device.as_fd()).is_err());
         assert!(close_backing(device.as_fd(), NonZeroU32::MIN).is_err());
     }

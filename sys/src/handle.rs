@@ -1,4 +1,4 @@
-//! Kernel file handles: names of inodes that survive renames, closing and restarts.
+//! Kernel file handles: identifiers of inodes that survive renames, closing and restarts.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, Result};
 
-/// A file handle as name_to_handle_at(2) gives it: a type of the file system's own and up to
+/// A file handle of name_to_handle_at(2): a type specific to the file system and up to
 /// [`FileHandle::MAX`] bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -17,10 +17,10 @@ pub struct FileHandle {
 }
 
 impl FileHandle {
-    /// The most bytes of a handle (`MAX_HANDLE_SZ`).
+    /// The maximum length in bytes (`MAX_HANDLE_SZ`).
     pub const MAX: usize = 128;
 
-    /// The handle of these parts; `EINVAL` beyond [`FileHandle::MAX`].
+    /// Creates a handle of these parts. Returns `EINVAL` beyond [`FileHandle::MAX`].
     pub fn new(kind: i32, bytes: &[u8]) -> Result<FileHandle> {
         let mut handle = FileHandle {
             len: bytes.len() as u32,
@@ -35,8 +35,8 @@ impl FileHandle {
         Ok(handle)
     }
 
-    /// The handle of what `fd` is open on, `O_PATH` or not. `EOPNOTSUPP` where the file system has
-    /// none. Needs no privilege.
+    /// Returns the handle of the file that `fd` refers to, `O_PATH` or not. Returns `EOPNOTSUPP` if
+    /// the file system has none. Needs no privilege.
     pub fn of(fd: BorrowedFd<'_>) -> Result<FileHandle> {
         let mut handle = FileHandle {
             len: FileHandle::MAX as u32,
@@ -45,7 +45,7 @@ impl FileHandle {
         };
         let mut mount_id: libc::c_int = 0;
         let empty: &CStr = c"";
-        // SAFETY: `FileHandle` is laid out as `struct file_handle` with `len` bytes of room behind
+        // SAFETY: `FileHandle` is laid out as `struct file_handle` with `len` bytes of room after
         // its head, which is all that the kernel writes. rustix has no such call.
         #[allow(unsafe_code)]
         let answer = unsafe {
@@ -62,21 +62,22 @@ impl FileHandle {
         Ok(handle)
     }
 
-    /// The file system's type of this handle.
+    /// Returns the handle type, specific to the file system.
     pub fn kind(&self) -> i32 {
         self.kind
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len as usize]
     }
 
-    /// Opens it on the file system that `mount` is open on (for real, not `O_PATH`): `ESTALE` if it
-    /// is no more. Needs `CAP_DAC_READ_SEARCH` in force, and asks for no permission then.
+    /// Opens the file on the file system of the descriptor `mount` (not `O_PATH`). Returns `ESTALE`
+    /// if it no longer exists. Needs `CAP_DAC_READ_SEARCH` in effect, and checks no permissions
+    /// then.
     pub fn open(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
         let mut handle = *self;
-        // SAFETY: the kernel reads `len` bytes behind the head, which `FileHandle` has. rustix has
+        // SAFETY: the kernel reads `len` bytes after the head, which `FileHandle` has. rustix has
         // no such call.
         #[allow(unsafe_code)]
         let answer = unsafe {
@@ -87,7 +88,7 @@ impl FileHandle {
             )
         };
         let fd = crate::check(answer)?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        // SAFETY: the kernel has just created this descriptor for us; it has no other owner.
         #[allow(unsafe_code)]
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }

@@ -1,16 +1,15 @@
-//! Descriptors that came with the process.
+//! Inherited descriptors.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
-/// A descriptor of our own for the open file that descriptor `number` refers to; `EBADF` if it
-/// refers to none.
+/// Duplicates the inherited descriptor `number`. Returns `EBADF` if it is not open.
 pub fn fd(number: RawFd) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(rustix::io::Errno::BADF.into());
     }
     // SAFETY: the borrow ends with the call below, which only reads the descriptor table and
-    // answers EBADF for a number that is not in it; safe code cannot name a descriptor by number.
+    // returns EBADF for a number that is not in it; safe code cannot name a descriptor by number.
     #[allow(unsafe_code)]
     let inherited = unsafe { BorrowedFd::borrow_raw(number) };
     Ok(rustix::io::fcntl_dupfd_cloexec(inherited, 3)?)

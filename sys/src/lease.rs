@@ -1,7 +1,7 @@
-//! Leases of files: the kernel tells one thread by a signal who wants a file that another has leased.
+//! File leases: the kernel signals one thread when an access breaks a lease of any thread.
 //!
-//! The signal is of that thread alone, where it is blocked and read as from a file; the rest of the process never
-//! sees it.
+//! The signal is directed to that thread alone, which blocks it and reads it from a descriptor; the
+//! rest of the process never receives it.
 
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of};
@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::{Errno, Result};
 
-/// What a lease is for.
+/// The kind of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nobody opens the file for writing, or cuts it (`F_RDLCK`).
+    /// Broken when another process opens the file for writing, or truncates it (`F_RDLCK`).
     Read,
-    /// Nobody opens it (`F_WRLCK`).
+    /// Broken when another process opens the file (`F_WRLCK`).
     Write,
 }
 
@@ -27,27 +27,27 @@ impl Kind {
     }
 }
 
-/// A thread that is told.
+/// The thread that receives lease breaks.
 #[derive(Clone, Copy, Debug)]
 pub struct Told(libc::pid_t);
 
-/// What the thread that is told reads.
+/// The signals of lease breaks, to be read by the thread that receives them.
 pub struct Listener {
     signals: OwnedFd,
-    /// Another thread would read its own signals.
+    /// Not `Send`: another thread would read its own signals.
     _here: PhantomData<*const ()>,
 }
 
-/// What it was told of.
+/// The scope of a lease break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The lease of this descriptor, if it is still the one that it was.
+    /// The lease of this descriptor, if it was not reused meanwhile.
     Of(RawFd),
-    /// More at a time than the kernel keeps: any.
+    /// Any lease: more were broken at a time than the kernel queues signals for.
     Any,
 }
 
-/// `fcntl.h`'s, which not every C library has.
+/// Constants of `fcntl.h`, which not every C library has.
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
@@ -59,21 +59,23 @@ struct Owner {
     pid: libc::pid_t,
 }
 
-/// One that keeps the descriptor with it, and of which several may wait.
+/// Returns the signal of lease breaks: a real-time signal, which carries the descriptor and can be
+/// queued.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
 impl Listener {
-    /// Has the calling thread be told.
+    /// Makes the calling thread receive lease breaks.
     pub fn here() -> Result<(Listener, Told)> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the calls fill in and read one signal set that lives here; none keeps it. rustix has neither.
+        // SAFETY: the calls fill in and read one signal set that lives here; none keeps it. rustix
+        // has neither.
         #[allow(unsafe_code)]
         let fd = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), signal());
-            // What comes where there is no room for another of the former.
+            // Sent instead when the queue of real-time signals is full.
             libc::sigaddset(set.as_mut_ptr(), libc::SIGIO);
             match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) {
                 0 => {}
@@ -82,7 +84,7 @@ impl Listener {
             libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
         };
         let fd = crate::check(fd)?;
-        // SAFETY: the kernel has just made it, for nobody else.
+        // SAFETY: the kernel has just created this descriptor for us; it has no other owner.
         #[allow(unsafe_code)]
         let signals = unsafe { OwnedFd::from_raw_fd(fd) };
         let listener = Listener {
@@ -93,7 +95,7 @@ impl Listener {
         Ok((listener, Told(thread.as_raw_nonzero().get())))
     }
 
-    /// What the thread was told, if there is anything left of that.
+    /// Returns the next lease break, if any.
     pub fn next(&self) -> Result<Option<Wanted>> {
         const LEN: usize = size_of::<libc::signalfd_siginfo>();
         let mut bytes = [0; LEN];
@@ -119,9 +121,10 @@ impl AsFd for Listener {
     }
 }
 
-/// Has a lease of the file that `fd` is open on, which belongs to that open file, and of which `told` is told
-/// (`F_SETLEASE`, fcntl(2)). `EAGAIN` if it is open elsewhere in a way that conflicts, `EACCES` if it is another
-/// user's, `EINVAL` where the file system has no leases. For reading, `fd` must be open for that only.
+/// Takes a lease on the open file `fd`, whose breaks are signalled to `told` (`F_SETLEASE`,
+/// fcntl(2)). Returns `EAGAIN` if the file is open elsewhere in a conflicting way, `EACCES` if it
+/// belongs to another user, `EINVAL` if the file system has no leases. For a read lease, `fd` must
+/// be open for reading only.
 pub fn take(fd: BorrowedFd<'_>, kind: Kind, told: Told) -> Result<()> {
     let owner = Owner {
         kind: F_OWNER_TID,
@@ -135,12 +138,13 @@ pub fn take(fd: BorrowedFd<'_>, kind: Kind, told: Told) -> Result<()> {
     control(fd, libc::F_SETLEASE, kind.raw()).map(drop)
 }
 
-/// Gives the lease of `fd` back.
+/// Returns the lease of `fd`.
 pub fn give_back(fd: BorrowedFd<'_>) -> Result<()> {
     control(fd, libc::F_SETLEASE, libc::F_UNLCK).map(drop)
 }
 
-/// Whether the lease of `fd`, which was of this `kind`, is to be given back, or is no more (`F_GETLEASE`).
+/// Returns whether the lease of `fd`, which was of this `kind`, is being broken, or is gone
+/// (`F_GETLEASE`).
 pub fn is_wanted(fd: BorrowedFd<'_>, kind: Kind) -> Result<bool> {
     Ok(control(fd, libc::F_GETLEASE, 0)? != kind.raw())
 }
@@ -164,7 +168,7 @@ mod tests {
         let open = |flags| open(file.path(), flags | OFlags::NONBLOCK, Mode::empty());
         let (listener, told) = Listener::here().expect("signals");
         let reader = open(OFlags::RDONLY).expect("opens");
-        // The named file itself is open for writing.
+        // The named temporary file itself is open for writing.
         assert_eq!(take(reader.as_fd(), Kind::Read, told), Err(Errno::AGAIN));
         let path = file.into_temp_path();
         let open = |flags| rustix::fs::open(&*path, flags | OFlags::NONBLOCK, Mode::empty());

@@ -1,11 +1,11 @@
-//! Operating-system calls that `rustix` lacks, made safe, and the ends of reads and writes that
-//! more than one transport needs.
+//! System calls that `rustix` lacks, made safe, and the sinks and payloads that more than one
+//! transport needs.
 //!
-//! One small file per topic, no policy: what to do with an error is the caller's business. Raw
-//! calls answer [`rustix::io::Result`]; what speaks the language of the file-system traits
-//! ([`payload`]) answers [`vfs::Result`], and [`errno`] leads from the one to the other.
+//! One small file per topic, no policy: error handling is left to the caller. System calls return
+//! [`rustix::io::Result`]; implementations of the file-system traits ([`payload`]) return
+//! [`vfs::Result`], and [`errno`] converts errors.
 //!
-//! Nothing here takes a lock.
+//! This crate takes no locks.
 
 pub mod anybody;
 pub mod cache;
@@ -33,12 +33,12 @@ pub mod usage;
 pub mod users;
 pub mod vsock;
 
-/// An error of a system call in the words of the file-system traits.
+/// Converts an error of a system call to one of the file-system traits.
 pub fn errno(error: rustix::io::Errno) -> vfs::Errno {
     vfs::Errno::from_raw(error.raw_os_error())
 }
 
-/// What `libc` reports by -1 and its `errno`.
+/// Converts a result of `libc`, where -1 means that `errno` is set.
 fn check(answer: libc::c_int) -> rustix::io::Result<libc::c_int> {
     if answer == -1 {
         Err(last_error())

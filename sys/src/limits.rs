@@ -5,17 +5,17 @@ use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How many descriptors this process may have open now (the soft `RLIMIT_NOFILE`).
+/// Returns how many descriptors this process may have open now (the soft `RLIMIT_NOFILE`).
 pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// As many descriptors as virtiofsd asks for (`--rlimit-nofile`).
+/// The number of descriptors that virtiofsd requests (`--rlimit-nofile`).
 const WANTED: u64 = 1_000_000;
 
-/// Raises the limit of open descriptors, and returns what it is then: to a million or the system's
-/// bound (`fs.nr_open`) where the process has the privilege (`CAP_SYS_RESOURCE`), and else to the
-/// hard limit. A refusal leaves it as it was.
+/// Raises the limit of open descriptors, and returns the new one: a million or the system's maximum
+/// (`fs.nr_open`) if the process has the privilege (`CAP_SYS_RESOURCE`), else the hard limit. A
+/// refusal leaves it unchanged.
 pub fn raise_descriptors() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let both = |limit| Rlimit {
@@ -26,8 +26,7 @@ pub fn raise_descriptors() -> u64 {
     let system = system.and_then(|most| most.trim().parse::<u64>().ok());
     let wanted = system.map_or(WANTED, |system| system.min(WANTED));
     let more = maximum.is_some_and(|maximum| maximum < wanted);
-    // Refused by systems that allow no more, and by sandboxes; what the limit is then is the
-    // answer.
+    // Refused by systems with a lower maximum, and by sandboxes; the resulting limit is returned.
     if !more || setrlimit(Resource::Nofile, both(Some(wanted))).is_err() {
         let _ = setrlimit(Resource::Nofile, both(maximum));
     }
@@ -35,28 +34,28 @@ pub fn raise_descriptors() -> u64 {
     descriptors()
 }
 
-/// Has the kernel's table of descriptors be large now, while there is one thread. It doubles when it is full, and in a process of several
-/// threads whoever opens the file that it is too small for waits each time until all processors have seen the new one (`expand_files` in
-/// the kernel's fs/file.c): some 10 ms.
+/// Enlarges the kernel's descriptor table now, while there is one thread. It doubles when it is
+/// full, and in a multithreaded process the thread whose open exceeds it waits each time for an RCU
+/// grace period (`expand_files` in the kernel's fs/file.c): some 10 ms.
 fn make_room() {
-    // 8 bytes each, for the caches of a busy server.
+    // 8 bytes each, enough for the caches of a busy server.
     const ROOM: u64 = 16 << 10;
     let last = descriptors().min(ROOM).saturating_sub(1);
-    // Without it all works, later.
+    // A failure only costs time later.
     let _ = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), last as i32);
 }
 
-/// Limits the allocator to a heap for each processor (mallopt(3), `M_ARENA_MAX`). To be called
-/// before threads start.
+/// Limits the allocator to one heap per processor (mallopt(3), `M_ARENA_MAX`). Call it before
+/// threads start.
 ///
-/// glibc makes eight, and each keeps what its threads have freed: 300 connections that had written
-/// 4 MiB at a time held 52 MiB where 32 MiB were allowed. Other C libraries have one heap.
+/// glibc makes eight, and each keeps the memory that its threads freed: 300 connections that had
+/// written 4 MiB at a time held 52 MiB with a limit of 32 MiB. Other C libraries have one heap.
 pub fn limit_heaps() {
     #[cfg(target_env = "gnu")]
     {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let heaps = i32::try_from(processors).unwrap_or(i32::MAX);
-        // SAFETY: it sets a number of the allocator's, under the allocator's own lock. A refusal
+        // SAFETY: it sets a parameter of the allocator, under the allocator's own lock. A refusal
         // changes nothing.
         #[allow(unsafe_code)]
         unsafe {
@@ -65,8 +64,8 @@ pub fn limit_heaps() {
     }
 }
 
-/// The memory that this process may take by the limits of its control group and of those above it,
-/// bytes; nothing if none is set. `memory.max` and `memory.high` of version 2,
+/// Returns the memory limit of this process in bytes, the lowest of its control group and those
+/// above it; `None` if none is set. `memory.max` and `memory.high` of version 2,
 /// `memory.limit_in_bytes` of version 1 (cgroups(7), the kernel's
 /// `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`).
 pub fn memory() -> Option<u64> {
@@ -75,8 +74,8 @@ pub fn memory() -> Option<u64> {
     memory_by(&groups, &mounts, &|file| std::fs::read_to_string(file).ok())
 }
 
-/// [`memory`], by the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`, and of files that
-/// `read` reads.
+/// Does the same as [`memory`], given the contents of `/proc/self/cgroup` and
+/// `/proc/self/mountinfo`, with files read by `read`.
 fn memory_by(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     let mut least = None;
     for mount in mounts.lines() {
@@ -109,7 +108,7 @@ fn memory_by(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>)
             for file in files {
                 let limit = read(&Path::new(at).join(group).join(file));
                 let limit = limit.and_then(|limit| limit.trim().parse::<u64>().ok());
-                // Version 1 says that there is none by the largest number of pages.
+                // Version 1 represents no limit as the largest number of pages.
                 if let Some(limit) = limit.filter(|&limit| limit < 1 << 62) {
                     least = Some(least.map_or(limit, |least: u64| least.min(limit)));
                 }
@@ -119,7 +118,8 @@ fn memory_by(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>)
     least
 }
 
-/// Sets both limits of open descriptors; raising the hard one needs privileges (`EPERM`).
+/// Sets both limits of open descriptors. Returns `EPERM` without the privilege to raise the hard
+/// one.
 pub fn set_descriptors(limit: u64) -> io::Result<()> {
     let limit = Some(limit);
     let both = Rlimit {

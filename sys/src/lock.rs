@@ -1,10 +1,10 @@
-//! Byte-range locks that belong to an open file instead of a process.
+//! Byte-range locks owned by an open file description instead of a process.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::{Errno, Result};
 
-/// What a range is, or shall be, locked as.
+/// The state of a range's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -13,23 +13,23 @@ pub enum Kind {
     Exclusive,
 }
 
-/// A lock in the way.
+/// A conflicting lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The first byte of its range.
     pub start: u64,
-    /// The last byte of its range, `u64::MAX` for all there may ever be.
+    /// The last byte of its range; `u64::MAX` for the end of file, however far it grows.
     pub end: u64,
-    /// How strong it is.
+    /// Its mode.
     pub kind: Kind,
-    /// The process that holds it; 0 where it belongs to an open file.
+    /// The process that holds it; 0 if it is owned by an open file description.
     pub pid: u32,
 }
 
-/// Locks `start..=end` of `fd` as `kind` without waiting (`F_OFD_SETLK`, fcntl_locking(2)): `EAGAIN`
-/// if another open file's or a process's lock is in the way, `EBADF` if `fd` is not open for what
-/// `kind` takes. An `end` beyond the largest offset is all there may ever be; a `start` beyond
-/// it is `EINVAL`.
+/// Sets the lock of `start..=end` of `fd` to `kind` without waiting (`F_OFD_SETLK`,
+/// fcntl_locking(2)). Returns `EAGAIN` if the lock of another open file or a process conflicts,
+/// `EBADF` if `fd` is not open for the access that `kind` requires, and `EINVAL` for a `start`
+/// beyond the largest offset. An `end` beyond it means the end of file, however far it grows.
 pub fn set(fd: BorrowedFd<'_>, start: u64, end: u64, kind: Kind) -> Result<()> {
     let mut lock = flock(start, end, kind)?;
     match fcntl(fd, libc::F_OFD_SETLK, &mut lock) {
@@ -38,7 +38,7 @@ pub fn set(fd: BorrowedFd<'_>, start: u64, end: u64, kind: Kind) -> Result<()> {
     }
 }
 
-/// The first lock that would be in the way of [`set`] (`F_OFD_GETLK`).
+/// Returns the first lock that conflicts with [`set`] (`F_OFD_GETLK`).
 pub fn holder(fd: BorrowedFd<'_>, start: u64, end: u64, kind: Kind) -> Result<Option<Holder>> {
     let mut lock = flock(start, end, kind)?;
     fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
@@ -74,7 +74,7 @@ fn flock(start: u64, end: u64, kind: Kind) -> Result<libc::flock> {
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start,
         l_len,
-        // Of locks that belong to open files the kernel insists on it.
+        // The kernel requires 0 for locks of open file descriptions.
         l_pid: 0,
     })
 }

@@ -4,8 +4,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Result;
 
-/// Has `fd` hold up to `len` bytes that are still to be sent, whatever the system's limit
-/// (`SO_SNDBUFFORCE`, socket(7)). Needs `CAP_NET_ADMIN`.
+/// Sets the send buffer of `fd` to `len` bytes, regardless of the system's limit (`SO_SNDBUFFORCE`,
+/// socket(7)). Needs `CAP_NET_ADMIN`.
 pub fn force_send_buffer(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
     let len = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
     // SAFETY: the kernel reads one int, which outlives the call.
@@ -34,7 +34,7 @@ mod tests {
         if forced == Err(rustix::io::Errno::PERM) {
             return eprintln!("skipped: needs CAP_NET_ADMIN");
         }
-        // The kernel counts its own bookkeeping in, and doubles.
+        // The kernel includes its own bookkeeping, and doubles the size.
         let size = rustix::net::sockopt::socket_send_buffer_size(&socket);
         assert_eq!((forced, size), (Ok(()), Ok(2 << 20)));
         let file = tempfile::tempfile().expect("a file");

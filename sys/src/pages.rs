@@ -1,8 +1,8 @@
-//! Memory in whole pages, which goes back to the system as soon as it is not needed (mmap(2),
-//! madvise(2), malloc_trim(3)).
+//! Page-granular memory, returned to the system as soon as it is unused (mmap(2), madvise(2),
+//! malloc_trim(3)).
 //!
-//! The allocator keeps most of what is freed between blocks that are in use: a thousand connections
-//! that had used 20 KiB each, and were idle or gone, held all of it.
+//! The allocator keeps most freed memory between blocks in use: a thousand connections that had
+//! used 20 KiB each, and were idle or closed, held all of it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
@@ -10,17 +10,18 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
-/// Bytes in pages of their own, all initialized. Dropping the buffer returns its memory to the
-/// system. Fresh pages take no memory until they are written.
+/// A buffer in its own pages, always initialized. Dropping it returns its memory to the system.
+/// Fresh pages take no memory until they are written.
 pub struct PageBuffer {
     /// Dangling if `len` is 0.
     start: NonNull<u8>,
     len: usize,
-    /// Whether the system had no mapping left (`vm.max_map_count`): the bytes are the allocator's.
+    /// Whether it is allocated on the heap, because the system had no mapping left
+    /// (`vm.max_map_count`).
     is_heap: bool,
 }
 
-// SAFETY: the bytes have no owner but the buffer, and no thread of their own.
+// SAFETY: the buffer owns its bytes, which are not tied to a thread.
 #[allow(unsafe_code)]
 unsafe impl Send for PageBuffer {}
 // SAFETY: a shared buffer can only be read.
@@ -28,7 +29,7 @@ unsafe impl Send for PageBuffer {}
 unsafe impl Sync for PageBuffer {}
 
 impl PageBuffer {
-    /// A buffer without bytes or pages.
+    /// Creates a buffer without bytes or pages.
     pub const fn new() -> PageBuffer {
         PageBuffer {
             start: NonNull::dangling(),
@@ -37,14 +38,14 @@ impl PageBuffer {
         }
     }
 
-    /// A buffer of `len` zeros, which need not be whole pages. Aborts the process if there is no
-    /// memory, as `Vec` does.
+    /// Creates a buffer of `len` zeros, not necessarily whole pages. Aborts the process if there is
+    /// no memory, as `Vec` does.
     pub fn zeroed(len: usize) -> PageBuffer {
         if len == 0 {
             return PageBuffer::new();
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: the system chooses where the mapping is: none that exists changes.
+        // SAFETY: the system chooses the address, so no existing mapping changes.
         #[allow(unsafe_code)]
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) };
         let mapped = mapped.ok().and_then(|start| NonNull::new(start.cast()));
@@ -63,16 +64,16 @@ impl PageBuffer {
         }
     }
 
-    /// Makes the buffer `len` bytes large, if it is smaller: zeros follow the bytes that it has.
+    /// Enlarges the buffer to `len` bytes, if it is smaller; new bytes are zero.
     pub fn grow(&mut self, len: usize) {
         if len <= self.len {
             return;
         }
         if self.len > 0 && !self.is_heap {
             let start = self.start.as_ptr().cast();
-            // SAFETY: the mapping is this buffer's, which is borrowed mutably: no reference to its
-            // bytes exists while they move. Bytes between the old length and the end of its page
-            // are zero: no slice has reached them.
+            // SAFETY: the mapping belongs to this buffer, which is borrowed mutably: no reference
+            // to its bytes exists while they move. Bytes between the old length and the end of its
+            // page are zero: no slice has covered them.
             #[allow(unsafe_code)]
             let moved = unsafe { mremap(start, self.len, len, MremapFlags::MAYMOVE) };
             if let Some(start) = moved.ok().and_then(|start| NonNull::new(start.cast())) {
@@ -100,8 +101,8 @@ impl Deref for PageBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes are mapped or allocated there, all initialized to zero by the
-        // system or the allocator, and nobody else has them; a dangling pointer is good for none.
+        // SAFETY: `len` bytes are mapped or allocated there, all initialized to zero by the system
+        // or the allocator, and owned by the buffer; a dangling pointer is valid for none.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr(), self.len)
@@ -124,13 +125,13 @@ impl Drop for PageBuffer {
         if self.len == 0 {
             return;
         }
-        // SAFETY: the mapping or allocation is this buffer's, of this length, and no reference to
-        // its bytes outlives the buffer.
+        // SAFETY: the mapping or allocation belongs to this buffer, has this length, and no
+        // reference to its bytes outlives the buffer.
         #[allow(unsafe_code)]
         unsafe {
             match self.is_heap {
                 true => dealloc(self.start.as_ptr(), PageBuffer::layout(self.len)),
-                // An error leaves the mapping in place, which harms nobody.
+                // An error leaves the mapping in place, which is harmless.
                 false => {
                     let _ = munmap(self.start.as_ptr().cast(), self.len);
                 }
@@ -139,14 +140,14 @@ impl Drop for PageBuffer {
     }
 }
 
-/// Returns the stack that the calling thread has used and does not use now to the system: the pages
-/// below the caller's frame. A deep call leaves them in memory for as long as the thread lives.
-/// Does nothing where the bounds of the stack are unknown. Not for the main thread, of whose stack
-/// they are costly to find.
+/// Returns the unused part of the calling thread's stack to the system: the pages below the
+/// caller's frame, which a deep call leaves in memory for as long as the thread lives. Does nothing
+/// if the bounds of the stack are unknown. Not for the main thread, whose stack bounds are costly
+/// to find.
 #[inline(never)]
 pub fn release_stack() {
-    /// More than the frames of this function and of madvise(2)'s wrapper, and little enough that
-    /// the page below is rarely spared for them.
+    /// More than the frames of this function and of madvise(2)'s wrapper, and small enough that
+    /// they rarely spare the page below.
     const FRAMES: usize = 512;
     let Some(bottom) = stack_bottom() else {
         return;
@@ -158,9 +159,9 @@ pub fn release_stack() {
     let from = bottom.next_multiple_of(page);
     if from < until {
         let start = std::ptr::with_exposed_provenance_mut(from);
-        // SAFETY: the range is within this thread's own stack and ends below the frames that are in
-        // use: nothing there is alive. The system gives zeroed pages to frames that come later.
-        // A refusal leaves all as it is.
+        // SAFETY: the range is within this thread's own stack and ends below the frames in use, so
+        // no object there is live. The system provides zeroed pages to later frames. A refusal
+        // changes nothing.
         #[allow(unsafe_code)]
         unsafe {
             libc::madvise(start, until - from, libc::MADV_DONTNEED);
@@ -168,7 +169,7 @@ pub fn release_stack() {
     }
 }
 
-/// The lowest address of the calling thread's stack.
+/// Returns the lowest address of the calling thread's stack.
 fn stack_bottom() -> Option<usize> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut bottom, mut size) = (std::ptr::null_mut(), 0);
@@ -185,13 +186,13 @@ fn stack_bottom() -> Option<usize> {
     }
 }
 
-/// Returns the memory that the allocator keeps between blocks in use to the system
-/// (malloc_trim(3)). Locks each heap for as long as that takes: some milliseconds for thousands of
-/// pieces. Other C libraries than glibc return memory by themselves.
+/// Returns free memory that the allocator keeps between blocks in use to the system
+/// (malloc_trim(3)). Locks each heap meanwhile: some milliseconds for thousands of chunks. C
+/// libraries other than glibc return memory by themselves.
 pub fn trim_heaps() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: it changes only what the allocator itself has free, under its own locks.
+        // SAFETY: it changes only the allocator's free memory, under its own locks.
         #[allow(unsafe_code)]
         unsafe {
             libc::malloc_trim(0);
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(buffer.len(), 4 << 20, "it does not shrink");
     }
 
-    /// The resident pages of this process, in bytes.
+    /// Returns the resident memory of this process in bytes.
     fn resident() -> usize {
         let text = std::fs::read_to_string("/proc/thread-self/statm").expect("figures");
         let field = text.split(' ').nth(1).expect("a field");
@@ -250,7 +251,7 @@ mod tests {
         };
         let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(run);
         let (before, after) = thread.expect("a thread").join().expect("no panic");
-        // Other tests run meanwhile.
+        // Other tests run concurrently.
         assert!(after + DEPTH * 2048 < before, "{before} and then {after}");
     }
 }

@@ -1,4 +1,4 @@
-//! Calls that take a path, or none instead.
+//! System calls that take a path, or an empty one.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::Access;
 use rustix::io::{Errno, Result};
 
-/// Cuts or extends the file at `path` to `len` bytes (truncate(2)): in one call what would
-/// otherwise be opening, ftruncate(2) and closing. A final symbolic link is followed.
+/// Truncates or extends the file at `path` to `len` bytes (truncate(2)): one call instead of open,
+/// ftruncate(2) and close. Follows a final symbolic link.
 pub fn truncate(path: &CStr, len: u64) -> Result<()> {
     let len = i64::try_from(len).map_err(|_| Errno::INVAL)?;
     // SAFETY: `path` ends in NUL and outlives the call. rustix has ftruncate(2) only.
@@ -16,8 +16,8 @@ pub fn truncate(path: &CStr, len: u64) -> Result<()> {
     crate::check(answer).map(drop)
 }
 
-/// Whether the thread, as who it is for file systems, may do all of `want` with what `fd` is open on,
-/// `O_PATH` or not (faccessat2(2) with `AT_EACCESS` and `AT_EMPTY_PATH`).
+/// Checks that the thread's file-system user has all accesses in `want` to the file that `fd`
+/// refers to, `O_PATH` or not (faccessat2(2) with `AT_EACCESS` and `AT_EMPTY_PATH`).
 pub fn access(fd: BorrowedFd<'_>, want: Access) -> Result<()> {
     // SAFETY: the empty path ends in NUL and outlives the call, which touches no other memory.
     // rustix refuses AT_EMPTY_PATH here.

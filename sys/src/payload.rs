@@ -1,4 +1,4 @@
-//! The ends of a read or write in plain memory, and how a transport reads and writes a file.
+//! Sinks and payloads in plain memory, and file reads and writes for transports.
 
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
@@ -9,8 +9,8 @@ use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 
 use crate::errno;
 
-/// Fills `buffer` from `fd` at `offset` and says how much of it: less at end of file only. What a
-/// transport does for [`Sink::file`]; see [`read_all`].
+/// Fills `buffer` from `fd` at `offset` and returns the number of bytes: fewer at end of file only.
+/// For a transport's [`Sink::file`]; see [`read_all`].
 pub fn pread_into(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -26,11 +26,13 @@ pub fn pread_into(
     })
 }
 
-/// Reads until `len` bytes are there or the end has come: `read` is told how many there are already.
+/// Reads until `len` bytes are complete or the end of file. `read` is passed the number of bytes so
+/// far.
 ///
-/// With less than full patience it takes what is cached, by `RWF_NOWAIT`: one system call when all
-/// of it is. If some is not, or the file system cannot tell, `WOULD_BLOCK`. A source whose files
-/// are in memory by nature asks with full patience and is spared the difference.
+/// With less than full patience it reads only cached data, with `RWF_NOWAIT`: one system call if
+/// all of it is cached. Returns `WOULD_BLOCK` if some is not, or the file system does not support
+/// the flag. A source whose files are always in memory uses full patience and avoids the
+/// restriction.
 pub fn read_all(
     len: usize,
     patience: Patience,
@@ -52,7 +54,7 @@ pub fn read_all(
             Err(Raw::AGAIN | Raw::OPNOTSUPP) if patience < Patience::Full => {
                 return Err(Errno::WOULD_BLOCK);
             }
-            // What came before the error is good; the next read meets the error again.
+            // Bytes before the error are valid; the next read returns the error.
             Err(_) if filled > 0 => break,
             Err(error) => return Err(errno(error)),
         }
@@ -60,18 +62,18 @@ pub fn read_all(
     Ok(filled)
 }
 
-/// Whether `fd`, open for reading, can say that a read would have to wait (`RWF_NOWAIT`).
+/// Returns whether `fd`, open for reading, can report that a read would block (`RWF_NOWAIT`).
 pub fn tells_waiting(fd: BorrowedFd<'_>) -> bool {
-    // Far behind the end of any file: there is nothing to wait for. A read of no bytes would
-    // not do, the kernel answers that before it looks at the flag.
+    // Far beyond the end of any file, so that it cannot block. A read of no bytes would not do: the
+    // kernel returns before it checks the flag.
     let far = i64::MAX as u64 - 1;
     let mut byte = [0];
     let mut one = [IoSliceMut::new(&mut byte)];
     rustix::io::preadv2(fd, &mut one, far, ReadWriteFlags::NOWAIT) != Err(Raw::OPNOTSUPP)
 }
 
-/// Writes all of `data` to `fd` at `offset` and says how much: less only on an error behind the
-/// first byte. A descriptor opened to append ignores `offset`. What a transport does for
+/// Writes all of `data` to `fd` at `offset` and returns the number of bytes: fewer only on an error
+/// after the first byte. A descriptor opened to append ignores `offset`. For a transport's
 /// [`Payload::file`].
 pub fn pwrite_all(fd: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize> {
     write_all(data.len(), |written| {
@@ -79,8 +81,8 @@ pub fn pwrite_all(fd: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize>
     })
 }
 
-/// Writes until `len` bytes have gone, and says how many did: less only on an error behind the first.
-/// `write` is told how many have gone already.
+/// Writes until `len` bytes are written, and returns their number: fewer only on an error after the
+/// first. `write` is passed the number of bytes so far.
 pub fn write_all(
     len: usize,
     mut write: impl FnMut(usize) -> rustix::io::Result<usize>,
@@ -101,19 +103,19 @@ pub fn write_all(
     Ok(written)
 }
 
-/// A sink in the caller's own memory.
+/// A sink in the caller's memory.
 pub struct SliceSink<'a> {
     buffer: &'a mut [u8],
     filled: usize,
 }
 
 impl<'a> SliceSink<'a> {
-    /// Fills `buffer` from its start.
+    /// Creates a sink that fills `buffer` from its start.
     pub fn new(buffer: &'a mut [u8]) -> SliceSink<'a> {
         SliceSink { buffer, filled: 0 }
     }
 
-    /// What has come so far.
+    /// Returns the bytes received so far.
     pub fn filled(&self) -> &[u8] {
         &self.buffer[..self.filled]
     }
@@ -158,14 +160,14 @@ impl Sink for SliceSink<'_> {
     }
 }
 
-/// A sink that grows, up to a bound.
+/// A sink that grows, up to a limit.
 pub struct VecSink {
     bytes: Vec<u8>,
     bound: usize,
 }
 
 impl VecSink {
-    /// Takes up to `bound` bytes.
+    /// Creates a sink for up to `bound` bytes.
     pub fn new(bound: usize) -> VecSink {
         VecSink {
             bytes: Vec::new(),
@@ -173,17 +175,17 @@ impl VecSink {
         }
     }
 
-    /// What has come so far.
+    /// Returns the bytes received so far.
     pub fn filled(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What has come.
+    /// Returns the received bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Has `fill` put up to `len` bytes behind those that are there.
+    /// Appends up to `len` bytes that `fill` writes.
     fn grown(
         &mut self,
         len: usize,
@@ -195,7 +197,7 @@ impl VecSink {
         );
         let before = self.bytes.len();
         if self.bytes.capacity() == 0 {
-            // The system's memory is zero already.
+            // Memory from the system is zero already.
             self.bytes = vec![0; len];
         } else {
             self.bytes.resize(before + len, 0);
@@ -243,13 +245,13 @@ impl Sink for VecSink {
     }
 }
 
-/// A payload in the caller's own memory.
+/// A payload in the caller's memory.
 pub struct SlicePayload<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> SlicePayload<'a> {
-    /// Gives `bytes`.
+    /// Creates a payload of `bytes`.
     pub fn new(bytes: &'a [u8]) -> SlicePayload<'a> {
         SlicePayload { rest: bytes }
     }

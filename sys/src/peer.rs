@@ -1,12 +1,12 @@
-//! The credentials of a connected socket's peer that rustix lacks (unix(7), socket(7)).
+//! Credentials of a connected socket's peer that rustix lacks (unix(7), socket(7)).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::{Errno, Result};
 
-/// The user and group of the process at the other end of the Unix socket `fd`, when it connected
-/// (`SO_PEERCRED`). `NOTCONN` if there is none. Not rustix's: a peer in another pid namespace has
-/// process id 0, which its type cannot hold.
+/// Returns the user and group of the peer process of the Unix socket `fd` when it connected
+/// (`SO_PEERCRED`). Returns `NOTCONN` if there is none. Not rustix's: a peer in another PID
+/// namespace has process id 0, which its type cannot represent.
 pub fn credentials(fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
     let mut found = libc::ucred {
         pid: 0,
@@ -33,7 +33,7 @@ pub fn credentials(fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
     }
 }
 
-/// The supplementary groups of that process (`SO_PEERGROUPS`, Linux 4.13).
+/// Returns the supplementary groups of that process (`SO_PEERGROUPS`, Linux 4.13).
 pub fn groups(fd: BorrowedFd<'_>) -> Result<Vec<u32>> {
     // Most users are in few groups.
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
@@ -57,15 +57,15 @@ pub fn groups(fd: BorrowedFd<'_>) -> Result<Vec<u32>> {
                 groups.truncate(found);
                 return Ok(groups);
             }
-            // Then it says how many bytes there are.
+            // Then `len` is the required number of bytes.
             Err(Errno::RANGE) if found > groups.len() => groups.resize(found, 0),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// A number that no other network namespace of this boot has: the one that the socket `fd` belongs
-/// to (`SO_NETNS_COOKIE`, Linux 5.14).
+/// Returns the cookie of the network namespace of the socket `fd`, unique since boot
+/// (`SO_NETNS_COOKIE`, Linux 5.14).
 pub fn network_namespace(fd: BorrowedFd<'_>) -> Result<u64> {
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(groups, expected);
     }
 
-    /// A thread of this process with more groups than there is room for at first.
+    /// A thread of this process with more groups than fit the initial buffer.
     #[test]
     fn any_number_of_groups_is_read() {
         if !rustix::process::geteuid().is_root() {

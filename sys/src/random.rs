@@ -1,8 +1,8 @@
-//! Random bytes of the kernel's: getrandom(2).
+//! Random bytes from the kernel: getrandom(2).
 
 use rustix::io::{Errno, Result};
 
-/// `N` random bytes, fit for keys. Waits while the system starts and has none yet.
+/// Returns `N` random bytes, suitable for keys. Blocks during boot until the kernel has entropy.
 pub fn bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,8 +1,9 @@
-//! The time stamp counter of the processor, by which QEMU's emulated processors count too, where both are of this kind.
+//! The processor's time stamp counter, which also drives QEMU's emulated x86-64 processors on
+//! x86-64.
 
 use std::time::{Duration, Instant};
 
-/// How fast it counts, kHz, tried for `time`; nothing where there is none.
+/// Measures its frequency in kHz for `time`; `None` on processors without one.
 pub fn khz(time: Duration) -> Option<u64> {
     let (from, began) = (ticks()?, Instant::now());
     std::thread::sleep(time);
@@ -12,7 +13,7 @@ pub fn khz(time: Duration) -> Option<u64> {
 
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> Option<u64> {
-    // SAFETY: every processor of this kind has the instruction, which touches no memory.
+    // SAFETY: every x86-64 processor has the instruction, which accesses no memory.
     #[allow(unsafe_code)]
     let ticks = unsafe { std::arch::x86_64::_rdtsc() };
     Some(ticks)

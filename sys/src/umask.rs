@@ -1,17 +1,16 @@
-//! The file mode creation mask (umask(2)), which Linux keeps for all threads together that share
-//! their root, working directory and mask (`CLONE_FS` of clone(2)): those of a process, until one
-//! unshares.
+//! The file mode creation mask (umask(2)), which Linux keeps for all threads that share their root,
+//! working directory and mask (`CLONE_FS` of clone(2)): those of a process, until one unshares.
 
 use rustix::fs::Mode;
 use rustix::io::Result;
 use rustix::thread::UnshareFlags;
 
-/// Gives the calling thread a mask of its own, and clears it: files that it creates have the modes
-/// that it asks for. Masks of other threads stay as they are. The thread's working directory and
-/// root are its own from then on, too. `PERM` where a sandbox forbids unshare(2).
+/// Gives the calling thread its own mask, and clears it: files that it creates have exactly the
+/// requested modes. Masks of other threads are unchanged. The thread also has its own working
+/// directory and root from then on. Returns `PERM` if a sandbox forbids unshare(2).
 pub fn clear_own() -> Result<()> {
-    // SAFETY: the flag parts the thread from the others in its root, working directory and mask
-    // alone. It goes on with copies of theirs, and no memory or descriptor is concerned.
+    // SAFETY: the flag separates the thread's root, working directory and mask only, as copies. It
+    // affects no memory or descriptors.
     #[allow(unsafe_code)]
     unsafe {
         rustix::thread::unshare_unsafe(UnshareFlags::FS)?;
@@ -20,7 +19,7 @@ pub fn clear_own() -> Result<()> {
     Ok(())
 }
 
-/// The calling thread's mask, without changing it (proc_pid_status(5), Linux 4.7).
+/// Returns the calling thread's mask, without changing it (proc_pid_status(5), Linux 4.7).
 pub fn current() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let mask = status

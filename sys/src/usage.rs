@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use rustix::io::{Errno, Result};
 
-/// How often the calling thread has given its processor up to wait for something, since it began.
-/// To be preempted is not counted.
+/// Returns the number of times that the calling thread has blocked since it started. Preemptions
+/// are not counted.
 pub fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call writes a structure of its own type through the pointer; all of it is zero
+    // SAFETY: the call writes a structure of its own type through the pointer; all of it was zeroed
     // before.
     #[allow(unsafe_code)]
     let usage = unsafe {
@@ -23,7 +23,7 @@ pub fn voluntary_switches() -> u64 {
     usage.ru_nvcsw as u64
 }
 
-/// How long processors have worked for all threads of the process `pid`, in user and system mode;
+/// Returns the processor time of all threads of the process `pid`, in user and system mode. Returns
 /// `ESRCH` if there is no such process.
 pub fn process_time(pid: u32) -> Result<Duration> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
@@ -32,17 +32,16 @@ pub fn process_time(pid: u32) -> Result<Duration> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both calls write to what they are given, which lives until then, and keep nothing of
-    // it.
+    // SAFETY: both calls write to their arguments, which outlive them, and keep no reference.
     #[allow(unsafe_code)]
     let answers = unsafe {
-        // The first returns its error.
+        // The first call returns its error.
         match libc::clock_getcpuclockid(pid, &mut clock) {
             0 => crate::check(libc::clock_gettime(clock, &mut time)),
             error => Err(Errno::from_raw_os_error(error)),
         }
     };
-    // A clock of no process any more is not valid.
+    // The clock of a process that has ended is invalid.
     answers.map_err(|error| match error {
         Errno::INVAL => Errno::SRCH,
         error => error,
@@ -50,20 +49,20 @@ pub fn process_time(pid: u32) -> Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Returns how many threads of the machine run or wait for a processor now, the calling one
-/// included, and `None` if `/proc` cannot be read. It takes about 2 µs; the file stays open.
+/// Returns the number of threads of the machine that run or wait for a processor now, including the
+/// calling one, and `None` if `/proc` cannot be read. It takes about 2 µs; the file stays open.
 ///
-/// The count is the machine's (or that of the container, where lxcfs stands in for `/proc/loadavg`).
-/// It does not show that the processors of this process's cpuset are busy while others are idle,
-/// that a quota of its cgroup is used up (`cpu.max`), or that the host of a virtual machine takes
-/// time (steal). The cgroup's `cpu.pressure` shows all but the last, but as a total of the past
-/// that needs two reads and the time between them, and it counts each wait for a processor, those
-/// of this process's own threads for each other included.
+/// The count is that of the machine (or of the container, where lxcfs provides `/proc/loadavg`). It
+/// does not show that the processors of this process's cpuset are busy while others are idle, that
+/// a quota of its cgroup is used up (`cpu.max`), or that the host of a virtual machine takes time
+/// (steal). The cgroup's `cpu.pressure` shows all but the last, but as a total of the past that
+/// needs two reads and the time between them, and it counts each wait for a processor, including
+/// those of this process's own threads for each other.
 pub fn running_threads() -> Option<usize> {
     static LOAD: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/loadavg").ok());
     let mut text = [0; 128];
     let len = LOAD.as_ref()?.read_at(&mut text, 0).ok()?;
-    // Three averages, then running threads, a slash, all threads.
+    // Three averages, then the number of running threads, a slash, and that of all threads.
     let text = std::str::from_utf8(&text[..len]).ok()?;
     let (running, _) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
     running.parse().ok()
@@ -72,7 +71,7 @@ pub fn running_threads() -> Option<usize> {
 /// Returns how many processors of the machine are online, whether or not this process may use
 /// them: at least one.
 pub fn online_processors() -> usize {
-    // SAFETY: the call takes a number and gives one.
+    // SAFETY: the call takes and returns a number.
     #[allow(unsafe_code)]
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(online).unwrap_or(1).max(1)

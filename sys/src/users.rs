@@ -1,6 +1,6 @@
-//! The host's user database, through the C library: whatever nsswitch.conf names.
+//! The host's user database, through the C library: the services that nsswitch.conf names.
 //!
-//! A look-up may read files or ask a directory service over the network: it takes its time.
+//! A lookup may read files or query a directory service over the network, so it may block.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -27,10 +27,10 @@ pub struct Group {
     pub gid: u32,
 }
 
-/// The user with this id, if there is one (getpwuid_r(3)).
+/// Returns the user with this id, if any (getpwuid_r(3)).
 pub fn by_uid(uid: u32) -> Result<Option<User>> {
     look_up(user, |entry, buffer, len, found| {
-        // SAFETY: `look_up` hands out room for one entry, `len` bytes of buffer and a pointer.
+        // SAFETY: `look_up` passes room for one entry, `len` bytes of buffer and a pointer.
         #[allow(unsafe_code)]
         unsafe {
             libc::getpwuid_r(uid, entry, buffer, len, found)
@@ -38,7 +38,7 @@ pub fn by_uid(uid: u32) -> Result<Option<User>> {
     })
 }
 
-/// The user of this login name, if there is one (getpwnam_r(3)).
+/// Returns the user with this login name, if any (getpwnam_r(3)).
 pub fn by_name(name: &CStr) -> Result<Option<User>> {
     look_up(user, |entry, buffer, len, found| {
         // SAFETY: as above, and `name` ends in NUL.
@@ -49,7 +49,7 @@ pub fn by_name(name: &CStr) -> Result<Option<User>> {
     })
 }
 
-/// The group with this id, if there is one (getgrgid_r(3)).
+/// Returns the group with this id, if any (getgrgid_r(3)).
 pub fn group_by_gid(gid: u32) -> Result<Option<Group>> {
     look_up(group, |entry, buffer, len, found| {
         // SAFETY: as above.
@@ -60,7 +60,7 @@ pub fn group_by_gid(gid: u32) -> Result<Option<Group>> {
     })
 }
 
-/// The group of this name, if there is one (getgrnam_r(3)).
+/// Returns the group with this name, if any (getgrnam_r(3)).
 pub fn group_by_name(name: &CStr) -> Result<Option<Group>> {
     look_up(group, |entry, buffer, len, found| {
         // SAFETY: as above, and `name` ends in NUL.
@@ -71,9 +71,9 @@ pub fn group_by_name(name: &CStr) -> Result<Option<Group>> {
     })
 }
 
-/// All groups that `user` is in, the primary one included (getgrouplist(3)).
+/// Returns all groups of `user`, including the primary one (getgrouplist(3)).
 pub fn groups(user: &User) -> Vec<u32> {
-    // Most users are in few groups; the kernel's bound (`NGROUPS_MAX`) is where growing ends.
+    // Most users are in few groups; the kernel's limit (`NGROUPS_MAX`) bounds the growth.
     let mut groups: Vec<u32> = vec![0; 64];
     loop {
         let mut count = groups.len() as libc::c_int;
@@ -110,9 +110,10 @@ fn group(entry: &libc::group) -> Group {
     }
 }
 
-/// The name of an entry that was found.
+/// Returns the name of an entry.
 fn name_of(name: *const libc::c_char) -> CString {
-    // SAFETY: only called for entries that a look-up filled in, while their strings' buffer lives.
+    // SAFETY: only called for entries that a lookup filled in, while the buffer of their strings
+    // lives.
     #[allow(unsafe_code)]
     let name = unsafe { CStr::from_ptr(name) };
     name.to_owned()
@@ -139,9 +140,9 @@ fn look_up<Entry, T>(
                 return Ok(Some(take(unsafe { entry.assume_init_ref() })));
             }
             libc::EINTR => {}
-            // An entry larger than a megabyte is none that we want to wait for.
+            // An entry larger than a megabyte is refused.
             libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
-            // getpwnam_r(3): what some services answer for "not found".
+            // getpwnam_r(3): the errors that some services return for "not found".
             libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
             error => return Err(Errno::from_raw_os_error(error)),
         }

@@ -1,37 +1,37 @@
-//! Addresses of sockets between a machine and its guests (vsock(7)), which rustix lacks.
+//! Addresses of sockets between hosts and guests (vsock(7)), which rustix lacks.
 
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, SocketAddrAny};
 
-/// A port of a machine: `sockaddr_vm`.
+/// A vsock address: `sockaddr_vm`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VsockAddr {
-    /// Which machine: its context id.
+    /// The context id of a host or guest.
     pub cid: u32,
-    /// Which of its ports.
+    /// The port.
     pub port: u32,
 }
 
 impl VsockAddr {
-    /// To listen at: whoever comes (`VMADDR_CID_ANY`).
+    /// The context id for listening to any (`VMADDR_CID_ANY`).
     pub const ANY: u32 = libc::VMADDR_CID_ANY;
 
-    /// The machine itself, where it has a loopback (`VMADDR_CID_LOCAL`).
+    /// The context id of the loopback (`VMADDR_CID_LOCAL`).
     pub const LOCAL: u32 = libc::VMADDR_CID_LOCAL;
 
-    /// A guest's host (`VMADDR_CID_HOST`).
+    /// The context id of a guest's host (`VMADDR_CID_HOST`).
     pub const HOST: u32 = libc::VMADDR_CID_HOST;
 
-    /// To listen at: a port that the system chooses (`VMADDR_PORT_ANY`).
+    /// The port for listening at one that the system chooses (`VMADDR_PORT_ANY`).
     pub const ANY_PORT: u32 = libc::VMADDR_PORT_ANY;
 
-    /// What `any` says, if it is such an address.
+    /// Converts `any`, if it is a vsock address.
     pub fn of(any: &SocketAddrAny) -> Option<VsockAddr> {
         let whole = any.addr_len() as usize >= size_of::<libc::sockaddr_vm>();
         if any.address_family() != AddressFamily::VSOCK || !whole {
             return None;
         }
-        // SAFETY: there are as many bytes, and any bytes are integers.
+        // SAFETY: the length was checked, and any bytes are valid integers.
         #[allow(unsafe_code)]
         let raw = unsafe { any.as_ptr().cast::<libc::sockaddr_vm>().read_unaligned() };
         Some(VsockAddr {
@@ -41,7 +41,8 @@ impl VsockAddr {
     }
 }
 
-// SAFETY: the pointer is to a whole `sockaddr_vm` that outlives the call, and its length is told.
+// SAFETY: the pointer is to a complete `sockaddr_vm` that outlives the call, and the length
+// matches.
 #[allow(unsafe_code)]
 unsafe impl SocketAddrArg for VsockAddr {
     unsafe fn with_sockaddr<R>(
