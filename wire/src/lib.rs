@@ -1,9 +1,9 @@
-//! Bytes on the wire: a bounded reader of what a peer sent, and a message under construction.
+//! Wire data: a bounded reader of a peer's message, and a message under construction.
 //!
-//! Offsets of listings too, since more than one protocol shows dots that no source lists.
-//! And what the server half of a protocol is to whoever moves its bytes: a [`Session`].
+//! Also offsets in directory listings, as more than one protocol lists dots that no source does,
+//! and the interface of a protocol's server half to its driver: a [`Session`].
 //!
-//! What it lacks on purpose: any idea of a message. A protocol says what follows what.
+//! Deliberately absent: any knowledge of message formats, which is the protocols'.
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,19 @@
-//! Offsets in listings: the source's cookies, and two of our own for `.` and `..`, which sources
-//! leave out and Linux shows only if a server sends them.
+//! Directory offsets: the source's cookies, and two of our own for `.` and `..`, which sources omit
+//! and Linux lists only if a server sends them.
 
-/// The offset behind `.`.
+/// The offset after `.`.
 ///
-/// Every other offset is the source's own cookie, so this and [`BEHIND_DOTS`] are where no source
-/// counts up to and no file system's hashes or positions are known to be. A cookie that is one of them
-/// after all is sent with the sign bit, which no offset of Linux has.
+/// Every other offset is the source's own cookie, so this and [`BEHIND_DOTS`] are values that no
+/// source counts up to and that no file system is known to use as a hash or position. A cookie that
+/// equals one of them nevertheless is sent with the sign bit, which no offset of Linux has.
 pub const BEHIND_DOT: u64 = 0x7fff_ffe0_0d07_0001;
 
-/// The offset behind `..`.
+/// The offset after `..`.
 pub const BEHIND_DOTS: u64 = 0x7fff_ffe0_0d07_0002;
 
 const SIGN: u64 = 1 << 63;
 
-/// A cookie as the offset that a client sees.
+/// Converts a cookie to the offset that a client sees.
 pub fn offset_of(cookie: u64) -> u64 {
     match cookie {
         BEHIND_DOT | BEHIND_DOTS => cookie | SIGN,
@@ -21,7 +21,7 @@ pub fn offset_of(cookie: u64) -> u64 {
     }
 }
 
-/// The cookie to go on from, given a client's offset.
+/// Converts a client's offset to the cookie from which to continue.
 pub fn cookie_of(offset: u64) -> u64 {
     const HIDDEN_DOT: u64 = BEHIND_DOT | SIGN;
     const HIDDEN_DOTS: u64 = BEHIND_DOTS | SIGN;

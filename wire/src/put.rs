@@ -1,8 +1,8 @@
 use crate::Outgoing;
 
-/// Takes the bytes of a message under construction.
+/// A destination of the bytes of a message under construction.
 pub trait Put {
-    /// Takes `bytes` over.
+    /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
 }
 
@@ -13,8 +13,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Collects the fields of a reply, so that the transport is called once for many of them. Dropped, it
-/// hands on what is left.
+/// A buffer for the fields of a reply, which saves calls to the transport. Flushes when dropped.
 pub struct Buffered<'a> {
     out: &'a mut dyn Outgoing,
     bytes: [u8; Buffered::SIZE],
@@ -22,10 +21,10 @@ pub struct Buffered<'a> {
 }
 
 impl<'a> Buffered<'a> {
-    /// Room for replies of fixed size: 9P's Rgetattr has 160 bytes, NFS v3's GETATTR 84.
+    /// Enough for replies of fixed size: 9P's Rgetattr has 160 bytes, NFS v3's GETATTR 84.
     const SIZE: usize = 160;
 
-    /// Collects for `out`.
+    /// Creates a buffer in front of `out`.
     pub fn new(out: &'a mut dyn Outgoing) -> Buffered<'a> {
         Buffered {
             out,

@@ -1,18 +1,18 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Reads little-endian values off a peer's message, never past its end.
+/// A reader of little-endian values in a peer's message, bounded by its end.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
-/// A peer's bytes that are no message: what was expected where.
+/// The error for a malformed message: the expected contents and what arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(Cow<'static, str>);
 
 impl Malformed {
-    /// Says what was expected, and what came.
+    /// Creates an error that describes the expected and the actual contents.
     pub fn new(what: impl Into<Cow<'static, str>>) -> Malformed {
         Malformed(what.into())
     }
@@ -27,17 +27,17 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes` from the start.
+    /// Creates a reader of `bytes`, from their start.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// What has not been read yet.
+    /// Returns the unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     #[inline]
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         match self.rest.split_at_checked(len) {
@@ -49,31 +49,31 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next byte.
+    /// Reads the next byte.
     #[inline]
     pub fn u8(&mut self) -> Result<u8, Malformed> {
         self.array().map(u8::from_le_bytes)
     }
 
-    /// The next 2 bytes as a little-endian number.
+    /// Reads the next 2 bytes as a little-endian number.
     #[inline]
     pub fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// The next 4 bytes as a little-endian number.
+    /// Reads the next 4 bytes as a little-endian number.
     #[inline]
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// The next 8 bytes as a little-endian number.
+    /// Reads the next 8 bytes as a little-endian number.
     #[inline]
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Nothing may be left.
+    /// Returns an error if bytes are left.
     pub fn end(&self) -> Result<(), Malformed> {
         if self.rest.is_empty() {
             return Ok(());
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         )))
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         match self.rest.split_first_chunk() {

@@ -5,31 +5,33 @@ use vfs::{Call, Errno, Patience, Payload, Result as Answered};
 
 use crate::{Malformed, Outgoing};
 
-/// One client's connection to a protocol's server half, as whoever moves its bytes sees it.
+/// A client's connection to a protocol's server half, as its driver sees it.
 ///
-/// It holds the protocol's state and answers one message at a time; threads, sockets, queues
-/// and the order of replies are the driver's. Dropping it ends the client: its files are closed
-/// and its locks go.
+/// It holds the protocol's state and answers one message at a time; the driver provides threads,
+/// sockets, queues and the order of replies. Dropping it ends the client: its files are closed and
+/// its locks released.
 pub trait Session: Send + Sync {
-    /// How many bytes of the message that `head` begins with must stand together in
-    /// [`Incoming::bytes`], or nothing as long as too little of it has come to tell: all of it, as a
-    /// rule; without its payload, where a protocol's messages say themselves how long they are and
-    /// transports may keep the payload elsewhere (FUSE's WRITE). An error closes the connection: the
-    /// peer cannot be followed any more, or announces more than was agreed on.
+    /// Returns how many bytes of the message that starts with `head` must be contiguous in
+    /// [`Incoming::bytes`], or `None` if `head` is too short to tell. Normally this is the whole
+    /// message; it excludes the payload if a protocol's messages contain their length and
+    /// transports may keep the payload elsewhere (FUSE's WRITE). An error closes the connection:
+    /// the stream has lost its framing, or the peer announces more than was negotiated.
     fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed>;
 
-    /// What a whole message means to the order of things.
+    /// Returns how a complete message affects the order of others.
     fn role(&self, message: &[u8]) -> Result<Role, Malformed>;
 
-    /// The most bytes that the reply to a whole message takes, as far as the message tells; 0 for
-    /// replies of some kilobytes, or where that is less than `large` and takes effort to find out.
-    /// So much memory is set aside before the message is served, if it is `large` or more.
+    /// Returns an upper bound on the reply to a complete message in bytes, as far as the message
+    /// determines it; 0 for replies of some kilobytes, or if a bound below `large` would be costly
+    /// to compute. A bound of `large` or more is reserved in the memory budget before the message
+    /// is served.
     fn reply_bound(&self, _message: &[u8], _large: usize) -> usize {
         0
     }
 
-    /// Answers a whole message into `out`, which is empty, unless `patience` is too short for it:
-    /// then nothing has happened and nothing is in `out`. An error closes the connection.
+    /// Serves a complete message and writes the reply to `out`, which is empty, unless `patience`
+    /// is insufficient: then it has no effect and `out` stays empty. An error closes the
+    /// connection.
     ///
     /// May run in several threads at once, for different messages.
     fn serve(
@@ -40,49 +42,51 @@ pub trait Session: Send + Sync {
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed>;
 
-    /// Answers `message`, which failed in a way that the session itself has no answer for, into
-    /// `out`, which is empty: with the protocol's general error (`EIO`, `SYSTEM_ERR`). Returns
-    /// false, and leaves `out` empty, if the protocol has none: then the connection is closed.
-    /// Changes nothing, takes no lock and does not panic.
+    /// Writes the protocol's general error (`EIO`, `SYSTEM_ERR`) to `out`, which is empty, as the
+    /// reply to `message`, whose service failed unexpectedly. Returns false, and leaves `out`
+    /// empty, if the protocol has none: then the connection is closed. Has no side effects, takes
+    /// no lock and does not panic.
     fn answer_failure(&self, _message: &dyn Incoming, _out: &mut dyn Outgoing) -> bool {
         false
     }
 
-    /// The connection has been secured, as [`Answer::Secure`] asked, and `peer` is at its other end.
+    /// Called after TLS was started on request ([`Answer::Secure`]), with the peer's certificate
+    /// names.
     fn secured(&self, _peer: Certified) {}
 
-    /// The protocol's name and words, by which [`Call::note`] and [`Call::note_fault`] are to be read; without any, requests are
-    /// not told apart.
+    /// Returns the protocol's name and vocabulary, to interpret [`Call::note`] and
+    /// [`Call::note_fault`]. By default, requests are not distinguished.
     fn vocabulary(&self) -> &'static Vocabulary {
         Vocabulary::none()
     }
 
-    /// What is known of the client by now, for those who look on.
+    /// Returns information about the client, for monitoring.
     fn facts(&self) -> Facts {
         Facts::default()
     }
 
-    /// The peer can be spoken to from now on: called once, before its first message, where the transport carries what
-    /// nobody asked for. Most protocols have nothing of the kind.
+    /// Provides a channel for messages without a request: called once, before the first message, if
+    /// the transport supports them. Most protocols have no such messages.
     fn can_speak(&self, _voice: Arc<dyn Voice>) {}
 }
 
-/// What a protocol calls what it does.
+/// A protocol's names for its requests and errors.
 #[derive(Debug)]
 pub struct Vocabulary {
-    /// Its own name, in small letters.
+    /// The protocol's name, in lower case.
     pub protocol: &'static str,
-    /// Its words for requests, by the numbers that are noted; those with an empty one are counted together.
+    /// The names of requests, indexed by noted number; those with an empty name are counted
+    /// together.
     pub words: Vec<String>,
-    /// Its word for why something failed.
+    /// Returns the name of an error.
     pub fault: fn(u16) -> String,
 }
 
 impl Vocabulary {
-    /// A fault that is not told apart from others, of which there are too many.
+    /// The number for errors that are counted together, as there are too many.
     pub const OTHER_FAULT: u16 = u16::MAX;
 
-    /// That of a protocol that notes nothing.
+    /// Returns the vocabulary of a protocol that notes nothing.
     pub fn none() -> &'static Vocabulary {
         static NONE: Vocabulary = Vocabulary {
             protocol: "",
@@ -92,7 +96,7 @@ impl Vocabulary {
         &NONE
     }
 
-    /// The word for a fault that is an errno: its symbol.
+    /// Returns the symbol of an errno.
     pub fn errno(number: u16) -> String {
         match number {
             Vocabulary::OTHER_FAULT => "other".into(),
@@ -101,42 +105,42 @@ impl Vocabulary {
     }
 }
 
-/// What is known of a client.
+/// Information about a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Which version, or dialect, of the protocol is spoken; empty if that is open.
+    /// The version, or dialect, of the protocol; empty if not negotiated yet.
     pub version: String,
-    /// Who has come, and to what; empty if nobody has said so.
+    /// The user and what it has attached to; empty if unknown.
     pub user: String,
 }
 
-/// Who is at the other end of a connection that nobody else can read.
+/// The authenticated peer of an encrypted connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Certified {
-    /// The names in the certificate by which it has shown who it is, as `email:alice@example.org`,
-    /// `DNS:host.example.org` or `URI:spiffe://example.org/x`; nothing if it has shown none.
+    /// The names in its certificate, as `email:alice@example.org`, `DNS:host.example.org` or
+    /// `URI:spiffe://example.org/x`; `None` without a certificate.
     pub names: Option<Vec<String>>,
 }
 
-/// What a session says to its peer that is no reply. Whoever keeps one keeps no connection alive.
+/// A channel for messages of a session that are not replies. It does not keep the connection alive.
 pub trait Voice: Send + Sync {
-    /// Sends a whole message, behind what is being sent, from any thread, and does not wait: what the link does not take
-    /// goes with whatever the connection does next. Not (`false`) if the peer is gone, or leaves what it was sent lying.
+    /// Sends a complete message after the current output, from any thread, without waiting: bytes
+    /// that the link does not accept are sent with the connection's next output. Returns `false`,
+    /// without sending, if the peer is gone, or does not read its messages.
     fn say(&self, message: &[u8]) -> bool;
 }
 
-/// A whole message as it came. The transport lends what it carries to a file without showing
-/// how.
+/// A received message, complete. The transport passes its payload to a file without exposing how.
 pub trait Incoming {
-    /// The message, or at least as much of it as [`Session::frame`] said.
+    /// Returns the message, at least as many bytes as [`Session::frame`] required.
     fn bytes(&self) -> &[u8];
 
-    /// How many bytes have come, its payload included.
+    /// Returns how many bytes arrived, payload included.
     fn size(&self) -> usize;
 
-    /// Has `write` write the part of the message that `range` covers: the payload of a request.
-    /// The range lies within the message as long as it says to be, which may be longer than
-    /// [`Incoming::bytes`]; if less has come, `EINVAL`.
+    /// Calls `write` with the part of the message in `range`: the payload of a request. The range
+    /// lies within the length that the message announces, which may exceed [`Incoming::bytes`].
+    /// Returns `EINVAL` if fewer bytes arrived.
     fn payload(
         &self,
         range: Range<usize>,
@@ -144,38 +148,38 @@ pub trait Incoming {
     ) -> Answered<usize>;
 }
 
-/// What a message means to the order of things. Ids are the peer's own names for its requests.
+/// The effect of a message on the order of others. Ids are chosen by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A request like any other. No two of one id are in flight at once.
+    /// A normal request. No two with the same id are in flight at once.
     Request {
-        /// Its name.
+        /// Its id.
         id: u64,
     },
-    /// Asks that another be cancelled; answered after that one has been, if it is in flight.
+    /// A request to cancel another one; answered after that, if it is in flight.
     Cancel {
-        /// Its name.
+        /// Its id.
         id: u64,
-        /// The other's.
+        /// The id of the other.
         target: u64,
     },
-    /// Cancels everything in flight, and is answered after all of that has been.
+    /// A request that cancels all those in flight, and is answered after them.
     Reset {
-        /// Its name.
+        /// Its id.
         id: u64,
     },
 }
 
-/// What became of a message.
+/// The result of serving a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The reply stands in `out`.
+    /// The reply is in `out`.
     Done,
-    /// The same, and all that follows it on this connection is to be secured (STARTTLS). Nothing else may be in
-    /// flight, and nothing may have come behind the request.
+    /// The same, and TLS starts after the reply (STARTTLS). No other request may be in flight, and
+    /// no bytes may have arrived after the request.
     Secure,
     /// It needs more patience.
     WouldBlock,
-    /// It waits: serve it again when its call is woken.
+    /// It waits for an event: serve it again when its call is woken.
     Parked,
 }

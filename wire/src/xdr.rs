@@ -1,8 +1,8 @@
-//! XDR (RFC 4506): big-endian numbers, and everything padded to units of four bytes.
+//! XDR (RFC 4506): big-endian numbers, and data padded to multiples of four bytes.
 
 use crate::{Malformed, Put, Reader};
 
-/// Reads XDR off a peer's message, never past its end.
+/// A reader of XDR in a peer's message, bounded by its end.
 #[derive(Clone, Copy)]
 pub struct XdrReader<'a> {
     rest: Reader<'a>,
@@ -11,7 +11,7 @@ pub struct XdrReader<'a> {
 }
 
 impl<'a> XdrReader<'a> {
-    /// Reads `bytes` from the start.
+    /// Creates a reader of `bytes`, from their start.
     pub fn new(bytes: &'a [u8]) -> XdrReader<'a> {
         XdrReader {
             rest: Reader::new(bytes),
@@ -20,7 +20,8 @@ impl<'a> XdrReader<'a> {
         }
     }
 
-    /// Reads `bytes` from the start, and behind them opaque data that stands elsewhere: `payload`, whose padding is not looked at.
+    /// Creates a reader of `bytes`, followed by opaque data stored elsewhere: `payload`, whose
+    /// padding is not checked.
     pub fn before(bytes: &'a [u8], payload: &'a [u8]) -> XdrReader<'a> {
         XdrReader {
             payload: Some(payload),
@@ -28,17 +29,17 @@ impl<'a> XdrReader<'a> {
         }
     }
 
-    /// What has not been read yet.
+    /// Returns the unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest.rest()
     }
 
-    /// How many bytes have been read.
+    /// Returns the number of bytes read.
     pub fn position(&self) -> usize {
         self.len - self.rest().len()
     }
 
-    /// Nothing may be left.
+    /// Returns an error if bytes are left.
     pub fn end(&self) -> Result<(), Malformed> {
         match self.payload {
             None => self.rest.end(),
@@ -46,19 +47,19 @@ impl<'a> XdrReader<'a> {
         }
     }
 
-    /// An unsigned integer.
+    /// Reads an unsigned integer.
     #[inline]
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// An unsigned hyper integer.
+    /// Reads an unsigned hyper integer.
     #[inline]
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// Opaque data of a length that both sides know, padding included.
+    /// Reads fixed-length opaque data, and its padding.
     #[inline]
     pub fn fixed(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         if self.rest().is_empty()
@@ -71,7 +72,7 @@ impl<'a> XdrReader<'a> {
         Ok(bytes)
     }
 
-    /// Opaque data, or a string, of `most` bytes at most.
+    /// Reads variable-length opaque data, or a string, of `most` bytes at most.
     #[inline]
     pub fn opaque(&mut self, most: usize) -> Result<&'a [u8], Malformed> {
         let len = self.u32()? as usize;
@@ -91,17 +92,17 @@ impl<'a> XdrReader<'a> {
     }
 }
 
-/// How many bytes follow `len` bytes of opaque data: up to 3 zeros.
+/// Returns the number of padding bytes after `len` bytes of opaque data: up to 3 zeros.
 pub const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
-/// A value as XDR has it.
+/// A value with an XDR representation.
 pub trait Xdr<'a>: Sized {
-    /// Reads it.
+    /// Reads the value.
     fn get(from: &mut XdrReader<'a>) -> Result<Self, Malformed>;
 
-    /// Writes it.
+    /// Writes the value.
     fn put(&self, to: &mut impl Put);
 }
 
@@ -147,7 +148,7 @@ impl Xdr<'_> for bool {
     }
 }
 
-/// Opaque data of a length that both sides know.
+/// Fixed-length opaque data.
 impl<const N: usize> Xdr<'_> for [u8; N] {
     #[inline]
     fn get(from: &mut XdrReader<'_>) -> Result<Self, Malformed> {
@@ -163,7 +164,7 @@ impl<const N: usize> Xdr<'_> for [u8; N] {
     }
 }
 
-/// Opaque data, or a string, bounded by its message.
+/// Variable-length opaque data, or a string, bounded by its message.
 impl<'a> Xdr<'a> for &'a [u8] {
     #[inline]
     fn get(from: &mut XdrReader<'a>) -> Result<Self, Malformed> {
@@ -178,7 +179,7 @@ impl<'a> Xdr<'a> for &'a [u8] {
     }
 }
 
-/// Optional data: whether there is any, and then that.
+/// Optional data: a boolean, and the value if it is true.
 impl<'a, T: Xdr<'a>> Xdr<'a> for Option<T> {
     fn get(from: &mut XdrReader<'a>) -> Result<Self, Malformed> {
         Ok(match bool::get(from)? {
@@ -195,8 +196,8 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for Option<T> {
     }
 }
 
-/// A variable-length array. Each element has a byte at least, or its count could ask for more memory than
-/// the message has.
+/// A variable-length array. Each element takes at least a byte, so that the count cannot demand
+/// more memory than the message has.
 impl<'a, T: Xdr<'a>> Xdr<'a> for Vec<T> {
     fn get(from: &mut XdrReader<'a>) -> Result<Self, Malformed> {
         let count = from.u32()? as usize;
@@ -206,7 +207,7 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for Vec<T> {
                 from.rest().len()
             )));
         }
-        // Not by the count: an element may be larger in memory than on the wire.
+        // Not preallocated: an element may be larger in memory than on the wire.
         let mut elements = Vec::new();
         for _ in 0..count {
             elements.push(T::get(from)?);
@@ -220,7 +221,7 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for Vec<T> {
     }
 }
 
-/// Structs that are on the wire what their fields are, in order.
+/// Structs whose representation is that of their fields, in order.
 #[macro_export]
 macro_rules! xdr_struct {
     ($($(#[$meta:meta])* $vis:vis struct $name:ident $(<$life:lifetime>)? {
@@ -243,7 +244,8 @@ macro_rules! xdr_struct {
     )*};
 }
 
-/// Enumerations: each variant a number, any other malformed. `from_number` tells a variant by it.
+/// Enumerations: each variant has a number, any other is malformed. `from_number` returns the
+/// variant.
 #[macro_export]
 macro_rules! xdr_enum {
     ($($(#[$meta:meta])* $vis:vis enum $name:ident {
@@ -257,7 +259,7 @@ macro_rules! xdr_enum {
         }
 
         impl $name {
-            /// The variant of this number.
+            /// Returns the variant with this number.
             $vis const fn from_number(number: u32) -> Option<$name> {
                 match number {
                     $(number if number == $number => Some($name::$variant),)*
@@ -281,7 +283,7 @@ macro_rules! xdr_enum {
     )*};
 }
 
-/// Discriminated unions: each arm a number and, where it has one, a value.
+/// Discriminated unions: each arm has a number and, optionally, a value.
 #[macro_export]
 macro_rules! xdr_union {
     ($($(#[$meta:meta])* $vis:vis enum $name:ident $(<$life:lifetime>)? {
