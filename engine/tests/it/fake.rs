@@ -1,4 +1,4 @@
-//! A session whose requests do as their first byte says, and an engine that drives it.
+//! A session whose requests do what their third byte says, and an engine that drives it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,20 +11,20 @@ use transports::{StreamLink, pair};
 use vfs::{Call, Patience};
 use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voice};
 
-/// The bytes of the reply to `l`.
+/// The length of the reply to `l` in bytes.
 pub(crate) const LARGE: usize = 1 << 20;
 
-/// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message, but that to `l`, which is
-/// [`LARGE`].
+/// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message, except that to `l`,
+/// which has [`LARGE`] bytes.
 #[derive(Default)]
 pub(crate) struct Fake {
-    /// Requests `w` wait here on their worker's thread, `s` do so until they are cancelled, `p` and `n` by
-    /// parking.
+    /// Requests wait here: `w` on their worker's thread, `s` likewise until cancelled, `p` and `n`
+    /// by parking.
     pub(crate) gates: Mutex<HashMap<u8, Gate>>,
     opened: Condvar,
     pub(crate) sessions: AtomicUsize,
     pub(crate) served: AtomicUsize,
-    /// Of each connection.
+    /// The channels of all connections.
     pub(crate) voices: Mutex<Vec<Arc<dyn Voice>>>,
 }
 
@@ -59,7 +59,7 @@ impl Fake {
 }
 
 impl Fake {
-    /// The last worker may have answered and be about to let go.
+    /// Waits until all sessions are dropped: the last worker may have answered and still hold one.
     pub(crate) fn await_no_session(&self) {
         while self.sessions.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
@@ -106,7 +106,7 @@ impl Session for FakeSession {
         fake.served.fetch_add(1, Ordering::SeqCst);
         let message = message.bytes();
         let (id, what) = (message[1], message[2]);
-        // Also where nothing comes of it: that is no request.
+        // Also if the attempt has no result, which does not count as a request.
         call.note(what.into());
         let mut gates = fake.gates.lock().expect("no panic holds it");
         match what {
@@ -198,7 +198,7 @@ impl Session for FakeSession {
     }
 }
 
-/// What a request does is its word.
+/// The name of a request is its type byte.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| Vocabulary {
     protocol: "fake",
     words: (0..128u8).map(|byte| char::from(byte).into()).collect(),

@@ -15,7 +15,7 @@ pub(crate) fn send(link: &StreamLink, messages: &[&[u8]]) {
     }
 }
 
-/// The next reply, without its length.
+/// Receives the next reply, and returns it without its length.
 pub(crate) fn reply(link: &StreamLink) -> Vec<u8> {
     let mut len = [0];
     assert_eq!(link.recv(&mut len, true).expect("received"), 1, "a reply");
@@ -76,7 +76,7 @@ fn nothing_is_said_to_a_client_that_leaves_it_lying() {
     let message = [0xff; 0xff];
     let said = (0..1 << 16).take_while(|_| voice.say(&message)).count();
     assert!(said < 1 << 16, "it is bounded");
-    // What was said comes, and what is asked afterwards behind it.
+    // The messages arrive, and the reply to a later request after them.
     send(&link, &[b"\x02e"]);
     for _ in 0..said {
         assert_eq!(reply(&link), &message[1..]);
@@ -140,7 +140,7 @@ fn a_cancelled_request_is_answered_once_and_before_its_cancellation() {
         replies,
         [b"\x01i".to_vec(), b"\x02c\x01".to_vec(), b"\x03e".to_vec()]
     );
-    // What is not in flight any more needs no cancelling, and its name is free.
+    // A request that is no longer in flight needs no cancelling, and its id is free.
     send(&link, &[b"\x04c\x01", b"\x01e"]);
     assert_eq!(reply(&link), b"\x04c\x01");
     assert_eq!(reply(&link), b"\x01e");
@@ -365,8 +365,8 @@ fn a_connection_without_a_first_message_is_closed() {
     let link = rig.connect();
     assert!(at_end(&link));
     assert_eq!(refused(&rig, "timeout"), 1);
-    // The deadline is the first message's alone: the connection lives on while another one's
-    // passes.
+    // The deadline applies to the first message alone: the connection stays open while another
+    // one's passes.
     let talks = rig.connect();
     send(&talks, &[b"\x01e"]);
     assert_eq!(reply(&talks), b"\x01e");
@@ -384,7 +384,7 @@ fn a_message_whose_last_byte_never_comes_closes_its_connection() {
     slow.send(b"\x03\x02", true).expect("sent");
     assert!(at_end(&slow));
     assert_eq!(refused(&rig, "timeout"), 1);
-    // Also while a request of the same connection waits for something.
+    // Also while a request of the same connection waits.
     send(&other, &[b"\x01p"]);
     rig.fake.await_reached(1);
     other.send(b"\x03", true).expect("sent");
@@ -400,7 +400,7 @@ fn an_idle_connection_is_closed_only_where_that_is_asked_for() {
     send(&idle, &[b"\x01e"]);
     assert_eq!(reply(&idle), b"\x01e");
     assert!(at_end(&idle));
-    // Whose request waits is not idle.
+    // A connection whose request waits is not idle.
     rig.fake.open(1);
     assert_eq!(reply(&waits), b"\x01p");
 }
@@ -410,14 +410,14 @@ fn a_client_that_does_not_take_its_replies_is_closed() {
     let rig = with_timeouts(|timeouts| timeouts.send = SHORT);
     let long = [&[1, b'e'][..], &[b'.'; 250]].concat();
     let framed = [&[long.len() as u8 + 1][..], &long].concat();
-    // With nothing else in flight, and with a request that waits, whose reply goes into a backlog.
+    // With nothing else in flight, and with a waiting request, whose reply goes into a backlog.
     for waits in [false, true] {
         let deaf = rig.connect();
         if waits {
             send(&deaf, &[b"\x02p"]);
             rig.fake.await_reached(2);
         }
-        // Fails once the server has hung up.
+        // Fails once the server has closed the connection.
         while deaf.send(&framed, true).is_ok() {}
     }
     while refused(&rig, "timeout") < 2 {
@@ -442,7 +442,7 @@ fn one_client_leaves_half_of_the_connections_to_others() {
     let mut first: Vec<_> = (0..4).map(|_| connect().expect("connected")).collect();
     assert!(connect().is_err());
     assert_eq!(refused(&rig, "client-connections"), 1);
-    // Another client: what is no socket has no user.
+    // Another client: a connection that is not a socket has no user.
     let (input, _output) = rustix::pipe::pipe().expect("a pipe");
     let (_input, output) = rustix::pipe::pipe().expect("a pipe");
     let other = StreamLink::two_way(input, output, "other").expect("a link");
@@ -450,7 +450,7 @@ fn one_client_leaves_half_of_the_connections_to_others() {
         .connect(Box::new(other), &service)
         .expect("connected");
     drop(first.pop());
-    // The place is free once the server has seen it go.
+    // The slot is free once the server has noticed the disconnection.
     while rig.engine.stats().0 == 5 {
         std::thread::yield_now();
     }
@@ -471,14 +471,14 @@ fn an_idle_connection_has_one_descriptor() {
         rig.fake.open(id);
         assert_eq!(reply(link), [id, b'p']);
     }
-    // What waiting for it took is given back.
+    // The resources for waiting are released.
     while descriptors() > before + 10 {
         std::thread::yield_now();
     }
 }
 
-/// The memory of a worker's reply counts while it is made, while nobody takes it, and for as long as
-/// the worker keeps its buffer.
+/// The memory of a worker's reply counts while it is made, while the client does not read it, and
+/// for as long as the worker keeps its buffer.
 #[test]
 fn replies_of_workers_are_part_of_the_budget() {
     const EACH: usize = LARGE - MemoryBudget::CONNECTION;
@@ -496,7 +496,7 @@ fn replies_of_workers_are_part_of_the_budget() {
     while left > 0 {
         left -= client.recv(&mut buffer, true).expect("a reply");
     }
-    // The workers give their buffers back when nothing comes for a while.
+    // Idle workers release their buffers after a while.
     while budget.used() > MemoryBudget::CONNECTION {
         std::thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! What is seen of an engine.
+//! Snapshots of an engine.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ fn each_request_is_counted_once_wherever_it_was_answered() {
     let all = [("e", 2), ("f", 1), ("p", 1), ("w", 1)].into();
     assert_eq!(counts(&rig.engine.look()), all);
     assert_eq!(rig.engine.look().lanes[0].parked, 0);
-    // What has ended counts as before.
+    // A lane that ended still counts.
     drop(link);
     while !rig.engine.look().lanes.is_empty() {
         std::thread::yield_now();

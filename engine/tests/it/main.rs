@@ -1,4 +1,4 @@
-//! Lanes and queues, driven by a session whose requests do as their first byte says.
+//! Lanes and queues, driven by a session whose requests do what their third byte says.
 
 mod fake;
 mod lanes;

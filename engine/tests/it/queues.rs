@@ -1,4 +1,4 @@
-//! Queues: rings in memory.
+//! Queues over rings in memory.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -37,15 +37,15 @@ impl Default for Memory {
 struct State {
     asked: VecDeque<Vec<u8>>,
     given: Vec<Vec<u8>>,
-    /// How many of those the peer was told of.
+    /// The number of those that the peer was notified of.
     told: usize,
     stopped: bool,
     broken: bool,
-    /// Whether nobody takes requests out, and the bell is to ring for them.
+    /// Whether notifications are enabled, because no thread pops requests.
     left: bool,
-    /// How often somebody has come back to take some.
+    /// How often a thread has resumed popping requests.
     come_back: usize,
-    /// What is asked as soon as something is answered, one after the other.
+    /// Requests that the peer sends in turn, each after a reply.
     next: VecDeque<Vec<u8>>,
 }
 
@@ -75,7 +75,8 @@ impl Memory {
         self.changed.notify_all();
     }
 
-    /// The replies that the peer was told of, once there are so many, without their lengths.
+    /// Waits until the peer was notified of this many replies, and returns them without their
+    /// lengths.
     fn replies(&self, count: usize) -> Vec<Vec<u8>> {
         let state = self.state.lock().expect("no panic holds it");
         let state = self
@@ -126,7 +127,7 @@ impl Ring for Memory {
             state.asked.push_back(next);
             state.ring_if_left(&self.bell);
             drop(state);
-            // Whoever hears the bell has the time to.
+            // Gives a stand-in the time to start.
             std::thread::yield_now();
         }
     }
@@ -176,7 +177,7 @@ impl Ring for Memory {
     }
 }
 
-/// The queues of a session.
+/// Creates the queues of a session.
 fn queues(rig: &Rig) -> Arc<Queues> {
     rig.fake.sessions.fetch_add(1, Ordering::SeqCst);
     rig.engine.queues(Arc::new(FakeSession(rig.fake.clone())))
@@ -188,7 +189,7 @@ fn drive(queues: &Arc<Queues>) -> (Arc<Memory>, Driven) {
     (ring, driven.expect("driven"))
 }
 
-/// A ring that `rig` drives.
+/// Creates a ring that `rig` drives.
 fn driven(rig: &Rig) -> (Arc<Memory>, Driven) {
     drive(&queues(rig))
 }
@@ -249,7 +250,7 @@ fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
 fn a_cancellation_is_answered_after_what_it_cancels_and_so_is_one_of_that() {
     let rig = Rig::new(Tuning::default());
     let (ring, driven) = driven(&rig);
-    // It does not hear of it before its end.
+    // It is not notified before its end.
     ring.ask(&[b"\x01w"]);
     rig.fake.await_reached(1);
     ring.ask(&[b"\x02c\x01", b"\x03c\x02", b"\x04c\x09", b"\x05e"]);
@@ -369,18 +370,18 @@ fn a_stop_ends_what_lasts_in_a_broken_ring() {
 fn whoever_is_back_first_has_the_ring() {
     let rig = Rig::new(Tuning::default());
     let (ring, driven) = driven(&rig);
-    // Nobody stands in: its own thread is back before anything comes.
+    // No stand-in starts: the queue's own thread is back before the next request.
     ring.ask(&[b"\x01s"]);
     rig.fake.await_reached(1);
     rig.fake.open(1);
     assert_eq!(ring.replies(1), [b"\x01s"]);
-    // The first is away, so is who stands in, and another stands in for both.
+    // The queue's thread is busy, so is its stand-in, and another one stands in for both.
     ring.ask(&[b"\x02s", b"\x03s"]);
     rig.fake.await_reached(2);
     rig.fake.await_reached(3);
     ring.ask(&[b"\x04e"]);
     assert_eq!(ring.replies(2)[1], b"\x04e");
-    // Back first who stood in, then the queue's own thread.
+    // The stand-in is back first, then the queue's own thread.
     for (at, id) in [(2, 3), (4, 2)] {
         rig.fake.open(id);
         assert_eq!(ring.replies(at + 1)[at], [id, b's']);
