@@ -1,4 +1,4 @@
-//! What a guest asks of a block device, and a client of NBD, over a disk in memory.
+//! Requests of a guest to a block device, and of an NBD client, over a disk in memory.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use wire::{Answer, Session};
 
 use crate::ROOM;
 
-/// Plays the script that `data` is: each request is answered once, a device's in all of its room; a client of NBD that
-/// cannot be followed ends its connection alone.
+/// Plays the script `data`: each request is answered once, a device's with all of its buffer; an
+/// NBD client that violates the protocol ends its connection alone.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.
@@ -123,7 +123,7 @@ fn option(bytes: &mut Vec<u8>, number: u8, data: &[u8]) {
     bytes.extend(data);
 }
 
-/// Some bytes, at most 255.
+/// Takes some bytes, at most 255.
 fn piece<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
     let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
     input.bytes(len)

@@ -1,7 +1,7 @@
-//! A client half and a server that is not to be trusted: the input says what is asked and what comes.
+//! A client half with an untrusted server: the input determines requests and replies.
 //!
-//! What must hold: a reply that is taken is one to what was asked, no larger, and can be decoded; its
-//! contents in the words of the file-system traits are sound; no tag is given out while it is in use.
+//! Invariants: an accepted reply belongs to its request, is no larger than requested, and can be
+//! decoded; its contents are valid for the file-system traits; no tag is allocated while in use.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use wire::Reader;
 
 const MSIZE: u32 = 8192;
 
-/// Plays the script that `data` is.
+/// Plays the script `data`.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.
@@ -51,7 +51,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A client that has taken the server's first message, if that may be one.
+/// Creates a client that has received the server's first message, if that is acceptable.
 fn agreed(input: &mut Unstructured<'_>) -> Result<Option<Client>> {
     let offered = *input.choose(&Dialect::ALL)?;
     let mut client = Client::new(offered, MSIZE).taking_files();
@@ -82,7 +82,7 @@ fn agreed(input: &mut Unstructured<'_>) -> Result<Option<Client>> {
     Ok(Some(client))
 }
 
-/// A message as it stands in the input, but for its size, which fits.
+/// Takes a message from the input, with its size field corrected.
 fn raw(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let size: u32 = input.arbitrary()?;
     let rest = input.bytes((size as usize).saturating_sub(4).min(input.len()))?;
@@ -91,7 +91,7 @@ fn raw(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 
 struct Peer {
     client: Client,
-    /// Tags that have been given out and not given back: what was asked, and whether it is answered.
+    /// Allocated tags: the request, and whether it is answered.
     held: HashMap<u16, Asked>,
 }
 
@@ -202,7 +202,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Gives a tag back, as a caller does who has its answer or does not want it.
+    /// Releases a tag, like a caller that has its reply or does not want it.
     fn release(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let tag = Tag(input.int_in_range(0..=4)?);
         if self.held.get(&tag.0).is_some_and(|asked| asked.answered) {
@@ -212,7 +212,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A reply that may be one to something that was asked.
+    /// Builds a message that may be a reply to one of the requests.
     fn reply(&mut self, input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         let dialect = self.client.dialect();
         let flush = if input.ratio(1, 4)? { 0x8000 } else { 0 };
@@ -253,7 +253,7 @@ impl Peer {
                     ..Stat::UNTOUCHED
                 },
             },
-            // The rest by their kind and whatever bytes come.
+            // Other kinds with any bytes as contents.
             kind => {
                 let head = Header {
                     size: (HEADER + bytes.len()) as u32,
@@ -268,7 +268,7 @@ impl Peer {
         Ok(message)
     }
 
-    /// Whether the connection goes on.
+    /// Receives a message; returns whether the connection continues.
     fn receive(&mut self, message: &[u8]) -> bool {
         match self.client.frame(message) {
             Ok(Some(len)) if len == message.len() => {}
@@ -277,7 +277,7 @@ impl Peer {
         let apart = self.client.apart(message);
         let received = self.client.receive(message);
         if let Some((tag, len)) = apart {
-            // What may land without being looked at whole is nothing else than what is taken whole.
+            // A payload received in place must be accepted exactly as in a complete message.
             assert_eq!(DATA_HEAD + len, message.len());
             let result = Ok(());
             assert_eq!(received, Ok(Received::Answer { tag, result }));
@@ -307,7 +307,7 @@ impl Peer {
     }
 }
 
-/// What a reply says, in the words of the file-system traits.
+/// Checks that a reply's contents are valid for the file-system traits.
 fn check_contents(reply: &Rmessage<'_>, most: usize, dialect: Dialect) {
     match reply {
         Rmessage::Read { data } => {
@@ -341,7 +341,7 @@ fn check_name(name: &[u8]) {
     assert!(matches!(name, b"." | b"..") || Name::new(name).is_ok());
 }
 
-/// What every node has.
+/// Checks the attributes that every node has.
 pub(crate) fn check_attr(attr: &vfs::Attr) {
     assert_ne!(attr.id, 0);
     assert_eq!(attr.mode & !0o7777, 0);

@@ -1,9 +1,9 @@
-//! 9P messages off the wire, in every dialect, as requests and as replies.
+//! Decoding of 9P messages in every dialect, as requests and as replies.
 
 use p9::message::HEADER;
 use p9::{Dialect, Names, Qids, Rmessage, Tmessage};
 
-/// Messages in a row, each as long as its size field says or as what is left.
+/// Decodes consecutive messages, each with the length of its size field or of the rest.
 pub fn stream(mut data: &[u8]) {
     while let Some(size) = data.first_chunk().map(|size| u32::from_le_bytes(*size)) {
         let len = (size as usize).clamp(1, data.len());
@@ -26,7 +26,7 @@ fn message(bytes: &[u8]) {
                 let mut again = Vec::new();
                 request.encode(dialect, tag, &mut again);
                 assert_eq!(again.len(), request.size(dialect), "{dialect} {request:?}");
-                // Older clients leave Tfsync's word away; we never do.
+                // Older clients omit Tfsync's word; our encoder does not.
                 if !matches!(request, Tmessage::Fsync { .. }) || bytes.len() == again.len() {
                     assert_eq!(again, bytes, "{dialect} {request:?}");
                 }
@@ -47,7 +47,8 @@ fn message(bytes: &[u8]) {
     }
 }
 
-/// A longer list of names is decoded, for the server to refuse by an error, and never encoded.
+/// Returns whether a request can be encoded. A list with too many names is decoded, for the server
+/// to refuse, but never encoded.
 fn is_encodable(request: &Tmessage<'_>) -> bool {
     !matches!(request, Tmessage::Walk { names, .. } if names.len() > Names::MAX)
 }

@@ -1,6 +1,7 @@
-//! What a guest asks of the FUSE server half, over a tree in memory.
+//! Requests of a guest to the FUSE server half, over a tree in memory.
 //!
-//! A script is a row of requests, each its opcode, node, length and arguments; INIT goes before them.
+//! A script is a sequence of requests, each with its opcode, node, length and arguments; INIT
+//! precedes them.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use wire::{Answer, Session};
 
 use crate::ROOM;
 
-/// Plays the script that `data` is: each request is answered once, under its own name, with an errno that
-/// Linux takes, or waits, or wants no answer.
+/// Plays the script `data`: each request is answered once, under its own id, with an errno that
+/// Linux accepts, or waits, or needs no reply.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.

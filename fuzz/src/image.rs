@@ -1,17 +1,17 @@
-//! The source over images, on any bytes.
+//! The image source, on any bytes.
 
 use std::sync::Arc;
 
 use image::{ImageFs, MemoryRanges, RangeSource, Trust};
 use vfs_testkit::exhaust;
 
-/// Bytes that are kept: less than one cluster may decode to.
+/// The cache size in bytes: less than the decoded size of some clusters.
 const CACHE: u64 = 1 << 20;
 
-/// Nodes that are asked for all they have.
+/// The maximum number of nodes to visit.
 const MOST: usize = 500;
 
-/// Opens `data` as an image, if it is one, and reads everything of it.
+/// Opens `data` as an image, and if that succeeds reads all of it.
 pub fn run(data: &[u8]) {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(data.to_vec()));
     if let Ok(fs) = ImageFs::with(vec![source], CACHE, &Trust::Hashes) {

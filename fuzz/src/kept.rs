@@ -1,7 +1,7 @@
-//! The directory of copies, which anything may have become of: the input changes, cuts, replaces and renames what is there, and puts checksums
-//! right.
+//! The disk cache after arbitrary damage: the input changes, truncates, replaces and renames its
+//! files, and corrects checksums.
 //!
-//! What must hold: a file has the contents that its source has, and what is wrong with a copy is no error of who reads.
+//! Invariants: a file has its source's contents, and damage of a copy is not reported to readers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use vfs::{
 };
 use vfs_testkit::{Bytes, Room, clock};
 
-/// Where the checksum of a file of sums is; it is of all that follows.
+/// The position of the checksum in a file of checksums; it covers all bytes after it.
 const SEAL: std::ops::Range<usize> = 8..24;
 
-/// Bytes that are read at once.
+/// The size of a read in bytes.
 const STEP: usize = 1 << 19;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Plays the script that `data` is.
+/// Plays the script `data`.
 pub fn directory(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.
@@ -58,7 +58,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
             }
             3 => {
                 let file = open(&*dir, name);
-                // A long file is none of sums.
+                // A large file is not one of checksums.
                 let mut room = Room::new(STEP);
                 with(|cx| file.read(cx, 0, STEP, &mut room));
                 if let Some(said) = room.into_data().get(SEAL.end..) {
@@ -82,20 +82,20 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
             }
         }
     }
-    // What was wrong is found out by the first, and made anew for the second.
+    // The first reader detects the damage, and the second one reads a new copy.
     reads(&source, &dir, &contents);
     reads(&source, &dir, &contents);
     Ok(())
 }
 
-/// A mount reads the file, and is over.
+/// Mounts, reads the file and unmounts.
 fn reads(source: &Arc<Memory>, dir: &Arc<Memory>, contents: &[u8]) {
     let kept = Kept::new(Options {
         dir: dir.clone(),
         size: 1 << 30,
         source: [7; 32],
         process: 1,
-        // Long behind all that changes.
+        // Long after all changes.
         now: Arc::new(|| Duration::from_secs(1 << 40)),
     });
     let fs = stack(source.clone(), Arc::new(kept.expect("threads")));
@@ -112,7 +112,7 @@ fn with<T>(act: impl FnOnce(&Cx<'_>) -> vfs::Result<T>) -> Option<T> {
     act(&Cx::new(&Caller::ROOT, &call)).ok()
 }
 
-/// Makes a file, or writes one anew; nothing if it cannot be named so.
+/// Creates a file, or overwrites one; does nothing if the name is invalid.
 fn put(fs: &dyn FileSystem, name: &[u8], contents: &[u8]) {
     let made = with(|cx| {
         let mode = Mode::exactly(0o600);
@@ -133,7 +133,7 @@ fn open(fs: &dyn FileSystem, name: &[u8]) -> Arc<dyn File> {
     file.expect("it is there")
 }
 
-/// All that a file has.
+/// Reads a whole file.
 fn read(file: &dyn File) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -158,7 +158,7 @@ fn cut(file: &dyn File, size: u64) {
     with(|cx| file.setattr(cx, &set));
 }
 
-/// Those that are in a directory.
+/// Lists the names in a directory.
 fn names(fs: &dyn FileSystem) -> Vec<Vec<u8>> {
     struct Names(Vec<Vec<u8>>);
     impl DirSink for Names {

@@ -1,7 +1,7 @@
-//! What a client asks of the NFS server half, over a tree in memory.
+//! Calls of a client to the NFS server half, over a tree in memory.
 //!
-//! A script is a row of calls. Those of v4 are compounds, of which only the operations are the script's:
-//! from v4.1 on they come by a session that is there, and all begin at the root.
+//! A script is a sequence of calls. Those of v4 are compounds of which only the operations are from
+//! the script: since v4.1 they use an existing session, and all begin at the root.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use wire::{Answer, Session, Voice, Xdr, XdrReader};
 
 use crate::ROOM;
 
-/// Plays the script that `data` is: each call gets one reply, under its own id and as long as it says; a
-/// compound's says how its last operation ended.
+/// Plays the script `data`: each call gets one reply, with its own xid and a correct length; a
+/// compound's contains the status of its last operation.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.
@@ -57,7 +57,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
                 let arguments = piece(input)?;
                 client.call(program, procedure, arguments);
             }
-            // What answers a call of the server's, if there is one of this id.
+            // A reply to a callback of the server, if there is one with this id.
             96..=103 => {
                 let id = u32::from(input.arbitrary::<u8>()? % 4);
                 let reply = piece(input)?;
@@ -78,13 +78,13 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A few bytes of the input, of whole words as a rule.
+/// Takes some bytes of the input, usually whole words.
 fn piece<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
     let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
     input.bytes(len)
 }
 
-/// Takes whatever the server says of its own accord.
+/// Discards the server's callbacks.
 struct Unheard;
 
 impl Voice for Unheard {
@@ -101,7 +101,7 @@ struct Client {
 }
 
 impl Client {
-    /// Makes a session of v4.1.
+    /// Creates a v4.1 session.
     fn greet(&mut self) {
         let mut exchange = Vec::new();
         EXCHANGE_ID.put(&mut exchange);
@@ -116,7 +116,7 @@ impl Client {
         CREATE_SESSION.put(&mut create);
         client.put(&mut create);
         sequence.put(&mut create);
-        // It can be called back.
+        // The session has a backchannel.
         2u32.put(&mut create);
         for _ in 0..2 {
             [0, 1 << 20, 1 << 20, 8192, 32, 8, 0]
@@ -130,7 +130,7 @@ impl Client {
         self.id.copy_from_slice(&reply[..16]);
     }
 
-    /// What the only operation of a compound of v4.1 answers.
+    /// Returns the results of a v4.1 compound's only operation.
     fn one(&mut self, operation: &[u8]) -> Vec<u8> {
         let mut arguments = Vec::new();
         [0u32, 1, 1]
@@ -138,11 +138,11 @@ impl Client {
             .for_each(|word| word.put(&mut arguments));
         arguments.extend_from_slice(operation);
         let reply = self.call((NFS, 4), 1, &arguments).expect("a reply");
-        // Mark, head, the compound's own three words, the operation's two.
+        // Record mark, header, the compound's own three words, the operation's two.
         reply[28 + 12 + 8..].to_vec()
     }
 
-    /// A compound whose last `count` operations are these.
+    /// Sends a compound with these `count` operations at its end.
     fn compound(&mut self, minor: u32, count: u32, operations: &[u8]) {
         let mut arguments = Vec::new();
         let before = if minor > 0 { 2 } else { 1 };
@@ -173,7 +173,7 @@ impl Client {
         assert!(status != 0 || answered == count + before);
     }
 
-    /// Answers call `id` of the server's, which is answered by nothing.
+    /// Sends a reply to the server's call `id`; the server sends nothing back.
     fn reply(&mut self, id: u32, body: &[u8]) {
         let mut reply = ((body.len() + 8) as u32 | 1 << 31).to_be_bytes().to_vec();
         [id, 1].iter().for_each(|word| word.put(&mut reply));
@@ -184,7 +184,7 @@ impl Client {
         assert_eq!(served, Ok((Answer::Done, Vec::new())));
     }
 
-    /// Has a call answered. Nothing where the connection would be closed.
+    /// Sends a call and returns the reply; `None` if the connection would be closed.
     fn call(
         &mut self,
         (program, version): (u32, u32),
@@ -196,7 +196,7 @@ impl Client {
         [self.calls, 0, 2, program, version, procedure]
             .iter()
             .for_each(|word| word.put(&mut call));
-        // AUTH_SYS of user 0, of a machine without a name; no verifier.
+        // AUTH_SYS of user 0, with an empty machine name; no verifier.
         1u32.put(&mut call);
         (&[0u8; 20][..]).put(&mut call);
         [0u32; 2].iter().for_each(|word| word.put(&mut call));

@@ -1,7 +1,7 @@
-//! What a server may answer the NFS client half.
+//! Replies of a server to the NFS client half.
 //!
-//! A script is a row of calls and what comes back: whole messages of any kind, results of any bytes, and for READ_PLUS
-//! segments that are almost right.
+//! A script is a sequence of calls and replies: complete messages of any kind, results of any
+//! bytes, and almost valid segments for READ_PLUS.
 
 use arbitrary::{Result, Unstructured};
 use nfs::client::v4::{self, Compound, Piece, StateId, Steps};
@@ -11,7 +11,8 @@ use wire::Xdr;
 
 use crate::client::check_attr;
 
-/// Plays the script that `data` is: what is taken for an answer is one to what was asked, and has no more than that.
+/// Plays the script `data`: an accepted reply belongs to its call, and has no more data than
+/// requested.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.
@@ -132,7 +133,7 @@ fn read(plus: bool) -> v4::Read<'static> {
     }
 }
 
-/// The bytes that were read: no more than were asked for.
+/// Returns the bytes that were read, after checking that they are no more than requested.
 fn check_pieces(read: &v4::ReadPieces<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for piece in read.first.iter().chain(&read.rest) {
@@ -153,7 +154,7 @@ fn bytes(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(input.bytes(len)?.to_vec())
 }
 
-/// Results of v3, of which half are of something done.
+/// Decodes results of v3, half of them successful.
 fn three<A: Ask>(
     input: &mut Unstructured<'_>,
     ask: &A,
@@ -170,7 +171,8 @@ fn three<A: Ask>(
     Ok(())
 }
 
-/// Results of a compound that ends in operation `number`, of which half have a right beginning.
+/// Decodes results of a compound that ends with operation `number`, half of them with a valid
+/// start.
 fn four<S: Steps>(
     input: &mut Unstructured<'_>,
     steps: &S,
@@ -188,7 +190,7 @@ fn four<S: Steps>(
     Ok(())
 }
 
-/// A compound's results: PUTFH and operation `number` are done, of which `rest` tells.
+/// Builds a compound's results: PUTFH and operation `number` succeeded, with the results `rest`.
 fn answered(number: u32, rest: &[u8]) -> Vec<u8> {
     const PUTFH: u32 = 22;
     let mut results = Vec::new();
@@ -212,14 +214,14 @@ fn answer<'r, S: Steps>(
     Some(compound.answer(results).ok()?.result)
 }
 
-/// Segments of READ_PLUS, which are taken as they are told or not at all.
+/// Decodes segments of READ_PLUS, which are returned as sent or refused.
 fn segments(input: &mut Unstructured<'_>) -> Result<()> {
     let end = OFFSET + u64::from(COUNT);
     let count = input.int_in_range(0..=6)?;
     let mut rest = Vec::new();
     input.arbitrary::<bool>()?.put(&mut rest);
     u32::from(count as u8).put(&mut rest);
-    // Nothing if they do not follow each other.
+    // `None` if they are not contiguous.
     let mut want = Some(Vec::new());
     let mut at = OFFSET;
     for _ in 0..count {
@@ -266,7 +268,7 @@ fn segments(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Has no delegation but one.
+/// A client with a single delegation.
 struct Held;
 
 impl v4::Asked for Held {
@@ -281,8 +283,8 @@ impl v4::Asked for Held {
     }
 }
 
-/// Calls of the server's to one session, some in their turn: each is answered by one reply, and no more is answered than
-/// was asked.
+/// Plays callbacks of the server to one session, some in sequence: each gets one reply, without
+/// more results than operations.
 fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
     const XID: u32 = 77;
     const PROGRAM: u32 = 0x4000_0000;
@@ -325,20 +327,20 @@ fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What was read, and whether the file ends behind it.
+/// Returns the pieces that were read, and whether the file ends after them.
 fn pieces(done: v4::Done<v4::ReadPieces<'_>>) -> (Vec<Piece<'_>>, bool) {
     let read = done.result.expect("it succeeded");
     (read.pieces().collect(), read.eof)
 }
 
-/// Calls that are not answered yet.
+/// Unanswered calls.
 #[derive(Default)]
 struct Flights {
     xid: u32,
     numbers: Vec<usize>,
 }
 
-/// Whole messages on a connection with a few calls in flight, of which some nobody waits for any more.
+/// Receives complete messages on a connection with a few calls in flight, some of them abandoned.
 fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'_>) -> Result<()> {
     let ask = v3::Mount { path: b"/" };
     let read = read(input.arbitrary()?);
@@ -363,14 +365,14 @@ fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'
     for _ in 0..input.int_in_range(0..=4)? {
         let mut message = vec![0; 4];
         if input.arbitrary()? {
-            // A reply to one of them, with whatever results.
+            // A reply to one of them, with any results.
             let id = flights.xid.saturating_sub(input.int_in_range(0..=3)?);
             for word in [id, 1, 0, 0, 0, 0] {
                 word.put(&mut message);
             }
         }
         if input.arbitrary()? {
-            // The answer to a read, almost.
+            // An almost valid reply to a read.
             let (offset, len) = (OFFSET as u32, u32::from(input.arbitrary::<u8>()?));
             let words: &[u32] = match read.plus {
                 true => &[0, 0, 2, 22, 0, 68, 0, 1, 1, 0, 0, offset, len],
@@ -391,7 +393,7 @@ fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'
         let apart = calls.apart(&message);
         let received = calls.receive(&message);
         if let Some(Apart { number, head, len }) = apart {
-            // What may land without being looked at whole is nothing else than what is taken whole.
+            // A payload received in place must be accepted exactly as in a complete message.
             let result = Ok(());
             assert_eq!(received, Ok(Received::Answer { number, result }));
             let (head, payload) = message.split_at(head);

@@ -1,8 +1,10 @@
-//! A session that goes on with another server, which is not to be trusted any more than the one before: the input says what is
-//! asked, what comes, when the server is lost, and what the next one says of all that it is told.
+//! A session that continues with another server, as untrusted as the previous one: the input
+//! determines requests and replies, when the server is lost, and the replies of the next one to the
+//! recovery.
 //!
-//! What must hold: requests of a recovery are no longer than was agreed on, and end; each request of the client is answered once,
-//! by the server or by what is known, or is sent again, by the client itself if that has its payload.
+//! Invariants: requests of a recovery are no longer than negotiated, and end; each request of the
+//! client is answered once, by the server or from the record, or is sent again, by the client
+//! itself if that has its payload.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,10 +16,10 @@ use p9::{Data, Dialect, Fid, Kind, Names, Qid, QidType, Qids, Rmessage, Tag, Tme
 const LINUX: Dialect = Dialect::Linux;
 const MSIZE: u32 = 8192;
 
-/// More requests than any recovery of a session that fits an input makes.
+/// More requests than any recovery of a session that fits an input sends.
 const MOST: usize = 1 << 16;
 
-/// Plays the script that `data` is.
+/// Plays the script `data`.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.
@@ -40,9 +42,9 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
 struct Session {
     record: Record,
     up: bool,
-    /// What is not answered: its kind.
+    /// Unanswered requests, with their kinds.
     flights: HashMap<u16, Kind>,
-    /// What was ever to be cancelled: if it was not answered before that, it may never be.
+    /// Requests that were ever flushed: if not answered before, they may never be.
     flushed: HashSet<u16>,
 }
 
@@ -103,7 +105,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the server says of something, perhaps of what was asked.
+    /// Receives a message from the server, perhaps a reply to a request.
     fn answer(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let tag = input.int_in_range(0..=15)?;
         if !self.up {
@@ -112,7 +114,7 @@ impl Session {
         let kind = self.flights.remove(&tag).unwrap_or(Kind::Clunk);
         let reply = reply(input, kind, Tag(tag))?;
         let looked_at = Record::looks_at(reply[4], reply.len());
-        // What is none is for the client to see.
+        // The client handles a message that is not a reply.
         let _ = self.record.answered(&reply[..looked_at.min(reply.len())]);
         Ok(())
     }
@@ -124,7 +126,7 @@ impl Session {
         }
     }
 
-    /// Another server has come.
+    /// Connects another server.
     fn go_on(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         if self.up || !self.record.is_recoverable() {
             return Ok(());
@@ -171,7 +173,7 @@ impl Session {
     }
 }
 
-/// A server that has come.
+/// The new server.
 struct Other<'a, 'b> {
     input: &'a mut Unstructured<'b>,
     asked: usize,
@@ -210,7 +212,7 @@ fn tag_of(message: &[u8]) -> u16 {
     Header::decode(message).expect("a message").tag.0
 }
 
-/// Gives `to` a request of those that sessions remember something of.
+/// Calls `to` with a request of a kind that sessions record.
 fn with_request<T>(input: &mut Unstructured<'_>, to: impl FnOnce(&Tmessage<'_>) -> T) -> Result<T> {
     const WORDS: [&[u8]; 6] = [b"a", b"b", b"c", b".", b"..", b""];
     let fid = Fid(input.int_in_range(0..=4)?);
@@ -305,7 +307,7 @@ fn with_request<T>(input: &mut Unstructured<'_>, to: impl FnOnce(&Tmessage<'_>) 
     }))
 }
 
-/// A reply to a request of this kind, or an error, or what begins as one and is none.
+/// Builds a reply to a request of this kind, or an error, or a malformed reply.
 fn reply(input: &mut Unstructured<'_>, kind: Kind, tag: Tag) -> Result<Vec<u8>> {
     let qid = Qid {
         kind: *input.choose(&[QidType::DIR, QidType::empty()])?,
@@ -332,7 +334,7 @@ fn reply(input: &mut Unstructured<'_>, kind: Kind, tag: Tag) -> Result<Vec<u8>> 
         Kind::Write => Rmessage::Write {
             count: count.into(),
         },
-        // The rest by their kind and whatever bytes come.
+        // Other kinds with any bytes as contents.
         kind => {
             let bytes = input.bytes(usize::from(count).min(input.len()))?;
             let head = Header {

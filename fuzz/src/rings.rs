@@ -1,8 +1,9 @@
-//! A vhost-user device whose guest has anything in its memory, and a monitor that says anything of it.
+//! A vhost-user device with a guest that writes anything to its memory, and a monitor that sends
+//! anything about it.
 //!
-//! A script is a byte of whether the guest is told by event indices and what the device is, and then steps, each begun by a byte of
-//! what happens. The device's own thread only listens to the monitor, who waits for it; what comes through the ring is
-//! served in the script's.
+//! A script is a byte for the use of event indices and the type of device, followed by steps, each
+//! with a byte for its kind. The device's own thread only serves the monitor, which waits for it;
+//! requests from the ring are served on the script's thread.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,8 @@ use wire::{Answer, Session};
 
 use crate::session::tree;
 
-/// Plays the script that `data` is: whatever the guest has, each request that is taken can be served and given back.
+/// Plays the script `data`: whatever the guest writes, each request that is popped can be served
+/// and returned.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
@@ -28,7 +30,7 @@ pub fn script(data: &[u8]) {
     let starts = started.clone();
     let drive = move |_, ring| -> std::io::Result<Stop> {
         *starts.lock().expect("no panic holds it") = Some(ring);
-        // The script has given everything back by then.
+        // The script has returned all requests by then.
         Ok(Box::new(|| ()))
     };
     let config = Config {
@@ -38,11 +40,12 @@ pub fn script(data: &[u8]) {
     };
     let device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
     std::thread::scope(|scope| {
-        // It ends with its monitor.
+        // It ends with its monitor's connection.
         let device = scope.spawn(|| device.run(never.as_fd()));
         // The end of the input is the end of the script.
         let _ = play(&mut input, ours, &started);
-        // A scope's own end does not wait for what the thread frees last, which then looks lost.
+        // The end of a scope does not wait for the memory that a thread frees last, which would be
+        // reported as a leak.
         let _ = device.join().expect("the device does not panic");
     });
 }
@@ -50,7 +53,7 @@ pub fn script(data: &[u8]) {
 /// The ring that was started last, until it is stopped.
 type Started = Mutex<Option<Arc<dyn Ring>>>;
 
-/// Where a queue is: where it should be, or anywhere.
+/// Returns the location of a queue: the correct one, or any.
 fn queue(input: &mut Unstructured<'_>) -> Result<Place> {
     if input.arbitrary()? {
         return Ok(Place::GOOD);
@@ -64,7 +67,7 @@ fn queue(input: &mut Unstructured<'_>) -> Result<Place> {
     })
 }
 
-/// A place in the first 64 KiB, or the last.
+/// Returns an address in the first or the last 64 KiB.
 fn place(at: u16) -> u64 {
     match at % 2 {
         0 => at.into(),
@@ -82,7 +85,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
         _ => Box::new(crate::session::begun_by_queue()),
     };
     let guest = Guest::set_up(socket, start & 1 == 1).expect("agreed");
-    // What is wrong with a queue or with memory is the monitor's to hear.
+    // The monitor gets the error of an invalid queue or memory.
     let start = |place, next: u16| drop(guest.start(1, place, next.into()));
     let ring = || started.lock().expect("no panic holds it").clone();
     let mut at = Place::GOOD;
@@ -90,12 +93,12 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
     let mut held: Vec<Box<dyn Exchange>> = Vec::new();
     while !input.is_empty() {
         match input.arbitrary::<u8>()? % 8 {
-            // The queue ends and begins again elsewhere.
+            // The queue is stopped and started elsewhere.
             0 => {
                 if let Some(ring) = ring() {
                     held.drain(..).for_each(|exchange| ring.give(exchange));
                 }
-                // What the monitor said may have been the end of its connection.
+                // An earlier message of the monitor may have ended its connection.
                 if guest.stop(1).is_err() {
                     return Ok(());
                 }
@@ -103,7 +106,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
                 at = queue(input)?;
                 start(at, input.arbitrary()?);
             }
-            // So many pages are there from now on.
+            // The guest has this many pages from now on.
             1 => {
                 let len = u64::from(input.arbitrary::<u8>()?) << 12;
                 drop(guest.tell_memory(&[Guest::region(0, len)]));
@@ -120,13 +123,14 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
                 let bytes = descriptor(to, len, flags.into(), input.arbitrary()?);
                 guest.write(at.descriptors + 16 * u64::from(index), &bytes);
             }
-            // So many are available, the one at a place this.
+            // Sets the available index, and one entry of the available ring.
             4 => {
                 let (index, slot, head): (u16, u8, u16) = input.arbitrary()?;
                 guest.write(at.available + 4 + 2 * u64::from(slot), &head.to_le_bytes());
                 guest.write(at.available + 2, &index.to_le_bytes());
             }
-            // What is there is served, what waited given back; or nobody looks, and then somebody does.
+            // Serves available requests; returns waiting ones; or enables notifications, then
+            // disables them.
             step => match (step, ring()) {
                 (5, Some(ring)) => serve(&*ring, &*session, &mut held),
                 (6, Some(ring)) => {
@@ -144,7 +148,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
     Ok(())
 }
 
-/// Serves what is there, but no more than a queue is long; what waits is held.
+/// Serves available requests, no more than a queue's length; those that wait are held.
 fn serve(ring: &dyn Ring, session: &dyn Session, held: &mut Vec<Box<dyn Exchange>>) {
     let frame = |head: &[u8]| session.frame(head).unwrap_or(Some(head.len()));
     for _ in 0..1024 {

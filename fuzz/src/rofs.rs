@@ -1,8 +1,8 @@
-//! Images of ROFS: refused, or walked to the end, with no byte told that is not in them.
+//! ROFS images: refused, or traversed completely, without returning a byte that is not in them.
 
 use rofs::{BLOCK, InodeKind, Superblock, Tables};
 
-/// An image, as it comes and with a superblock that says what the image could have.
+/// Reads an image, unchanged and with a superblock that fits its size.
 pub fn image(data: &[u8]) {
     read(data);
     let mut fitting = data.to_vec();
@@ -39,7 +39,7 @@ fn read(image: &[u8]) {
     let Ok(tables) = Tables::parse(&superblock, tables) else {
         return;
     };
-    // A tree has an end.
+    // The traversal of a tree ends.
     let mut pending = vec![tables.root()];
     let mut met = 0;
     while let Some(inode) = pending.pop() {

@@ -1,8 +1,8 @@
-//! Two clients share a server over a tree in memory; the input says what they send.
+//! Two clients share a server over a tree in memory; the input determines their messages.
 //!
-//! A script is a byte of [`Start`] and then steps, each begun by a byte of which client does what.
-//! What must hold is asserted by [`client`], which drives a session as the engine does but in one
-//! thread; what is sent is made up by [`request`].
+//! A script is a byte of [`Start`] followed by steps, each with a byte for the client and the
+//! action. Invariants are asserted by [`client`], which drives a session as the engine does but in
+//! one thread; messages are constructed by [`request`].
 
 mod client;
 mod request;
@@ -19,7 +19,7 @@ use wire::Answer;
 
 use self::client::Client;
 
-/// Plays the script that `data` is.
+/// Plays the script `data`.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     // The end of the input is the end of the script.
@@ -59,13 +59,13 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
                 client.receive(&bytes);
             }
         }
-        // What one client does may be what the other waits for.
+        // An action of one client may be the event that the other waits for.
         clients.iter_mut().for_each(Client::resume);
     }
     Ok(())
 }
 
-/// A message by its own size field, which is made to fit what is left.
+/// Takes a message from the input, with its size field corrected to fit.
 fn framed(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let size: u32 = input.arbitrary()?;
     let rest = input.bytes((size as usize).saturating_sub(4).min(input.len()))?;
@@ -77,7 +77,7 @@ fn begin(client: &mut Client, dialect: Dialect) {
     client.receive(&beginning(dialect).concat());
 }
 
-/// A connection by a queue that has begun, and has [`Fid`] 0 for its root.
+/// Creates a connection over a queue that is initialized and has [`Fid`] 0 as its root.
 pub(crate) fn begun_by_queue() -> QueueConnection {
     let session = server(true).queue_session();
     for message in beginning(Dialect::Linux) {
@@ -88,7 +88,7 @@ pub(crate) fn begun_by_queue() -> QueueConnection {
     session
 }
 
-/// Tversion and Tattach.
+/// Returns Tversion and Tattach.
 fn beginning(dialect: Dialect) -> [Vec<u8>; 2] {
     let version = Tmessage::Version {
         msize: 4096,
@@ -108,7 +108,7 @@ fn beginning(dialect: Dialect) -> [Vec<u8>; 2] {
     })
 }
 
-/// Two exports, and bounds small enough to be met.
+/// Creates a server with two exports, and limits small enough to be reached.
 fn server(wait_for_locks: bool) -> Server {
     let exports = ["", "other"].map(|name| Arc::new(Export::new(name, tree())));
     Server::new(
@@ -134,11 +134,11 @@ pub(crate) fn tree() -> Arc<Memory> {
     Memory::with(clock(), options)
 }
 
-/// How a script starts: two bits for each client, and one for the server.
+/// The initial state: two bits for each client, and one for the server.
 struct Start(u8);
 
 impl Start {
-    /// The dialect of a client that is attached already.
+    /// Returns the dialect of a client that is attached initially.
     fn dialect(&self, client: usize) -> Option<Dialect> {
         match self.0 >> (2 * client) & 3 {
             0 => Some(Dialect::Linux),
@@ -153,19 +153,19 @@ impl Start {
     }
 }
 
-/// A step: its lowest bit says who, three more say what.
+/// A step: the lowest bit is the client, three more are the action.
 struct Step(u8);
 
 enum What {
-    /// A message as it stands in the input.
+    /// A message from the input.
     Framed,
-    /// Bytes that need be no message.
+    /// Bytes that need not be a message.
     Raw,
-    /// The connection ends and another begins.
+    /// The connection is closed and another one opened.
     Reconnect,
     /// A request with a byte changed.
     Bent,
-    /// A request made up of small numbers and names that may be there.
+    /// A request with small numbers and names that may exist.
     Request,
 }
 

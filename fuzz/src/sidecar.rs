@@ -1,4 +1,5 @@
-//! The sidecar of images: refused, or within its bounds; what was written is read again, and no change to it goes unseen.
+//! Sidecars of images: refused, or within bounds; a written one is read back, and every change is
+//! detected.
 
 use sidecar::{Builder, HEADER, Hot};
 
@@ -7,9 +8,9 @@ mod whole;
 
 use whole::verify;
 
-/// An image with its sidecar as it comes, and one that is given a sidecar and then changed.
+/// Verifies an image with its own sidecar, and one with a generated sidecar that is then changed.
 pub fn image(data: &[u8]) {
-    // Whatever it is, it is refused or taken.
+    // Any input is refused or accepted.
     let _ = verify(data, None);
     let Some((&[first, count, at, flip], image)) = data.split_first_chunk() else {
         return;
@@ -37,7 +38,7 @@ pub fn image(data: &[u8]) {
     if fits && flip != 0 {
         let at = usize::from(at) * file.len() / 256;
         file[at] ^= flip;
-        // Key and signature are held against nothing here, unless there are some.
+        // Key and signature are not verified here unless present.
         let signature = (56..152).contains(&at);
         assert!(signature || verify(&file, None).is_err(), "byte {at}");
     }

@@ -1,4 +1,4 @@
-//! Tar streams: a plan, or a line that says why not.
+//! Tar streams: they yield a plan, or an error message.
 
 use std::fs::File;
 use std::io::Write;
@@ -6,10 +6,10 @@ use std::io::Write;
 use pack::{Kind, input};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// The most bytes of a file that are read.
+/// The maximum number of bytes that are read of a file.
 const MOST: u64 = 1 << 16;
 
-/// An archive, as it comes and with checksums that are right.
+/// Plans an archive, unchanged and with corrected checksums.
 pub fn archive(data: &[u8]) {
     plan(data);
     let mut fitting = data.to_vec();

@@ -1,4 +1,4 @@
-//! A connection, driven as the engine drives one, and what must hold of each answer.
+//! A connection, driven as the engine drives one, and the invariants of each reply.
 
 use p9::client::reply;
 use p9::message::{HEADER, Header};
@@ -11,20 +11,20 @@ use wire::{Answer, Role, Session};
 
 use crate::ROOM;
 
-/// The largest message before anything is agreed on; the server's own bound, repeated here on purpose.
+/// The maximum message size before negotiation; the server's own limit, repeated here on purpose.
 const FIRST_MSIZE: usize = 8192;
 
-/// A client that sends whatever it is told to, and the session that answers it.
+/// A client that sends the bytes it is given, and its session.
 pub(super) struct Client {
     session: Connection,
-    /// What Rversion agreed on.
+    /// The result of Rversion.
     agreed: Option<(Dialect, usize)>,
     input: Vec<u8>,
     parked: Vec<Flight>,
     closed: bool,
 }
 
-/// A request that waits.
+/// A parked request.
 struct Flight {
     id: u64,
     request: Parked,
@@ -45,7 +45,7 @@ impl Client {
         self.agreed.map_or(Dialect::Plan9, |(dialect, _)| dialect)
     }
 
-    /// Takes bytes off the wire and answers the whole messages among them.
+    /// Receives bytes and serves the complete messages among them.
     pub(super) fn receive(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         while !self.closed {
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// Serves again what waits and has been woken.
+    /// Reruns parked requests that were woken.
     pub(super) fn resume(&mut self) {
         let is_woken = |flight: &Flight| flight.request.is_woken();
         while let Some(at) = self.parked.iter().position(is_woken) {
@@ -133,7 +133,7 @@ impl Client {
         flight.request.serve(serve)
     }
 
-    /// Serves once; nothing if that ends the connection.
+    /// Serves a message once; `None` if that closes the connection.
     fn serve(&mut self, call: &Call, patience: Patience, message: &[u8]) -> Option<Answer> {
         let served = session::serve(&self.session, call, patience, &Message::new(message), ROOM);
         let Ok((answer, reply)) = served else {
@@ -146,7 +146,7 @@ impl Client {
         Some(answer)
     }
 
-    /// The reply is one, and one to this request.
+    /// Checks that the reply is well-formed and belongs to this request.
     fn check(&mut self, request: &[u8], reply: &[u8]) {
         let most = self.msize();
         assert!(reply.len() <= most, "{} bytes of {most}", reply.len());
@@ -162,7 +162,7 @@ impl Client {
         }
     }
 
-    /// What it says holds from now on, and nothing of what held before.
+    /// Checks a reply to Tversion, whose parameters replace the previous ones.
     fn check_version(&mut self, asked: u32, request: &[u8], reply: &[u8]) {
         self.agreed = None;
         let checked = Dialect::ALL

@@ -1,15 +1,15 @@
-//! Requests made up of the input: mostly of small numbers and of names that may be there.
+//! Requests constructed from the input: mostly with small numbers and names that may exist.
 
 use arbitrary::{Result, Unstructured};
 use p9::{Data, Datasync, Dialect, Extension, Fid, Kind, Names, Stat, Tag, Tmessage as T, Uid};
 
-/// The bytes of a request; of a kind that the dialect lacks now and then.
+/// Constructs an encoded request; occasionally of a kind that the dialect lacks.
 pub(super) fn any(dialect: Dialect, input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let kind = match *input.choose(Kind::ALL)? {
         kind if !kind.is_in(dialect) => twin(kind),
         kind => kind,
     };
-    // Few, so that some are in flight and flushed.
+    // Few tags, so that some are in flight and flushed.
     let tag = Tag(input.int_in_range(0..=5)?);
     let mut names = Vec::new();
     let request = make(kind, input, &mut names)?;
@@ -18,7 +18,7 @@ pub(super) fn any(dialect: Dialect, input: &mut Unstructured<'_>) -> Result<Vec<
     Ok(bytes)
 }
 
-/// What another dialect has in its place, so that no choice is wasted.
+/// Returns the other dialect's equivalent, so that no choice is wasted.
 fn twin(kind: Kind) -> Kind {
     match kind {
         Kind::Lopen | Kind::Readlink => Kind::Open,
@@ -195,7 +195,7 @@ fn make<'a: 'n, 'n>(
         Kind::Create => T::Create {
             fid,
             name: name(input)?,
-            // The upper bits say what is made.
+            // The upper bits are the type of the new file.
             perm: u32::from(input.arbitrary::<u16>()?) << 16 | mode(input)?,
             mode: input.arbitrary()?,
             extension: Extension(input.choose(&[&b""[..], b"a", b"1", b"b 8 1", b"c 1 x"])?),
@@ -239,7 +239,7 @@ fn fid(input: &mut Unstructured<'_>) -> Result<Fid> {
     })
 }
 
-/// With good chances to be one that is there.
+/// Chooses a name that is likely to exist.
 fn name<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
     Ok(match input.int_in_range(0..=23u8)? {
         0..=3 => b"a",
@@ -274,14 +274,14 @@ fn attribute(input: &mut Unstructured<'_>) -> Result<&'static [u8]> {
         .copied()
 }
 
-/// With good chances to be at an edge.
+/// Chooses a number that is likely to be a boundary value.
 fn number(input: &mut Unstructured<'_>) -> Result<u64> {
     Ok(match input.int_in_range(0..=15u8)? {
         0..=6 => input.int_in_range(0..=40)?,
         7..=9 => 1 << input.int_in_range(0..=63)?,
         10..=12 => (1 << input.int_in_range(0..=63)?) - 1,
         13 => u64::MAX,
-        // Where directories of 9P2000.L have their dots.
+        // The offsets of `.` and `..` in directories of 9P2000.L.
         14 => 0x7fff_ffe0_0d07_0000 + input.int_in_range(0..=3)?,
         _ => input.arbitrary()?,
     })
@@ -297,7 +297,7 @@ fn mode(input: &mut Unstructured<'_>) -> Result<u32> {
 
 fn open_flags(input: &mut Unstructured<'_>) -> Result<u32> {
     Ok(match input.int_in_range(0..=5u8)? {
-        // Reading and writing; with O_CREAT; with O_EXCL; with O_TRUNC; with O_APPEND.
+        // Read-write; with O_CREAT; with O_EXCL; with O_TRUNC; with O_APPEND.
         0 => 2,
         1 => 0o102,
         2 => 0o302,
