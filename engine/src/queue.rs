@@ -118,8 +118,8 @@ impl Queues {
     }
 
     /// Cancels the request `target`, and answers `follower`, the request for that, after it.
-    /// Returns the follower if the target is not in flight, or if the follower has no room for a
-    /// reply, so that the order does not matter.
+    /// Returns the follower if the target is not in flight, or, after cancelling the target, if the
+    /// follower has no room for a reply, so that the order does not matter.
     fn cancel(&self, target: u64, mut follower: Follower) -> Option<Follower> {
         let lanes: Vec<_> = self.lanes().iter().filter_map(Weak::upgrade).collect();
         for lane in lanes {

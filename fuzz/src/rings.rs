@@ -129,7 +129,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
                 guest.write(at.available + 4 + 2 * u64::from(slot), &head.to_le_bytes());
                 guest.write(at.available + 2, &index.to_le_bytes());
             }
-            // Serves available requests; returns waiting ones; or enables notifications, then
+            // Serves available requests; returns a waiting one; or enables notifications, then
             // disables them.
             step => match (step, ring()) {
                 (5, Some(ring)) => serve(&*ring, &*session, &mut held),

@@ -9,7 +9,6 @@
 //!   processors. While that is often so, a poller occupies the processor that its peer waits for.
 //! - A long gap between two polls shows that the thread lost its own processor. The count misses
 //!   that if the process is restricted to some of the machine's processors.
-//!   where the process may run on some of the machine's processors alone.
 
 use std::io::{self, ErrorKind};
 use std::sync::LazyLock;

@@ -69,9 +69,9 @@ fn data(from: u64, to: u64) -> Extent {
     }
 }
 
-/// A walk through a range within the file, as data and holes worth reporting. It costs one seek for
-/// a single hole, two for data only, and one for each other end of an extent, as long as that pays.
-/// A stretch that was not searched is reported as data.
+/// A walk through a range within the file, as data and holes worth reporting. It costs one seek if
+/// all of it is a hole, two if all of it is data, and otherwise one for each boundary, as long as
+/// that pays. A stretch that was not searched is reported as data.
 pub struct Walk<'a> {
     file: &'a dyn File,
     solid: &'a Solid,

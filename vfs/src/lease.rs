@@ -6,10 +6,10 @@ use std::sync::Arc;
 /// The kind of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseKind {
-    /// Read caching: no other client writes, truncates, renames, removes or links the file, or
-    /// changes its attributes.
+    /// Read caching: others do not write, truncate, rename, remove or link the file, or change its
+    /// attributes.
     Read,
-    /// Write caching, too: no other client has the file open.
+    /// Write caching, too: others do not have the file open.
     Write,
 }
 

@@ -1,10 +1,10 @@
 //! The file-system traits that sources implement, layers wrap and protocols serve.
 //!
-//! They are neutral among protocols and POSIX-like: no protocol's structures, no I/O, no clock, no
-//! thread. A node is an `Arc<dyn Node>` and an open file an `Arc<dyn File>`, not a number, and
-//! dropping one forgets or closes it. Every call takes a [`Cx`] with the caller and the
-//! [`Patience`]; there is no ambient state. `docs/design/vfs.md` describes how FUSE, NFS, 9P and
-//! remote sources map onto these traits.
+//! Their vocabulary is that of POSIX: no protocol's structures, no I/O, no clock, no thread. A node
+//! is an `Arc<dyn Node>` and an open file an `Arc<dyn File>`, not a number, and dropping one
+//! forgets or closes it. Every call takes a [`Cx`] with the caller and the [`Patience`]; there is
+//! no ambient state. `docs/design/vfs.md` describes how FUSE, NFS, 9P and remote sources map onto
+//! these traits.
 //!
 //! Lock order: a [`lock::LockTable`]'s; then those of [`quota`] and [`memory`], the innermost.
 

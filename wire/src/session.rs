@@ -50,8 +50,8 @@ pub trait Session: Send + Sync {
         false
     }
 
-    /// Called after TLS was started on request ([`Answer::Secure`]), with the peer's certificate
-    /// names.
+    /// Completes [`Answer::Secure`]: TLS has started, and `peer` has the names of the peer's
+    /// certificate.
     fn secured(&self, _peer: Certified) {}
 
     /// Returns the protocol's name and vocabulary, to interpret [`Call::note`] and

@@ -37,7 +37,7 @@ fn in_the_way_of(held: &[Lock], waiting: &Lock) -> bool {
 }
 
 impl NodeLocks {
-    /// [`LockTable::lock`] for this node. Adds the requests to wake to `woken`.
+    /// Implements [`LockTable::lock`] for this node. Adds the requests to wake to `woken`.
     pub(super) fn lock(
         &mut self,
         cx: &Cx<'_>,
@@ -144,14 +144,14 @@ impl NodeLocks {
         Some(self.waiting.remove(at.ok()?))
     }
 
-    /// [`LockTable::leave`] for this node.
+    /// Implements [`LockTable::leave`] for this node.
     pub(super) fn leave(&mut self, call: &Call, woken: &mut Vec<Waker>) {
         if let Some(own) = self.take_own(call) {
             self.wake(&[own.lock], woken);
         }
     }
 
-    /// [`LockTable::unlock`] for this node. Adds the requests to wake to `woken`.
+    /// Implements [`LockTable::unlock`] for this node. Adds the requests to wake to `woken`.
     pub(super) fn unlock(
         &mut self,
         cx: &Cx<'_>,
@@ -205,7 +205,7 @@ impl NodeLocks {
         }
     }
 
-    /// [`LockTable::mirror`] for this node. Adds the requests to wake to `woken`.
+    /// Implements [`LockTable::mirror`] for this node. Adds the requests to wake to `woken`.
     pub(super) fn mirror(
         &mut self,
         cx: &Cx<'_>,
