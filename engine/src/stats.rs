@@ -23,7 +23,7 @@ pub struct Stats {
     pub(crate) parked: AtomicUsize,
     /// Statistics by type of request, if enabled.
     ledger: Option<Ledger>,
-    /// The lane.
+    /// The lane that the counters belong to.
     seen: OnceLock<Weak<dyn Seen>>,
 }
 

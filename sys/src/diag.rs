@@ -67,7 +67,8 @@ fn owner(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
 }
 
 /// Builds `struct inet_diag_sockid` without its cookie, from the peer socket's view, and the family
-/// to search: IPv4 sockets have IPv4-mapped addresses if the other end is an IPv6 socket.
+/// to search. An IPv6 socket that is connected to an IPv4 one reports IPv4-mapped addresses, which
+/// are converted.
 fn socket_id(peer: SocketAddr, local: SocketAddr) -> (AddressFamily, Vec<u8>) {
     let mut id = [peer.port().to_be_bytes(), local.port().to_be_bytes()].concat();
     let mut family = AddressFamily::INET6;

@@ -20,8 +20,7 @@ pub struct Outbox {
     /// The minimum number of a file's bytes whose pages are spliced.
     pages_from: usize,
     pages: Option<Pages>,
-    /// The position of the pages in the buffer; there are some only if it is after the message's
-    /// start.
+    /// The position of the pages in the buffer, always after the start of their message.
     gap: usize,
     /// The file to pass, and the start of its message in the buffer.
     handed: Option<(usize, Arc<dyn Backing>)>,

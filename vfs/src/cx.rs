@@ -224,7 +224,7 @@ impl Call {
 
     /// Creates a request of barge itself, made in order to answer this one: layers leave its caller
     /// unmapped, while access control still applies to the connection. It cannot be parked. For
-    /// operations that influence the client only through their result.
+    /// operations of which the client only sees the result.
     pub fn of_ours(&self) -> Call {
         Call {
             peer: self.peer.clone(),
