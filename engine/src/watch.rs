@@ -1,7 +1,7 @@
 //! Watches queue notifications while a queue's thread is busy, and wakes a stand-in.
 //!
 //! One thread waits for all queues. Most queue threads are back before the next kick, and then it
-//! cost two system calls instead of waking another thread for each such request.
+//! costs two system calls instead of waking another thread for each such request.
 //!
 //! A notifier is registered only while it is watched. Errors and hang-ups are always reported
 //! (epoll_ctl(2)), so a device that wakes its waiters without an event mask, as /dev/fuse does,

@@ -42,8 +42,8 @@ struct Inner {
     /// The number of consecutive requests that may have been in flight at once: a thread waits for
     /// the reply to all but reads and writes.
     at_once: usize,
-    /// Buffers of answered requests for reuse, the last one first: it is still in the processor's
-    /// cache, and fresh memory costs as much as the copy into it.
+    /// Buffers of answered requests for reuse, the last one first, so that sequential reads or
+    /// writes of a file stay in the same memory; fresh memory costs as much as the copy into it.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Asked>>,
 }

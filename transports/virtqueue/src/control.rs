@@ -46,7 +46,7 @@ pub type Drive = dyn Fn(usize, Arc<dyn Ring>) -> io::Result<Stop> + Send + Sync;
 /// A function that waits for the end of a stopped ring.
 pub type Stop = Box<dyn FnOnce() + Send>;
 
-/// The back-end of one vhost-user connection.
+/// The back end of one vhost-user connection.
 pub struct Device {
     handler: BackendReqHandler<Mutex<Control>>,
     /// The handler's socket, for poll(2).
