@@ -1,11 +1,11 @@
-//! How a call that is cancelled cancels its request.
+//! Cancelling the request of a cancelled call.
 
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use vfs::Call;
 
-/// Has `cancel` done to a connection, if it is still there, when `call` is cancelled.
+/// Calls `cancel` with the connection, if it still exists, when `call` is cancelled.
 pub(crate) fn on_cancel<C: Send + Sync + 'static>(
     call: &Call,
     connection: &Weak<C>,

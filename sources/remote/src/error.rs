@@ -2,7 +2,7 @@ use std::fmt;
 
 use vfs::Errno;
 
-/// Why there is no connection to a server, or no tree behind it: one clear line.
+/// The reason why a server or its tree cannot be reached, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectError {
     errno: Errno,
@@ -17,7 +17,7 @@ impl ConnectError {
         ConnectError { errno, why, attach }
     }
 
-    /// The server is there, but would not have us attach.
+    /// The error of a server that is reachable but refuses the attach.
     pub(crate) fn of_attach(errno: Errno, why: impl Into<String>) -> ConnectError {
         ConnectError {
             attach: true,
@@ -29,7 +29,7 @@ impl ConnectError {
         self.attach
     }
 
-    /// The errno that comes nearest.
+    /// The closest errno.
     pub fn errno(&self) -> Errno {
         self.errno
     }

@@ -1,13 +1,13 @@
-//! What open files are alike in, whatever the protocol.
+//! Operations on open files that all protocols share.
 
 use vfs::copies::copied;
 use vfs::{Errno, Kind, OpenFlags, Payload, Result, Seek};
 
-/// How many messages of one read or write are in flight at a time: enough to keep both ends and what is
-/// between them busy.
+/// The most messages of one read or write in flight: enough to keep client, server and network
+/// busy.
 pub(crate) const AT_A_TIME: usize = 8;
 
-/// Whether a node of this kind can be opened so at all.
+/// Returns an error if a node of this kind cannot be opened with these flags.
 pub(crate) fn may_open(kind: Kind, flags: OpenFlags) -> Result<()> {
     let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
     match kind {
@@ -20,9 +20,9 @@ pub(crate) fn may_open(kind: Kind, flags: OpenFlags) -> Result<()> {
     }
 }
 
-/// Writes `data` by `write`, which is given a piece and how many bytes are before it, and says how many
-/// bytes of the piece's beginning were taken, and why not more. Pieces that together are no more than
-/// `most` bytes are one.
+/// Writes `data` with `write`, which takes the offset of a piece within `data` and the piece, and
+/// returns the number of bytes written and the reason for a short write. Pieces of at most `most`
+/// bytes in all are joined into one.
 pub(crate) fn in_pieces(
     data: &mut dyn Payload,
     most: usize,
@@ -31,7 +31,7 @@ pub(crate) fn in_pieces(
     let whole = data.len();
     let (mut written, mut done) = (0, Ok(()));
     let mut together = Vec::new();
-    // What stops it is in `done`, too.
+    // `done` holds the error that ends the iteration, too.
     let _ = data.bytes(&mut |piece| {
         if whole <= most && piece.len() < whole {
             together.reserve_exact(whole - together.len());
@@ -43,7 +43,7 @@ pub(crate) fn in_pieces(
         written += count;
         done = result;
         match done {
-            // The rest would leave a gap.
+            // Continuing would leave a gap.
             Ok(()) if count < piece.len() => Err(Errno::EIO),
             done => done,
         }
@@ -57,7 +57,7 @@ pub(crate) fn in_pieces(
     }
 }
 
-/// Data or a hole in a file of `size` bytes that has no holes.
+/// Finds data or a hole in a file of `size` bytes without holes.
 pub(crate) fn seek_solid(size: u64, offset: u64, what: Seek) -> Result<u64> {
     match what {
         _ if offset >= size => Err(Errno::ENXIO),

@@ -1,15 +1,15 @@
-//! A source: a file system that another server has.
+//! File systems served by another server.
 //!
-//! - [`ninep`] is one over 9P: the client half of the protocol ([`p9::client`]) joined to a connection
-//!   ([`transports::Link`]).
-//! - [`nfs`] is one over NFS ([`::nfs::client`]), over a connection that comes again when it is lost.
-//! - [`virtiofs`] is one over a vhost-user device: the client half of FUSE ([`fuse::client`]) joined to a
-//!   driver ([`virtqueue::driver`]), without a virtual machine.
+//! - [`ninep`] connects over 9P: the client half of the protocol ([`p9::client`]) joined to a
+//!   connection ([`transports::Link`]).
+//! - [`nfs`] connects over NFS ([`::nfs::client`]), and reconnects after a lost connection.
+//! - [`virtiofs`] connects to a vhost-user device: the client half of FUSE ([`fuse::client`])
+//!   joined to a driver ([`virtqueue::driver`]), without a virtual machine.
 //!
-//! `pipe` moves messages for those that speak over a stream; `silence` is what is
-//! done about servers that do not answer.
+//! `pipe` carries the messages of the protocols that run over a stream; `silence` holds the
+//! timeouts for servers that do not answer.
 //!
-//! [`Url`] says what to connect to.
+//! [`Url`] names a server and one of its trees.
 
 #![forbid(unsafe_code)]
 

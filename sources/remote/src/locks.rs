@@ -1,8 +1,8 @@
-//! Locks as a server and its other clients see them.
+//! Locks of local clients, mirrored to the server, so that its other clients see them.
 //!
-//! What barge's clients hold together of a node is held on the server through one open file of the node's
-//! own, its mirror, under an owner that no other client has. A file that cannot be opened is not mirrored:
-//! clients of this barge exclude one another nevertheless.
+//! The union of the local clients' locks on a node is held on the server through one open file per
+//! node, the mirror, with a lock owner that no other client uses. A file that cannot be opened is
+//! not mirrored: its locks still exclude the local clients from one another.
 //!
 //! Lock order: the map of mirrors, to find one; then that mirror, held across requests.
 
@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex};
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, Kind, Node, NodeId, OpenFlags, Ranges, Result};
 
-/// A node that a server has locks for.
+/// A node whose server supports locks.
 pub(crate) trait Lockable: Node {
-    /// What is open on the server.
+    /// An open file on the server.
     type Open;
 
-    /// Whether the server has locks of this kind for it.
+    /// Returns whether the server supports locks of this kind on the node.
     fn has_locks(&self, space: Space) -> bool;
 
-    /// Opens it.
+    /// Opens the node.
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Self::Open>;
 
-    /// Locks or unlocks through what is open; `EAGAIN` if somebody is in the way.
+    /// Locks or unlocks through the open file. Returns `EAGAIN` if a conflicting lock is held.
     fn set_lock(
         &self,
         cx: &Cx<'_>,
@@ -32,7 +32,7 @@ pub(crate) trait Lockable: Node {
         state: HostLock,
     ) -> Result<()>;
 
-    /// Who is in the way of a lock, if it is not us.
+    /// Returns the owner of a conflicting lock, other than this client.
     fn find_lock(
         &self,
         cx: &Cx<'_>,
@@ -42,7 +42,7 @@ pub(crate) trait Lockable: Node {
     ) -> Result<Option<Outsider>>;
 }
 
-/// The mirrors of the nodes that have locks.
+/// The mirrors of the locked nodes.
 pub(crate) struct Mirrors<O> {
     by_node: Mutex<HashMap<(NodeId, Space), Shared<O>>>,
 }
@@ -51,7 +51,7 @@ type Shared<O> = Arc<Mutex<Mirror<O>>>;
 
 struct Mirror<O> {
     open: Option<O>,
-    /// Ranges held.
+    /// The locked ranges.
     held: Ranges,
 }
 
@@ -90,7 +90,7 @@ impl<O> Mirrors<O> {
         })
     }
 
-    /// Does something with a node's mirror; `otherwise` is the answer for nodes that have none.
+    /// Calls `what` with a node's mirror, or returns `otherwise` for a node without locks.
     fn with<T>(
         &self,
         node: &impl Lockable<Open = O>,
@@ -114,7 +114,8 @@ impl<O> Mirrors<O> {
             })
             .clone();
         let done = what(&mut lock(&mirror));
-        // Dropped unless somebody else is about to use it, or it holds something. Two: the map's and ours.
+        // Drops the mirror unless another thread uses it or it holds locks. The two references are
+        // the map's and this function's.
         let mut mirrors = lock(&self.by_node);
         if Arc::strong_count(&mirror) == 2 && lock(&mirror).held.is_empty() {
             mirrors.remove(&which);
@@ -174,7 +175,8 @@ impl<O> Mirror<O> {
     }
 }
 
-/// Opens a mirror, if the caller may: to write, as exclusive locks need, or at least to read.
+/// Opens a mirror if the caller has permission: for writing, as exclusive locks require, else for
+/// reading.
 fn open<N: Lockable>(node: &N, cx: &Cx<'_>) -> Result<Option<N::Open>> {
     let read = OpenFlags::READ;
     let both = read | OpenFlags::WRITE;

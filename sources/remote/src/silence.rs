@@ -1,34 +1,35 @@
-//! What is done about a server that is there and does not answer, and about one that is lost.
+//! Timeouts for servers that do not answer, and retry limits for lost ones.
 
 use std::time::{Duration, Instant};
 
 use vfs::Errno;
 
-/// For how long a server that is lost is waited for.
+/// How long to wait for a lost server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// For so long; zero means not at all. Then the connection has failed.
+    /// For this time, then the connection fails; zero means no retry.
     For(Duration),
-    /// Until it comes again.
+    /// Until the server returns.
     Forever,
 }
 
 impl Default for Retry {
-    /// Long enough for most to begin again.
+    /// 60 s: long enough for most servers to restart.
     fn default() -> Retry {
         Retry::For(Duration::from_secs(60))
     }
 }
 
 impl Retry {
-    /// `retry=`: seconds. Otherwise what was expected.
+    /// Parses the value of `retry=` in seconds. The error states the expected form.
     pub fn seconds(text: &str) -> Result<Retry, String> {
         let seconds = text.parse().map(Duration::from_secs);
         let bad = |_| format!("retry= with seconds, not '{text}'");
         seconds.map(Retry::For).map_err(bad)
     }
 
-    /// Whether there is time for another try, `since` there has been none that worked.
+    /// Returns whether time is left for another try, given the time `since` which all tries have
+    /// failed.
     pub(crate) fn goes_on(self, since: Instant) -> bool {
         match self {
             Retry::For(time) => since.elapsed() < time,
@@ -37,19 +38,21 @@ impl Retry {
     }
 }
 
-/// What is done about a server that does not answer, by nfs(5)'s names. A call that is cancelled is given up in any case, soon.
+/// Timeouts for a server that does not answer, named as in nfs(5). A cancelled call ends soon in
+/// either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// How long something may take that is waited for: an answer if `soft`; the first answer of a server that is connected to; a
-    /// request, to be taken off our hands.
+    /// The longest wait for a reply if `soft`, for the first reply of a server at connection time,
+    /// and for the server to accept a request.
     pub timeo: Duration,
-    /// Whether calls that are not answered in time fail (`ETIMEDOUT`). They may have been carried out, or be yet. Those that wait
-    /// for a lock wait. Otherwise (`hard`) all wait until there is an answer.
+    /// Whether calls fail with `ETIMEDOUT` after the timeout, except those that wait for a lock. A
+    /// failed call may have been carried out, or may still be. Without it (`hard`), calls wait
+    /// until there is a reply.
     pub soft: bool,
 }
 
 impl Default for Silence {
-    /// Hard, and NFS's time over TCP.
+    /// Hard, with the 60 s that NFS uses over TCP.
     fn default() -> Silence {
         Silence {
             timeo: Duration::from_secs(60),
@@ -59,13 +62,13 @@ impl Default for Silence {
 }
 
 impl Silence {
-    /// What a call fails with whose answer did not come in time.
+    /// The error of a call whose reply did not arrive in time.
     pub(crate) const ERRNO: Errno = Errno::ETIMEDOUT;
 
-    /// `timeo=`: tenths of a second. Otherwise what was expected.
+    /// Parses the value of `timeo=` in tenths of a second. The error states the expected form.
     pub fn timeo(text: &str) -> Result<Duration, String> {
         match text.parse() {
-            // An hour is long enough for anything that is not to be hard.
+            // A mount that would wait for longer than an hour can be hard.
             Ok(tenths @ 1..=36_000) => Ok(Duration::from_millis(tenths * 100)),
             _ => Err(format!(
                 "timeo= with tenths of a second from 1 to 36000, not '{text}'"

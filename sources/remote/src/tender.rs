@@ -1,24 +1,24 @@
-//! A thread that sends what no caller waits for, so that it leaves although the program makes no
-//! further request.
+//! A thread that sends deferred messages, so that they leave although the program makes no further
+//! request.
 //!
-//! Clunks and forgets travel along with requests, or some at a time. When a mount falls idle, the
-//! last of them would stay here, and the server would hold what they give up: the space of a file
-//! that has no name any more.
+//! Clunks and forgets are sent with requests or in batches. Without this thread, the last of them
+//! would stay queued when a mount falls idle, and the server would keep what they release: the
+//! space of an unlinked file.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Something with messages that nobody waits for.
+/// A sender of messages that no caller waits for.
 pub(crate) trait Tended: Send + Sync + 'static {
     fn tender(&self) -> &Tender;
 
-    /// Sends what has been left, and says whether there was any: then there may be more.
+    /// Sends the deferred messages, and returns whether there were any: then there may be more.
     fn tend(&self) -> bool;
 }
 
-/// The thread, which is started at the first need and sleeps while there is none.
+/// The thread, which is started at first use and sleeps while there are no messages.
 #[derive(Default)]
 pub(crate) struct Tender {
     armed: AtomicBool,
@@ -26,10 +26,10 @@ pub(crate) struct Tender {
 }
 
 impl Tender {
-    /// How long messages may stay: long enough that a busy mount sends them along with requests.
+    /// How long messages may be deferred: long enough that a busy mount sends them with requests.
     const REST: Duration = Duration::from_millis(50);
 
-    /// Sends what was left in `tended`, soon. To be called after it was left.
+    /// Schedules the sending of the messages deferred in `tended`. Call it after deferring them.
     #[inline]
     pub(crate) fn arm<T: Tended>(&self, tended: &Weak<T>) {
         if !self.armed.load(Ordering::SeqCst) && !self.armed.swap(true, Ordering::SeqCst) {
@@ -73,7 +73,7 @@ fn run<T: Tended>(tended: &Weak<T>) {
         let mut more = there.tend();
         if !more {
             armed.store(false, Ordering::SeqCst);
-            // Something may have been left before that was stored.
+            // Messages may have been deferred before the store above.
             more = there.tend();
             if more {
                 armed.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What to connect to, as a URL.
+//! URLs of servers and their trees.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub enum Url {
     Virtiofs(virtiofs::Url),
 }
 
-/// A text that is no URL: says what was expected.
+/// The error for a text that is not a URL: states the expected form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadUrl(String);
 
@@ -38,7 +38,7 @@ impl fmt::Display for BadUrl {
 
 impl std::error::Error for BadUrl {}
 
-/// A number of bytes, perhaps of KiB, MiB or GiB (`k`, `m`, `g`); nothing if `text` is none.
+/// Parses a number of bytes, with an optional unit (`k`, `m`, `g` for KiB, MiB, GiB).
 pub fn bytes(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
@@ -49,20 +49,21 @@ pub fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// `inflight=`: bytes. Otherwise what was expected.
+/// Parses the value of `inflight=` in bytes. The error states the expected form.
 pub(crate) fn in_flight(text: &str) -> Result<usize, String> {
     let bytes = bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes.ok_or_else(|| format!("inflight= with a number of bytes, not '{text}'"))
 }
 
-/// A user's or group's number, the value of the option `name`; all ones mean that there is none. Errs with what was expected.
+/// Parses a user or group ID, the value of the option `name`. The error, also for the reserved ID
+/// `u32::MAX`, states the expected form.
 pub fn id(name: &str, text: &str) -> Result<u32, String> {
     let id = text.parse().ok().filter(|&id| id != u32::MAX);
     id.ok_or_else(|| format!("{name}= with a number, not '{text}'"))
 }
 
 impl Url {
-    /// What URLs begin with, before a colon.
+    /// The schemes, which precede the first colon.
     pub const SCHEMES: &[&str] = &[
         "9p",
         "9p+unix",
@@ -74,7 +75,7 @@ impl Url {
         "virtiofs",
     ];
 
-    /// Connects to what is named as a whole.
+    /// Connects to the whole path.
     pub fn open(&self) -> Result<Arc<dyn FileSystem>, ConnectError> {
         Ok(match self {
             Url::Ninep(url) => url.connect()?,
@@ -83,8 +84,8 @@ impl Url {
         })
     }
 
-    /// Connects to the tree that what is named begins with, and says what path in it is left: its end may
-    /// not exist yet.
+    /// Connects to the tree that the path begins in, and returns the rest of the path, whose last
+    /// component need not exist.
     pub fn find(&self) -> Result<(Arc<dyn FileSystem>, String), ConnectError> {
         match self {
             Url::Ninep(url) => {
@@ -99,7 +100,7 @@ impl Url {
         }
     }
 
-    /// What is done when the server does not answer.
+    /// The timeouts for a server that does not answer.
     pub fn silence(&mut self) -> &mut Silence {
         match self {
             Url::Ninep(url) => &mut url.options.silence,
@@ -108,8 +109,8 @@ impl Url {
         }
     }
 
-    /// Whether the server is asked for open files themselves, which then have a [`vfs::File::backing`]; nothing where none could be handed
-    /// over, as from another host.
+    /// The switch that requests open file descriptors from the server ([`vfs::File::backing`]), or
+    /// `None` where none can be passed, as from another host.
     pub fn takes_files(&mut self) -> Option<&mut bool> {
         match self {
             Url::Ninep(url) if matches!(url.place, ninep::Place::Addr(Addr::Unix(_))) => {
@@ -119,7 +120,7 @@ impl Url {
         }
     }
 
-    /// What is done when the server is lost; nothing where it would not come again.
+    /// The retry limit after a lost connection, or `None` for protocols that do not reconnect.
     pub fn retry(&mut self) -> Option<&mut Retry> {
         match self {
             Url::Ninep(url) => Some(&mut url.retry),
@@ -128,7 +129,7 @@ impl Url {
         }
     }
 
-    /// The path that ends in the name of what is named.
+    /// The path within the server, which ends in the name of the tree.
     pub fn path(&self) -> &[u8] {
         match self {
             Url::Ninep(url) if url.path.is_empty() => url.options.aname.as_bytes(),
@@ -163,8 +164,8 @@ impl FromStr for Url {
     }
 }
 
-/// A host and a port, `usual` if none is named. Otherwise what was expected of the port, or nothing if it is not
-/// even that far.
+/// Parses a host and a port, `usual` if the text has none. The error states the port that was
+/// expected, or is `None` if the text is malformed before the port.
 pub(crate) fn host_and_port(text: &str, usual: u16) -> Result<Addr, Option<String>> {
     let bad = || None;
     let (host, port) = match text.strip_prefix('[') {
@@ -196,7 +197,7 @@ pub(crate) fn host_and_port(text: &str, usual: u16) -> Result<Addr, Option<Strin
     Ok(Addr::Tcp { host, port })
 }
 
-/// Replaces each `%` and two hexadecimal digits by their byte.
+/// Decodes percent-encoding.
 pub(crate) fn decode(text: &str) -> Result<String, String> {
     let bad = || format!("two hexadecimal digits behind '%' that make UTF-8, in '{text}'");
     let mut bytes = Vec::with_capacity(text.len());

@@ -1,11 +1,11 @@
-//! Bounds of extended attributes, which Linux checks before it asks a server.
+//! Limits of extended attributes, which Linux checks before it sends a request.
 
 use vfs::{Errno, Result};
 
-/// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), in bytes.
 pub(crate) const MOST: usize = 64 << 10;
 
-/// Errs for what is no name.
+/// Returns an error if the name is invalid.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     /// `XATTR_NAME_MAX`
     const MOST: usize = 255;

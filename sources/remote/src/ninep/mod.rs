@@ -1,11 +1,12 @@
 //! 9P: the client half of the protocol joined to a connection.
 //!
-//! - `pipe` is 9P's side of a pipe, `greet` how a session on one begins, `lasting` a link that comes again when its
-//!   server does.
-//! - `device` has messages go through the queue of a device.
-//! - `handed` is about open files that a server of this host hands over.
-//! - `fid` has fids as values, `unpinned` the files that were listed and have none; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
-//!   are the file-system traits on top, and `legacy` what the dialects without `.L` do otherwise.
+//! - `pipe` is the pipe of 9P, `greet` sets up a session on it, `lasting` is a link that reconnects
+//!   to a restarted server.
+//! - `device` sends messages through the virtqueue of a device.
+//! - `handed` receives file descriptors from a server on this host.
+//! - `fid` holds fids as values, `unpinned` the listed files without a fid; `fs` attaches; `node`,
+//!   `names`, `file`, `dir`, `xattr` and `locks` implement the file-system traits, `legacy` for the
+//!   dialects other than 9P2000.L.
 
 mod device;
 mod dir;

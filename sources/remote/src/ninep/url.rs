@@ -1,4 +1,4 @@
-//! What 9P server to connect to, as a URL.
+//! URLs of 9P servers.
 
 use std::fmt;
 use std::io;
@@ -16,37 +16,38 @@ use super::{LastingLink, Options, Remote9p};
 use crate::url::{BadUrl, bytes, decode, host_and_port, id, in_flight};
 use crate::{ConnectError, Retry, Silence};
 
-/// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`, `9p+vsock:[CID:]PORT` or
-/// `9p+vsock-uds:PATH:PORT` (see [`Addr`]), or `9p+virtio:SOCKET`, a vhost-user device; each with `?` and
-/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]); `inflight=BYTES` of
-/// payload that may be on their way at a time; `retry=SECONDS`,
-/// for how long a server that is lost is waited for ([`Retry`]), `soft` and `timeo=TENTHS`, for one that does not answer
-/// ([`Silence`]), and `hard`, for both without end. `%` and two hexadecimal digits stand for a byte.
+/// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`,
+/// `9p+vsock:[CID:]PORT` or `9p+vsock-uds:PATH:PORT` (see [`Addr`]), or `9p+virtio:SOCKET`, a
+/// vhost-user device; each with `?` and parameters: `version=`, `msize=`, `uname=`, `uid=`,
+/// `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]); `inflight=BYTES`, the most payload in
+/// flight; `retry=SECONDS`, how long to wait for a lost server ([`Retry`]); `soft` and
+/// `timeo=TENTHS`, for one that does not answer ([`Silence`]); and `hard`, which removes both
+/// limits. Percent-encoding is decoded.
 ///
-/// With `aname=`, the path of the URL is one within that tree; else the whole path is the `aname`, which
-/// barge's own server takes for both.
+/// With `aname=`, the path of the URL is a path within that tree; else the whole path is the
+/// `aname`, which barge's own server accepts for both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Where the server is.
+    /// The server's address.
     pub place: Place,
-    /// What to ask of it.
+    /// The options of the session.
     pub options: Options,
-    /// A path within the tree, without slashes around it; empty for its root.
+    /// A path within the tree, without slashes at its ends; empty for the root.
     pub path: String,
-    /// What is done when the server is lost. Only by 9P2000.L can it be gone on with.
+    /// The retry limit after a lost connection. Only 9P2000.L sessions can be resumed.
     pub retry: Retry,
 }
 
-/// Where a 9P server is.
+/// The address of a 9P server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// At the other end of a connection.
+    /// The remote peer of a connection.
     Addr(Addr),
-    /// In a vhost-user device, whose monitor we are: its socket.
+    /// A vhost-user device: the path of its socket, on which this process is the front end.
     Device(PathBuf),
 }
 
-/// As behind `9p+` in a URL.
+/// Formats the part of a URL after `9p+`.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -57,16 +58,16 @@ impl fmt::Display for Place {
 }
 
 impl Url {
-    /// The port that IANA has given 9P.
+    /// The port that IANA assigned to 9P.
     pub const PORT: u16 = 564;
 
-    /// The smallest message to ask for: less would carry no useful payload.
+    /// The smallest msize to offer: less would leave no useful payload.
     const MIN_MSIZE: u32 = 4096;
 
-    /// The largest message to ask for: each is received into memory of its size.
+    /// The largest msize to offer: each message is received into a buffer of this size.
     const MAX_MSIZE: u32 = 64 << 20;
 
-    /// Connects, and attaches to what is named, [`Url::path`] left aside.
+    /// Connects and attaches to the `aname`, without walking [`Url::path`].
     pub fn connect(&self) -> Result<Arc<Remote9p>, ConnectError> {
         let failed = |error: io::Error| {
             let why = format!("cannot connect to {}: {error}", self.place);
@@ -90,7 +91,7 @@ impl Url {
         }
     }
 
-    /// A connection that comes again when it is lost. `EOPNOTSUPP` of a device.
+    /// Connects with a link that reconnects when it is lost. Returns `EOPNOTSUPP` for a device.
     pub fn dial(&self) -> io::Result<LastingLink> {
         let Place::Addr(addr) = self.place.clone() else {
             return Err(Errno::EOPNOTSUPP.into());
@@ -100,9 +101,9 @@ impl Url {
         Ok(LastingLink::new(dial()?, Box::new(dial), self.retry)?.patient(timeo))
     }
 
-    /// Connects to the tree that an `aname` of unknown parts begins with, and says what path is left: its end
-    /// may not exist yet, and a server that is not barge's own attaches to whole trees only. The longest
-    /// beginning that the server attaches to counts.
+    /// Connects to the tree that the `aname` begins with, and returns the rest of the path, whose
+    /// last component need not exist. Servers other than barge's attach only to whole trees, so the
+    /// longest prefix that the server accepts is used.
     pub fn find(&self) -> Result<(Arc<Remote9p>, String), ConnectError> {
         let mut url = self.clone();
         let mut refused = None;
@@ -203,7 +204,7 @@ impl Url {
     }
 }
 
-/// As it would be given again, but for what is encoded.
+/// Formats the URL, without percent-encoding.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tcp = match &self.place {

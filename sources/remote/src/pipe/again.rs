@@ -1,16 +1,16 @@
-//! What a link says of payloads that were lent to it, when the server that was sent them is lost: it has kept none, so who
-//! lent them sends them again ([`transports::Link::send_lent`]).
+//! The error that a link reports for lent payloads after their server is lost. The link keeps no
+//! copy, so the lender sends them again ([`transports::Link::send_lent`]).
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// Requests, by their numbers, that are to be asked again. It comes out of [`transports::Link::recv`] between two messages, as
-/// what has kind `Interrupted`, and no server can say it.
+/// The numbers of the requests to send again. [`transports::Link::recv`] returns it between two
+/// messages as an error of kind `Interrupted`; a server cannot produce it.
 #[derive(Debug)]
 pub(crate) struct Again(pub(crate) Vec<usize>);
 
 impl Again {
-    /// The requests that `error` is about.
+    /// The requests that `error` lists.
     pub(super) fn numbers(error: &io::Error) -> impl Iterator<Item = usize> {
         let again = error.get_ref().and_then(|error| error.downcast_ref());
         let numbers = again.map_or(&[][..], |Again(numbers)| numbers);

@@ -1,16 +1,16 @@
-//! Requests that nobody waits for the end of.
+//! Requests whose replies no caller waits for.
 
 use super::state::{State, Who};
 use super::{Half, Pipe, Shape};
 use crate::tender::{Tended, Tender};
 
-/// What is told to the server without anyone waiting.
+/// The one-way requests: sent, queued and waiting.
 pub(super) struct Asides<A> {
-    /// Those that are not answered.
+    /// The number of requests without a reply yet.
     pub(super) in_flight: usize,
-    /// Of these, those queued since anything left.
+    /// The number of these that have been queued since the queue was last sent.
     pub(super) queued: usize,
-    /// Those that shall follow.
+    /// Requests that wait for others to be answered.
     pub(super) waiting: Vec<A>,
 }
 
@@ -25,17 +25,18 @@ impl<A> Default for Asides<A> {
 }
 
 impl<A> Asides<A> {
-    /// The most in flight: their replies lie in our receive buffer while nobody receives, a few bytes each plus
-    /// what the system adds.
+    /// The most requests in flight: their replies stay in the socket's receive buffer while no
+    /// thread receives, a few bytes each plus the kernel's overhead.
     const IN_FLIGHT: usize = 256;
 
-    /// So many may wait for the next request to take them along.
+    /// The number of queued requests that triggers sending without waiting for the next ordinary
+    /// request.
     const QUEUED: usize = 32;
 }
 
 impl<H: Half> Pipe<H> {
-    /// Tells the server something without waiting for what it says of it. With `soon` it is told at once, else
-    /// along with the next request, when some have gathered, or after a short while.
+    /// Sends a request without waiting for its reply: at once if `soon`, else with the next
+    /// request, when enough are queued, or after a short while.
     pub(crate) fn aside(&self, aside: H::Aside, soon: bool) {
         let mut state = self.state();
         if state.failed.is_some() {
@@ -64,7 +65,8 @@ impl<H: Half> Tended for Pipe<H> {
         &self.tender
     }
 
-    /// Also takes the replies of asides while no caller does, so that those behind them can follow.
+    /// Also receives the replies of one-way requests while no caller receives, so that the waiting
+    /// ones can follow.
     fn tend(&self) -> bool {
         let mut state = self.state();
         if state.is_failed() || !state.asides.are_left() {

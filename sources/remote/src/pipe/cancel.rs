@@ -1,4 +1,4 @@
-//! How a call that is cancelled cancels its request.
+//! Cancelling the request of a cancelled call.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::cancel::on_cancel;
 
 impl<H: Half> Pipe<H> {
     pub(super) fn watch(&self, call: &Call, ticket: &Ticket<'_, H>) {
-        // A call that nobody can run again is one that nobody cancels.
+        // A call without a waker cannot be cancelled.
         if call.waker().is_none() {
             return;
         }
@@ -19,7 +19,7 @@ impl<H: Half> Pipe<H> {
         on_cancel(call, &self.this, move |pipe| pipe.cancel(number, life));
     }
 
-    /// Asks the server to, if it is still this use of the number.
+    /// Asks the server to cancel the request if its number has not been reused.
     fn cancel(&self, number: usize, life: u64) {
         let mut state = self.state();
         if state.failed.is_some() || state.slots[number].life != life {
@@ -28,10 +28,10 @@ impl<H: Half> Pipe<H> {
         let State {
             half, queue, slots, ..
         } = &mut *state;
-        // Even if the server cannot be asked to.
+        // Starts the grace period even if the protocol has no cancellation.
         slots[number].cancelled.get_or_insert_with(Instant::now);
         if half.cancel(number, queue) {
-            // Whoever cancels must not wait for a server that does not listen.
+            // The canceller must not wait for a server that does not read.
             drop(self.send_queued(state, false));
         }
     }

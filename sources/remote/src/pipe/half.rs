@@ -1,96 +1,98 @@
-//! What a pipe is told by the client half of its protocol.
+//! The interface between a pipe and the client half of its protocol.
 
 use vfs::Result;
 use wire::Malformed;
 
-/// The client half of a protocol, as a pipe drives it. Requests in flight are told apart by small numbers,
-/// which are the half's to give and to use again.
+/// The client half of a protocol, as a pipe drives it. Requests in flight are identified by small
+/// numbers, which the half allocates and reuses.
 pub trait Half: Send + 'static {
-    /// What the protocol is called in errors.
+    /// The protocol's name in errors.
     const NAME: &'static str;
 
-    /// How many bytes of a message tell its length.
+    /// The number of bytes that suffice to know a message's length.
     const HEADER: usize;
 
-    /// How many bytes stand before a payload that may be received apart, at most as a rule: so many are received for themselves,
-    /// and what of them is payload already is copied.
+    /// The usual maximum size of the head before a payload that can land in lent memory. This many
+    /// bytes are received first, and payload among them is copied.
     const DATA_HEAD: usize;
 
-    /// What is kept of a head whose payload has landed.
+    /// The part of a head that is kept after its payload has landed.
     type Head: Send;
 
-    /// What is told to the server without anybody waiting for its answer.
+    /// A request whose reply no caller waits for.
     type Aside: Send;
 
-    /// What it takes to read a reply.
+    /// The parameters for decoding a reply.
     type Reading: Copy + Send + Sync;
 
-    /// What it takes to read a reply.
+    /// The parameters for decoding a reply.
     fn reading(&self) -> Self::Reading;
 
-    /// Whether files are taken that are handed over with replies; else the system closes them.
+    /// Returns whether file descriptors passed with replies are accepted; otherwise the kernel
+    /// closes them.
     fn takes_files(&self) -> bool {
         false
     }
 
-    /// The length of the message that `head` begins with, or nothing as long as too little has come to
-    /// tell.
+    /// Returns the length of the message that `head` begins with, or `None` if more bytes are
+    /// needed.
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed>;
 
-    /// What follows the head that `head` begins with, if all that stands before a payload has come, and it is one that could be
-    /// received anywhere: a good answer to a request in flight.
+    /// Returns the layout of the message that `head` begins with, if its head is complete and its
+    /// payload can be received anywhere: it is a successful reply to a request in flight.
     fn apart(&self, head: &[u8]) -> Option<Apart>;
 
-    /// Takes a message of which [`Half::apart`] has told, now that its payload has come behind `head`.
+    /// Accepts a message that [`Half::apart`] described, after its payload has been received.
     fn landed(&mut self, number: usize, head: &[u8]) -> Self::Head;
 
-    /// Nobody will answer a request: its server is lost, and whoever asked asks again.
+    /// Drops a request whose server is lost; the caller sends it again.
     fn lost(&mut self, number: usize);
 
-    /// Takes a whole message from the server. Where servers ask as well, what they are answered goes to `to`.
+    /// Accepts a whole message from the server. The reply to a request of the server is appended to
+    /// `to`.
     fn receive(
         &mut self,
         message: &[u8],
         to: &mut Vec<u8>,
     ) -> std::result::Result<Received, Malformed>;
 
-    /// The caller has no more use for a request's number.
+    /// Releases a request's number.
     fn release(&mut self, number: usize);
 
-    /// Encodes what asks the server to cancel a request; nothing and `false` if that cannot be asked.
+    /// Encodes the cancellation of a request, or returns `false` if the protocol has none.
     fn cancel(&mut self, number: usize, to: &mut Vec<u8>) -> bool;
 
-    /// Encodes an aside, and says by what number it is answered.
+    /// Encodes a one-way request, and returns the number of its reply.
     fn aside(&mut self, aside: &Self::Aside, to: &mut Vec<u8>) -> Result<usize>;
 }
 
-/// A payload that may be received apart from its head.
+/// The layout of a message whose payload can be received apart from its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Apart {
-    /// The number of the request that it answers.
+    /// The number of the answered request.
     pub number: usize,
-    /// How many bytes stand before it.
+    /// The length of the head, in bytes.
     pub head: usize,
-    /// How many bytes it is.
+    /// The length of the payload, in bytes.
     pub len: usize,
-    /// How many bytes stand behind it that mean nothing, up to [`Apart::MOST_BEHIND`].
+    /// The number of padding bytes after the payload, up to [`Apart::MOST_BEHIND`].
     pub behind: usize,
 }
 
 impl Apart {
-    /// XDR's padding.
+    /// The most padding of XDR.
     pub const MOST_BEHIND: usize = 3;
 }
 
-/// What a message from the server means.
+/// The meaning of a message from the server.
 pub enum Received {
-    /// A request is answered: the message is its reply, unless it says what went wrong.
+    /// The reply to a request, or its error.
     Answer {
-        /// The request's.
+        /// The request's number.
         number: usize,
-        /// Whether it succeeded.
+        /// The request's result.
         result: Result<()>,
     },
-    /// Nothing to anybody who waits.
+    /// No reply to a request.
     Nothing,
 }

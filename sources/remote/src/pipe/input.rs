@@ -1,4 +1,4 @@
-//! What has been received: whole replies share the memory they arrived in.
+//! The receive buffer: whole replies share its memory.
 
 use std::fmt;
 use std::io;
@@ -10,14 +10,13 @@ use vfs::copies::copied;
 
 use super::{Apart, Half};
 
-/// A reply as it came, in the memory it was received into. That memory is used again when the reply is
-/// dropped.
+/// A reply in the memory it was received into, which is reused after the reply is dropped.
 pub struct Reply<H: Half> {
     chunk: Arc<Vec<u8>>,
     start: usize,
     end: usize,
     pub(crate) reading: H::Reading,
-    /// What was handed over with it.
+    /// The file descriptor passed with the reply.
     pub(crate) file: Option<OwnedFd>,
 }
 
@@ -34,38 +33,39 @@ impl<H: Half> fmt::Debug for Reply<H> {
     }
 }
 
-/// The receiving end of a connection. One thread has it at a time.
+/// The receiving end of a connection, held by one thread at a time.
 pub(super) struct Input<H: Half> {
-    /// What is received into; replies before `start` share it.
+    /// The buffer for receiving, which replies before `start` share.
     current: Arc<Vec<u8>>,
-    /// Where the first message begins that has not come whole, or was not taken yet.
+    /// The start of the first message that is incomplete or has not been taken.
     start: usize,
-    /// Where what has come ends.
+    /// The end of the received bytes.
     end: usize,
-    /// To be received into next, once no reply shares them any more.
+    /// Buffers to reuse when no reply shares them any more.
     spare: Vec<Arc<Vec<u8>>>,
     size: usize,
     reading: H::Reading,
-    /// Whether files are taken that are handed over with replies.
+    /// Whether file descriptors passed with replies are accepted.
     takes_files: bool,
-    /// One that was, and where what came with it ends: it is the message's that has its byte before that.
+    /// A passed file descriptor, and the end of the bytes received with it. It belongs to the
+    /// message with the byte before that end.
     file: Option<(usize, OwnedFd)>,
     poller: Poller,
 }
 
 impl<H: Half> Input<H> {
-    /// What is received at once at most, unless a message is larger: some 60 replies of 4 KiB.
+    /// The most that is received at once, unless a message is larger: some 60 replies of 4 KiB.
     const SIZE: usize = 256 << 10;
 
-    /// What is kept to be received into, bytes: as many replies as large can be held at a time without
-    /// new memory for each.
+    /// The most memory to keep for reuse, in bytes: as many large replies as can be held at a time
+    /// without allocating for each.
     const KEEP: usize = 32 << 20;
 
-    /// From here on a message is received to its end and not beyond: what begins behind it would have to be
-    /// copied to where it has room.
+    /// The size from which a message is received up to its end and no further: the start of the
+    /// next message would have to be copied to where it has room.
     const LARGE: usize = 16 << 10;
 
-    /// For messages of up to `most` bytes.
+    /// Creates a buffer for messages of up to `most` bytes.
     pub(super) fn new(most: usize, half: &H) -> Input<H> {
         let size = Input::<H>::SIZE.max(most);
         Input {
@@ -81,7 +81,7 @@ impl<H: Half> Input<H> {
         }
     }
 
-    /// What has come and was not taken.
+    /// The received bytes that have not been taken.
     #[inline]
     pub(super) fn pending(&self) -> &[u8] {
         &self.current[self.start..self.end]
@@ -101,7 +101,7 @@ impl<H: Half> Input<H> {
         }
     }
 
-    /// Passes over the next `len` bytes.
+    /// Skips the next `len` bytes.
     pub(super) fn skip(&mut self, len: usize) {
         drop(self.pass(len));
     }
@@ -113,15 +113,16 @@ impl<H: Half> Input<H> {
         Some(file.1)
     }
 
-    /// What has come of a message that is not whole will come again from its beginning.
+    /// Discards the incomplete message, which the link will deliver again from its beginning.
     pub(super) fn restart(&mut self) {
         self.end = self.start;
         self.file = None;
     }
 
-    /// Receives more, and says how many bytes: 0 when the server has ended. `begun` is the length of the
-    /// message that has come in part, if enough of it has; `next` is how long the next one probably is, if
-    /// that is large; `apart` says that a payload may have to come elsewhere, so no more is received than stands before it.
+    /// Receives more bytes and returns their number, 0 if the server has closed the connection.
+    /// `begun` is the length of the incomplete message, if known; `next` is the expected length of
+    /// the next message, if that is large; with `apart`, its payload may belong elsewhere, so no
+    /// more than a head is received.
     pub(super) fn recv(
         &mut self,
         link: &dyn Link,
@@ -159,9 +160,10 @@ impl<H: Half> Input<H> {
         Ok(got)
     }
 
-    /// Receives the payload of a message whose head has come into `into`, all of it and what stands behind it, and says whether
-    /// the server has not ended before; the head is pending yet. After `WouldBlock` what has come of it stands behind the head;
-    /// after other errors, as much as before.
+    /// Receives the payload and padding of a message whose head is pending, into `into`. Returns
+    /// `false` if the server closes the connection first. The head stays pending. After
+    /// `WouldBlock` the received part follows the head in the buffer; after other errors the buffer
+    /// is unchanged.
     pub(super) fn land(
         &mut self,
         link: &dyn Link,
@@ -172,7 +174,7 @@ impl<H: Half> Input<H> {
         let rest = &mut rest[..apart.behind];
         let (len, whole) = (into.len(), into.len() + rest.len());
         let come_before = {
-            // Less than all of it, or it would have been taken as a whole.
+            // The message is incomplete, or it would have been taken as a whole.
             let come = &self.pending()[apart.head..];
             let (payload, behind) = come.split_at(come.len().min(len));
             copied(payload.len());
@@ -204,7 +206,7 @@ impl<H: Half> Input<H> {
         Ok(true)
     }
 
-    /// Adds `bytes` to what has come, where there is room for them.
+    /// Appends `bytes` to the received bytes, which leave room for them.
     fn put_back(&mut self, bytes: &[u8]) {
         copied(bytes.len());
         let current = Arc::get_mut(&mut self.current).expect("no reply shares it");
@@ -212,7 +214,7 @@ impl<H: Half> Input<H> {
         self.end += bytes.len();
     }
 
-    /// Makes `current` this thread's alone, with room for a message of `len` bytes from `start` on.
+    /// Makes `current` unshared, with room for a message of `len` bytes at `start`.
     fn make_room(&mut self, len: usize) {
         let (start, end) = (self.start, self.end);
         let alone = Arc::get_mut(&mut self.current).is_some();
@@ -239,7 +241,7 @@ impl<H: Half> Input<H> {
     }
 
     fn free_chunk(&mut self) -> Arc<Vec<u8>> {
-        // The oldest are the likeliest.
+        // The oldest are the most likely to be free.
         for at in 0..self.spare.len() {
             if Arc::get_mut(&mut self.spare[at]).is_some() {
                 return self.spare.swap_remove(at);

@@ -1,8 +1,9 @@
-//! Payloads that come to where they are wanted: what stands before one is received for itself, and says whose it is.
+//! Payloads received into the caller's memory: the head is received first and identifies the
+//! request.
 //!
-//! That is so for the payloads of the thread that receives. Another's come as whole messages, as nobody may put
-//! anything into memory that is lent to another thread; so do errors, whatever their length, and nothing but a payload ever
-//! comes into memory that is lent.
+//! Only payloads of the receiving thread land so. Those of other threads are received as whole
+//! messages, as no thread may write to memory lent to another. Errors of any length are received as
+//! whole messages, too: only payloads are written to lent memory.
 
 use std::collections::VecDeque;
 
@@ -12,20 +13,20 @@ use super::input::Input;
 use super::state::Guard;
 use super::{Apart, Came, ECONNRESET, Half, Pipe, Ticket};
 
-/// A request in flight, and the memory that its payload may come to.
+/// A request in flight, and memory for its payload.
 pub(crate) struct Landing<'p, 'm, H: Half> {
     ticket: Ticket<'p, H>,
     memory: &'m mut [u8],
 }
 
 impl<'p, 'm, H: Half> Landing<'p, 'm, H> {
-    /// Memory for a payload of no more than its length; nothing lands if that is empty.
+    /// Lends memory for a payload of at most its length; empty memory disables landing.
     pub(crate) fn new(ticket: Ticket<'p, H>, memory: &'m mut [u8]) -> Landing<'p, 'm, H> {
         Landing { ticket, memory }
     }
 }
 
-/// Whether there is any memory that a payload may come to.
+/// Returns whether any memory is lent.
 pub(super) fn is_any<H: Half>(landings: &[Landing<'_, '_, H>]) -> bool {
     landings.iter().any(|landing| !landing.memory.is_empty())
 }
@@ -42,8 +43,8 @@ pub(super) fn memory<'l, H: Half>(
 }
 
 impl<H: Half> Pipe<H> {
-    /// [`Pipe::wait_in`] for the first of `landings`, which it takes, while those behind it may land, too. Nothing if there is
-    /// none.
+    /// Removes the first of `landings` and waits for its reply as [`Pipe::wait_in`] does, while the
+    /// payloads of the others may land, too. Returns `None` if there are none.
     pub(crate) fn wait_landing<'m>(
         &self,
         cx: &Cx<'_>,
@@ -57,7 +58,7 @@ impl<H: Half> Pipe<H> {
         Some(came.map(|came| (came, memory)))
     }
 
-    /// [`Pipe::wait_landing`] for one alone.
+    /// Does [`Pipe::wait_landing`] for a single request.
     pub(super) fn wait_one(&self, cx: &Cx<'_>, one: Landing<'_, '_, H>) -> Result<Came<H>> {
         self.watch(cx.call, &one.ticket);
         let number = one.ticket.number;
@@ -68,7 +69,7 @@ impl<H: Half> Pipe<H> {
         came
     }
 
-    /// Receives the payload of a request whose head has come.
+    /// Receives the payload of a request whose head is pending.
     pub(super) fn land<'a>(
         &'a self,
         state: Guard<'a, H>,

@@ -1,4 +1,4 @@
-//! Hearing what a server asks by itself, while nobody waits for an answer.
+//! Receiving the server's own requests while no caller waits for a reply.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,12 +10,12 @@ use transports::Interest;
 use super::{Half, Pipe};
 
 impl<H: Half> Pipe<H> {
-    /// For how long who listens leaves the connection to who waits for answers, who hears all there is as well. So
-    /// not every answer wakes two.
+    /// How long the listener leaves the connection to the threads that wait for replies, as these
+    /// receive the server's requests, too. This avoids waking two threads for every reply.
     const LEFT_ALONE: Duration = Duration::from_millis(10);
 
-    /// Takes what comes while nobody else does, until `bell` is readable (`true`) or the connection is of no use any
-    /// more (`false`).
+    /// Receives messages while no other thread does. Returns `true` when `bell` is readable,
+    /// `false` when the connection has failed.
     pub(crate) fn listen(&self, bell: BorrowedFd<'_>) -> io::Result<bool> {
         loop {
             let interest = {
@@ -25,7 +25,7 @@ impl<H: Half> Pipe<H> {
                 }
                 Interest {
                     read: state.input.is_some(),
-                    // What was answered and did not go at once.
+                    // Replies to the server that could not be sent at once.
                     write: !state.queue.is_empty() && !state.sending,
                 }
             };
@@ -56,7 +56,7 @@ impl<H: Half> Pipe<H> {
     }
 }
 
-/// Whether `bell` is readable, or becomes so within `time`.
+/// Returns whether `bell` is or becomes readable within `time`.
 pub(crate) fn rung(bell: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
     let time = Timespec {

@@ -1,4 +1,4 @@
-//! How requests leave: one thread at a time sends what all have queued.
+//! Sending: one thread at a time sends the queue of all.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
@@ -10,8 +10,8 @@ use super::state::Guard;
 use super::{ECONNRESET, Half, Pipe, Shape};
 
 impl<H: Half> Pipe<H> {
-    /// Sends what is queued, unless another does already: it will. Without `patient`, only what goes at
-    /// once; the rest stays queued, and who receives next sends it.
+    /// Sends the queue, unless another thread is sending and will send it. Without `patient`, sends
+    /// no more than fits at once; the rest stays queued for the next receiver to send.
     pub(super) fn send_queued<'a>(
         &'a self,
         mut state: Guard<'a, H>,
@@ -25,7 +25,8 @@ impl<H: Half> Pipe<H> {
         self.stop_sending(state)
     }
 
-    /// Sends what is queued and `payload` right behind it, and the zeros that `shape` has. The sending role is free.
+    /// Sends the queue, `payload` directly after it, and the zeros of `shape`. The sending role
+    /// must be free.
     pub(super) fn send_with<'a>(
         &'a self,
         mut state: Guard<'a, H>,
@@ -34,7 +35,7 @@ impl<H: Half> Pipe<H> {
     ) -> Guard<'a, H> {
         state.sending = true;
         let mut queued = state.take_queue();
-        // Before anything that others queue meanwhile.
+        // The zeros precede all that other threads queue meanwhile.
         state.queue.resize(shape.zeros, 0);
         drop(state);
         let sent = self.send_pieces(&queued, payload, shape.lent, true);
@@ -44,7 +45,7 @@ impl<H: Half> Pipe<H> {
         if let Err(error) = sent {
             self.fail(&mut state, ECONNRESET, &error);
         }
-        // What others have queued meanwhile.
+        // Other threads may have queued requests meanwhile.
         state = self.send_all_queued(state, true);
         self.stop_sending(state)
     }
@@ -82,7 +83,8 @@ impl<H: Half> Pipe<H> {
         state
     }
 
-    /// Sends both, one behind the other, and says how many bytes; all of them if `patient`. The other may be `lent`.
+    /// Sends `one` and then `other`, which may be `lent`, and returns the number of bytes sent; all
+    /// of them if `patient`.
     fn send_pieces(
         &self,
         one: &[u8],
@@ -128,8 +130,9 @@ impl<H: Half> Pipe<H> {
         Ok(sent)
     }
 
-    /// Waits until more can be sent, or a moment. A server may first want to be rid of replies: if nobody receives,
-    /// that is done here. `false` if the connection has failed.
+    /// Waits for a short while until more can be sent. If no thread receives, this one does, as the
+    /// server may read only after its replies are read. Returns `false` if the connection has
+    /// failed.
     fn await_room(&self) -> io::Result<bool> {
         let mut state = self.state();
         let input = state.input.take();
@@ -144,7 +147,7 @@ impl<H: Half> Pipe<H> {
             .wait(interest, self.wake.as_fd(), Some(transports::TICK));
         if ready.as_ref().is_ok_and(|ready| ready.woken) {
             let mut count = [0; 8];
-            // Whether or not another has seen it before.
+            // Another thread may have reset the counter already.
             let _ = rustix::io::read(&self.wake, &mut count);
         }
         let mut state = self.state();
@@ -160,7 +163,8 @@ impl<H: Half> Pipe<H> {
     }
 
     pub(super) fn wake_sender(&self) {
-        // Fails only when the counter is full, and then it is set.
+        // The write fails only when the counter is at its maximum, and then the eventfd is
+        // readable.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that are not answered: after a while they are given up, if they were cancelled or the pipe is soft.
+//! Gives up unanswered requests after a timeout, if they are cancelled or the pipe is soft.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use super::state::{Slot, State, Who};
 use super::{Half, Pipe};
 use crate::silence::Silence;
 
-/// What there is to know of the time.
+/// The state of the timeouts.
 pub(super) struct Clock {
-    /// When it was last looked at requests.
+    /// The time of the last check.
     looked: Instant,
-    /// Whether the server has said anything since.
+    /// Whether the server has sent anything since.
     pub(super) heard: bool,
     pub(super) silence: Silence,
 }
@@ -28,16 +28,17 @@ impl Clock {
 }
 
 impl<H: Half> Pipe<H> {
-    /// Whether calls that are not answered in time fail, other than it was made to: nobody waits for ever to get to know a
-    /// server.
+    /// Changes whether unanswered calls fail. The pipe is soft during session setup, so that
+    /// connecting ends.
     pub(crate) fn be_soft(&self, soft: bool) {
         self.state().clock.silence.soft = soft;
     }
 
-    /// For how long a server may say nothing at all until what was cancelled is given up: longer than who answers takes to.
+    /// How long the server may be silent before a cancelled request is given up: longer than the
+    /// server takes to answer a cancellation.
     const GRACE: Duration = Duration::from_secs(2);
 
-    /// From time to time, looks for those who have waited long enough, and has them told.
+    /// Ends requests that have timed out, at most once per tick.
     pub(super) fn look_at_time(&self, state: &mut State<H>) {
         let now = Instant::now();
         if now - state.clock.looked < transports::TICK {
@@ -69,7 +70,7 @@ impl<H: Half> Slot<H> {
         } else if silence.soft && !self.long && since(self.seen) >= silence.timeo {
             self.over = Some(Silence::ERRNO);
         }
-        // The first look sets the clock: no request pays for one.
+        // The first check starts the timeout, so that sending a request does not read the clock.
         self.seen.get_or_insert(now);
         if let (Some(_), Some(bell)) = (self.over, &self.bell) {
             bell.notify_all();

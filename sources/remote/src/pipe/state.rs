@@ -1,4 +1,4 @@
-//! What the pipe's mutex guards.
+//! The state under the pipe's mutex.
 
 use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::Instant;
@@ -14,52 +14,52 @@ pub(super) type Guard<'a, H> = MutexGuard<'a, State<H>>;
 
 pub(super) struct State<H: Half> {
     pub(super) half: H,
-    /// By number.
+    /// Indexed by request number.
     pub(super) slots: Vec<Slot<H>>,
-    /// Requests that have not left.
+    /// Requests that have not been sent.
     pub(super) queue: Vec<u8>,
-    /// The queue's other memory.
+    /// The buffer to swap with the queue.
     pub(super) spare: Vec<u8>,
     /// Whether a thread has the sending role.
     pub(super) sending: bool,
-    /// How many threads wait for it.
+    /// The number of threads that wait for the sending role.
     pub(super) senders: usize,
-    /// Whether who sends waits for room, and nobody receives.
+    /// Whether the sender waits for room while another thread receives.
     pub(super) stuck: bool,
     /// The receiving role, unless a thread has it.
     pub(super) input: Option<Input<H>>,
-    /// Who waits for a reply, and could receive.
+    /// The numbers of the requests whose threads wait for a reply and could receive.
     pub(super) followers: Vec<usize>,
-    /// How many large replies are awaited, and about how large.
+    /// The number of large replies in flight, and their approximate length.
     pub(super) large: (usize, usize),
-    /// How many bytes of payloads are on their way, in either direction.
+    /// The number of payload bytes in flight, in both directions.
     pub(super) in_flight: usize,
     pub(super) asides: Asides<H::Aside>,
     pub(super) clock: Clock,
     pub(super) failed: Option<(Errno, String)>,
 }
 
-/// What becomes of a reply.
+/// The state of a request number.
 pub(super) struct Slot<H: Half> {
     pub(super) reply: Option<Result<Came<H>>>,
     pub(super) who: Who,
-    /// Rung for a follower.
+    /// Notifies a follower.
     pub(super) bell: Option<Arc<Condvar>>,
     pub(super) waits: bool,
     large: bool,
-    /// Bytes of payload, asked for or sent.
+    /// Bytes of payload, requested or sent.
     payload: usize,
-    /// Tells this use of the number from earlier ones.
+    /// Distinguishes this use of the number from earlier ones.
     pub(super) life: u64,
-    /// Whether the server has not answered.
+    /// Whether the reply has not arrived.
     pub(super) in_flight: bool,
-    /// It is cancelled, since when the server has said nothing.
+    /// For a cancelled request, the start of the server's silence.
     pub(super) cancelled: Option<Instant>,
-    /// When it was first seen to wait.
+    /// The time of the first check that found the request waiting.
     pub(super) seen: Option<Instant>,
-    /// It may take as long as it takes, whatever the pipe is like.
+    /// Whether the request has no timeout even on a soft pipe.
     pub(super) long: bool,
-    /// It has waited long enough: what it fails with.
+    /// The error of a request that was given up.
     pub(super) over: Option<Errno>,
 }
 
@@ -82,23 +82,23 @@ impl<H: Half> Default for Slot<H> {
     }
 }
 
-/// How a reply has come.
+/// The outcome of a request.
 pub(crate) enum Came<H: Half> {
-    /// As it is.
+    /// The whole reply.
     Whole(Reply<H>),
-    /// As what is kept of its head, and its payload, so many bytes, in the memory that was lent for it.
+    /// The decoded head, and the length of the payload, which is in the lent memory.
     Landed(H::Head, usize),
-    /// Not at all: its server is lost, and what was lent for it is to be sent again.
+    /// No reply: the server is lost, and the lent payload has to be sent again.
     Again,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    /// Somebody has a ticket.
+    /// A caller with a ticket.
     Ticket,
-    /// Nobody cares any more.
+    /// No caller any more.
     Nobody,
-    /// Nobody from the start.
+    /// No caller from the start.
     Aside,
 }
 
@@ -110,7 +110,7 @@ impl<H: Half> State<H> {
         }
     }
 
-    /// What is queued has left, or is about to.
+    /// Takes the queue to send it.
     pub(super) fn take_queue(&mut self) -> Vec<u8> {
         self.asides.queued = 0;
         let spare = std::mem::take(&mut self.spare);
@@ -139,7 +139,7 @@ impl<H: Half> State<H> {
         }
     }
 
-    /// The server has answered request `number`.
+    /// Records the reply to request `number`.
     fn ended(&mut self, number: usize) {
         self.clock.heard = true;
         let slot = &mut self.slots[number];
@@ -150,7 +150,8 @@ impl<H: Half> State<H> {
         }
     }
 
-    /// The payload that answers request `number` has come to where its ticket's holder, who received it, wanted it.
+    /// Records that the payload for request `number` has landed in the memory of the thread that
+    /// holds its ticket.
     pub(super) fn landed(&mut self, apart: Apart, head: &[u8]) {
         let Apart { number, len, .. } = apart;
         let head = self.half.landed(number, head);
@@ -158,7 +159,7 @@ impl<H: Half> State<H> {
         self.slots[number].reply = Some(Ok(Came::Landed(head, len)));
     }
 
-    /// The server that was asked `number` is lost, and its payload with it.
+    /// Ends request `number`, whose server and lent payload are lost.
     pub(super) fn lost(&mut self, number: usize) {
         if !self.slots.get(number).is_some_and(|slot| slot.in_flight) {
             return;

@@ -1,4 +1,4 @@
-//! How replies come: of the threads that wait for theirs, one receives for all.
+//! Waiting for replies: of the waiting threads, one receives for all.
 
 use vfs::{Errno, Result};
 
@@ -10,13 +10,15 @@ use super::{Again, Came, ECONNRESET, Half, POISON, Pipe, Received, Ticket};
 use crate::Silence;
 
 impl<H: Half> Pipe<H> {
-    /// Waits for the reply. Errs as the server says, if the connection has failed, or if it took too long ([`Silence`]).
+    /// Waits for the reply. Returns the server's error, that of a failed connection, or the
+    /// timeout's ([`Silence`]).
     pub fn wait(&self, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         let reply = self.wait_whole(ticket)?;
         Ok(reply.expect("nobody lent its payload"))
     }
 
-    /// The same for what may have been lent; nothing if it is to be asked again.
+    /// Waits for the reply to a request that may have a lent payload. Returns `None` if it must be
+    /// sent again.
     pub(super) fn wait_whole(&self, ticket: Ticket<'_, H>) -> Result<Option<Reply<H>>> {
         assert!(std::ptr::eq(self, ticket.pipe), "a ticket of another pipe");
         let number = ticket.number;
@@ -59,7 +61,7 @@ impl<H: Half> Pipe<H> {
         }
     }
 
-    /// Receives until the reply to request `number` has come, then hands the role on.
+    /// Receives until the reply to request `number` has arrived, then passes the role on.
     fn lead<'a>(
         &'a self,
         mut state: Guard<'a, H>,
@@ -85,15 +87,16 @@ impl<H: Half> Pipe<H> {
             if done || state.failed.is_some() {
                 break;
             }
-            // What a canceller could not send. Not patiently: nobody would receive meanwhile.
+            // Sends what a canceller could not. Not patiently, as no other thread receives
+            // meanwhile.
             state = self.send_queued(state, false);
         }
         self.hand_over(&mut state, input);
         state
     }
 
-    /// Receives once, and gives out what has come whole. If a payload may be received apart that is no more than what stands
-    /// before it.
+    /// Receives once, and distributes the complete messages. With `apart`, receives no more than
+    /// the head before a payload.
     pub(super) fn recv<'a>(
         &'a self,
         state: Guard<'a, H>,
@@ -101,7 +104,7 @@ impl<H: Half> Pipe<H> {
         wait: bool,
         apart: bool,
     ) -> Guard<'a, H> {
-        // Checked when it came.
+        // An error would have been found when the bytes arrived.
         let begun = state.half.frame(input.pending()).unwrap_or(None);
         let next = (state.large.0 > 0).then_some(state.large.1);
         drop(state);
@@ -111,7 +114,7 @@ impl<H: Half> Pipe<H> {
             Ok(0) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
             Ok(_) => {
                 if self.deliver(&mut state, input) {
-                    // Not patiently: nobody would receive meanwhile.
+                    // Not patiently, as no other thread receives meanwhile.
                     state = self.send_queued(state, false);
                 }
             }
@@ -127,7 +130,8 @@ impl<H: Half> Pipe<H> {
         state
     }
 
-    /// Gives out what has come whole, and says whether some of it was asked, and so has been answered.
+    /// Distributes the complete messages, and returns whether replies to the server's own requests
+    /// were queued.
     fn deliver(&self, state: &mut State<H>, input: &mut Input<H>) -> bool {
         let mut answered = false;
         loop {
@@ -161,7 +165,7 @@ impl<H: Half> Pipe<H> {
         }
     }
 
-    /// Waits until there is a reply to request `number`, or nobody receives.
+    /// Waits until the reply to request `number` has arrived, or no thread receives.
     fn follow<'a>(&'a self, mut state: Guard<'a, H>, number: usize) -> Guard<'a, H> {
         state.followers.push(number);
         let slot = &mut state.slots[number];
@@ -179,7 +183,7 @@ impl<H: Half> Pipe<H> {
         state
     }
 
-    /// Gives the receiving role back, to one who waits if there is any.
+    /// Returns the receiving role, and wakes a waiting thread to take it.
     pub(super) fn hand_over(&self, state: &mut State<H>, input: Input<H>) {
         state.input = Some(input);
         let next = state.followers.iter().find_map(|&number| {
