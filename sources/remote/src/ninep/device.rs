@@ -1,4 +1,4 @@
-//! 9P over virtio: a vhost-user device (virtio 1.3, 5.16), as a guest's kernel has it, but in user space.
+//! 9P over virtio: the front end of a vhost-user device (virtio 1.3, 5.16), in user space.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use super::{Options, Remote9p};
 use crate::ConnectError;
 
 impl Remote9p {
-    /// [`Remote9p::connect`] to the device at the other end of `socket`, with messages as long as the options say at most.
+    /// Does [`Remote9p::connect`] to the device at the other end of `socket`, with messages of up
+    /// to `options.msize` bytes.
     pub fn connect_device(
         socket: UnixStream,
         options: Options,
@@ -24,17 +25,17 @@ impl Remote9p {
     }
 }
 
-/// So many requests may be in flight: as many as a guest of Linux has.
+/// The most requests in flight: as many as in a Linux guest.
 const DEPTH: u16 = 128;
 
 fn link(socket: UnixStream, msize: u32) -> std::io::Result<impl Link + 'static> {
-    // A message has what is inline and a payload.
+    // A message consists of an inline part and a payload.
     let payload = (msize as usize).saturating_sub(Queue::REPLY);
     let options = driver::Options {
         queues: 1,
         depth: DEPTH,
         payload,
-        // Who receives polls.
+        // The receiving thread polls.
         waiting: WaitMode::Adaptive(std::time::Duration::ZERO),
     };
     let driver = Driver::connect(socket, 1, options)?;

@@ -1,4 +1,4 @@
-//! Listing directories by Treaddir: the server's offsets are the cookies.
+//! Directory listing with Treaddir: the server's offsets are the cookies.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,8 +10,8 @@ use super::fid::Find;
 use super::file::RemoteFile;
 use super::pipe::Reply;
 
-/// A directory as 9P2000 and 9P2000.u list it: whole, from front to back, so that it can be gone on with
-/// anywhere.
+/// The whole directory as listed over 9P2000 and 9P2000.u, whose offsets allow reading only from
+/// the start. It lets a listing resume at any entry.
 #[derive(Default)]
 pub(super) struct Listing(pub(super) Mutex<Arc<Vec<Listed>>>);
 
@@ -21,11 +21,11 @@ pub(super) struct Listed {
 }
 
 impl RemoteFile {
-    /// What is asked for at a time, bytes: some 1,500 entries. More would come too late for who stops
+    /// The bytes to request at a time: some 1,500 entries. More would delay callers that stop
     /// early.
     const AT_A_TIME: usize = 64 << 10;
 
-    /// How many entries are looked up at a time.
+    /// The most entries to look up at a time.
     const LOOK_UPS: usize = 128;
 
     pub(super) fn list(
@@ -48,7 +48,7 @@ impl RemoteFile {
                 return Ok(());
             };
             if last.offset == offset {
-                // It would go on for ever.
+                // The listing would never end.
                 return Err(Errno::EIO);
             }
             offset = last.offset;
@@ -73,7 +73,7 @@ impl RemoteFile {
         }
     }
 
-    /// The nodes of entries, by requests that are all in flight at once; nothing for what has vanished.
+    /// Looks up entries with all requests in flight at once. Vanished entries are `None`.
     fn look_up(&self, cx: &Cx<'_>, listed: &[Dirent<'_>]) -> Result<Vec<Option<Entry>>> {
         let node = self.node.as_ref().ok_or(Errno::EIO)?;
         let (wire, dir) = (self.wire(), node.fid(cx)?);
@@ -81,7 +81,7 @@ impl RemoteFile {
         let finds: Vec<_> = each(listed, &mut failed, |dirent| {
             Ok((!dirent.is_dot()).then(|| Find::begin(wire, cx, dir.fid, &[dirent.name])))
         });
-        // All that began come to their ends, whatever becomes of one: their fids are known then.
+        // Waits for every walk that has begun, even after an error, to learn its fid.
         let found: Vec<_> = each(finds, &mut failed, |find| match find {
             Some(find) => find?.walked(cx).map(Some),
             None => Ok(None),
@@ -99,7 +99,7 @@ impl RemoteFile {
     }
 }
 
-/// How many of `listed` are looked up at once: no more than the sink takes, by a guess.
+/// The number of `listed` to look up at once: an estimate of how many the sink has room for.
 fn at_once(listed: &[Dirent<'_>], sink: &dyn DirSink) -> usize {
     let bytes: usize = listed.iter().map(|dirent| dirent.name.len()).sum();
     let room = sink.room(bytes / listed.len());
@@ -125,7 +125,7 @@ fn each<T, U>(
     all.into_iter().map(step).collect()
 }
 
-/// Errors that say of one entry only that it cannot be looked at (any more).
+/// Returns whether the error concerns a single entry, which has vanished or is inaccessible.
 fn passes(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::EACCES | Errno::ESTALE)
 }

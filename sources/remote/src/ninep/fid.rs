@@ -1,4 +1,4 @@
-//! Fids as values, and the exchanges that every operation is made of.
+//! Fids as values, and the exchanges that operations consist of.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,11 +10,11 @@ use vfs::{Attr, Cx, Errno, Result};
 use super::handed::Hands;
 use super::pipe::{Pipe, Reply, Ticket};
 
-/// A fid that the server knows. Dropping it gives it up, without waiting for the server's answer.
+/// A fid that the server knows. Dropping it clunks it, without waiting for the reply.
 pub(super) struct Held {
     pub(super) wire: Arc<Wire>,
     pub(super) fid: Fid,
-    /// Whether the server shall be told at once: an open file may hold space, or locks.
+    /// Whether to send the clunk at once: an open file may hold space or locks.
     soon: bool,
 }
 
@@ -27,40 +27,41 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// It is open from now on.
+    /// Marks the fid as open.
     pub(super) fn opened(mut self) -> Held {
         self.soon = true;
         self
     }
 
-    /// Gives it up and waits for the server's answer. Nothing cancels that: what it ends would be in doubt.
+    /// Clunks the fid and waits for the reply. The wait cannot be cancelled, which would leave the
+    /// result of the clunk unknown.
     pub(super) fn clunk(self) -> Result<()> {
         let (wire, fid) = self.into_parts();
         wire.pipe.call(&Tmessage::Clunk { fid }).map(drop)
     }
 
-    /// Removes what it points at; it is gone afterwards in any case.
+    /// Removes the file. The server clunks the fid even if that fails.
     pub(super) fn remove(self) -> Result<()> {
         let (wire, fid) = self.into_parts();
         wire.pipe.call(&Tmessage::Remove { fid }).map(drop)
     }
 
-    /// Its drop does nothing any more.
+    /// Takes the fid, so that the drop does nothing.
     fn into_parts(mut self) -> (Arc<Wire>, Fid) {
         let fid = std::mem::replace(&mut self.fid, Fid::NONE);
         (self.wire.clone(), fid)
     }
 }
 
-/// A pipe, and what has been learned of the server behind it.
+/// A pipe, and the properties of its server learned so far.
 pub(super) struct Wire {
     pub(super) pipe: Arc<Pipe>,
-    /// Whether requests may be sent that build on one before them whose reply has not come. A server
-    /// that takes them up out of order refuses them, and is not tried again.
+    /// Whether requests may be sent that depend on an earlier one without a reply. Cleared after
+    /// the server has refused such a request because it processed it out of order.
     in_order: AtomicBool,
-    /// Whether open files are worth being asked for.
+    /// Whether requesting open file descriptors makes sense.
     pub(super) hands: Hands,
-    /// Held by writes of files that are open for reading and appending.
+    /// Held during writes to files open for reading and appending.
     pub(super) appending: Mutex<()>,
 }
 
@@ -82,12 +83,12 @@ impl Wire {
         self.dialect() == Dialect::Linux
     }
 
-    /// One request and its reply.
+    /// Sends one request and waits for its reply.
     pub(super) fn call(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
         self.pipe.call_in(cx, request)
     }
 
-    /// Attributes of what a fid points at.
+    /// Gets the attributes of a fid.
     pub(super) fn attr(&self, cx: &Cx<'_>, fid: Fid) -> Result<Attr> {
         let reply = self.call(cx, &self.ask_attr(fid))?;
         self.attr_in(&reply)
@@ -110,8 +111,8 @@ impl Wire {
         }
     }
 
-    /// Walks from `from` by `names`, at most [`Names::MAX`], to a new fid; without names, that is another for
-    /// the same. `ENOENT` if the server does not get there.
+    /// Walks from `from` along `names`, at most [`Names::MAX`], to a new fid; without names, this
+    /// clones the fid. Returns `ENOENT` if the walk ends early.
     pub(super) fn walk(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -122,7 +123,7 @@ impl Wire {
         walk.end(cx)
     }
 
-    /// Walks, and asks for the attributes of what is found there.
+    /// Walks, and gets the attributes of the new fid.
     pub(super) fn find(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -133,12 +134,12 @@ impl Wire {
         find.walked(cx)?.end(cx)
     }
 
-    /// Whether the server takes what builds on requests that are not answered.
+    /// Returns whether the server accepts requests that depend on unanswered ones.
     pub(super) fn is_in_order(&self) -> bool {
         self.in_order.load(Ordering::Relaxed)
     }
 
-    /// Sends what builds on a request before it, if the server takes that.
+    /// Sends a request that depends on an unanswered one, if the server accepts that.
     pub(super) fn early(&self, request: &Tmessage<'_>) -> Option<Ticket<'_>> {
         if !self.is_in_order() {
             return None;
@@ -146,8 +147,8 @@ impl Wire {
         self.pipe.submit(request).ok()
     }
 
-    /// The reply to what was sent early. What it builds on has succeeded by now, so if it was refused it
-    /// is sent again.
+    /// Waits for the reply to an early request. If the server refused it, sends it again: the
+    /// request it depends on has succeeded by now.
     pub(super) fn late(
         &self,
         cx: &Cx<'_>,
@@ -203,7 +204,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Waits for its end: the fid, and the last name's qid.
+    /// Waits for the reply, and returns the fid and the last name's qid.
     pub(super) fn end(self, cx: &Cx<'_>) -> Result<(Held, Option<Qid>)> {
         let Walk {
             wire,
@@ -213,8 +214,8 @@ impl<'a> Walk<'a> {
         } = self;
         let reply = match wire.pipe.wait_in(cx, ticket) {
             Ok(reply) => reply,
-            // A cancelled walk should be as if it had never been asked for, but not every server is so
-            // strict: the number is not used again.
+            // A cancelled walk should leave no fid, but not every server ensures that: the number
+            // is not reused.
             Err(Errno::EINTR) => return Err(Errno::EINTR),
             Err(errno) => {
                 wire.pipe.forget(fid);
@@ -237,14 +238,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A walk in flight, and the request for the attributes of what it leads to, in the same flight if
-/// the server takes that.
+/// A walk and, if the server accepts that, an attribute request for its new fid in flight.
 pub(super) struct Find<'a> {
     walk: Walk<'a>,
     early: Option<Ticket<'a>>,
 }
 
-/// A [`Find`] that has got there.
+/// A [`Find`] whose walk has succeeded.
 pub(super) struct Found<'a> {
     held: Held,
     qid: Option<Qid>,
@@ -264,7 +264,7 @@ impl<'a> Find<'a> {
         Ok(Find { walk, early })
     }
 
-    /// Waits for the end of the walk.
+    /// Waits for the reply to the walk.
     pub(super) fn walked(self, cx: &Cx<'_>) -> Result<Found<'a>> {
         let wire = self.walk.wire;
         let (held, qid) = self.walk.end(cx)?;
@@ -285,8 +285,8 @@ impl<'a> Find<'a> {
 impl Found<'_> {
     /// Waits for the attributes.
     ///
-    /// A server of several threads may look at the new fid while it walks, and tell the attributes of where that began (diod
-    /// does): they are asked for again then.
+    /// A multi-threaded server may read the new fid during the walk and return the attributes of
+    /// the walk's start (diod does). They are then requested again.
     pub(super) fn end(self, cx: &Cx<'_>) -> Result<(Held, Attr)> {
         let Found {
             held,
@@ -309,7 +309,7 @@ impl Found<'_> {
 }
 
 impl Wire {
-    /// A fid that was established by other means than a walk.
+    /// Wraps a fid that was established other than by a walk.
     pub(super) fn held(self: &Arc<Self>, fid: Fid) -> Held {
         Held {
             wire: self.clone(),

@@ -20,7 +20,7 @@ use super::node::{self, RemoteNode};
 use super::pipe::{Came, Landing, Reply};
 use crate::file::{AT_A_TIME, in_pieces, may_open, seek_solid};
 
-/// A fid that is open.
+/// An open fid.
 pub(super) struct Opened {
     pub(super) held: Held,
     iounit: u32,
@@ -41,17 +41,17 @@ impl Opened {
     }
 }
 
-/// An open file or directory. Dropping it closes it, without waiting for the server's answer.
+/// An open file or directory. Dropping it closes it, without waiting for the reply.
 pub(super) struct RemoteFile {
     pub(super) opened: Opened,
     flags: OpenFlags,
     id: NodeId,
     kind: Kind,
-    /// How far a directory has been listed, where the dialect has no cookies.
+    /// The cached listing of a directory, for dialects without cookies.
     pub(super) listing: Listing,
-    /// The directory, to find its entries from.
+    /// The directory's node, to look up entries.
     pub(super) node: Option<Arc<RemoteNode>>,
-    /// The file itself, if the server has handed it over and nobody has asked for it.
+    /// The file descriptor passed by the server, until it is taken.
     handed: Mutex<Option<Handed>>,
 }
 
@@ -79,7 +79,7 @@ impl RemoteFile {
         let wire = node.wire();
         let held = node.fid(cx)?;
         if flags.contains(OpenFlags::EXEC) && wire.is_linux() {
-            // Tlopen has no bit for it.
+            // Tlopen has no bit for execution.
             let attr = wire.attr(cx, held.fid)?;
             if !node::allowed(&attr, cx.caller).contains(Access::EXEC) {
                 return Err(Errno::EACCES);
@@ -132,8 +132,8 @@ impl RemoteFile {
         }
     }
 
-    /// Reads by as many messages as it takes, several at a time: into `memory`, of which each message has its part, or else
-    /// to `each`, in order.
+    /// Reads with as many messages as needed, several at a time: into `memory`, split among the
+    /// messages, or else to `each`, in order.
     fn read_long(
         &self,
         cx: &Cx<'_>,
@@ -188,15 +188,16 @@ impl RemoteFile {
                         return Ok(got);
                     }
                 }
-                // What came before the error is good; the next read meets the error again.
+                // Returns the data before the error; the next read meets the error again.
                 Err(_) if got > 0 => return Ok(got),
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// Writes `data`, and says how much of its beginning the server took, and why not more. Several messages are
-    /// in flight at a time, so what is behind a failure may be written too; not where each goes to the end.
+    /// Writes `data`, and returns the number of bytes written from its start, and the error that
+    /// stopped it. Several messages are in flight at a time, so bytes after a failure may be
+    /// written, too; appends send one at a time.
     fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
         let appends = self.flags.contains(OpenFlags::APPEND);
         let at_a_time = if appends { 1 } else { AT_A_TIME };
@@ -226,7 +227,7 @@ impl RemoteFile {
                 return (written, Ok(()));
             };
             let reply = match pipe.wait_lent(cx, ticket) {
-                // All before it has been written.
+                // All pieces before this one have been written.
                 Ok(None) => match cx.call.check().and_then(|()| ask(written, piece)) {
                     Ok(ticket) => {
                         flight.push_front((piece, ticket));
@@ -265,7 +266,7 @@ fn count(reply: &Reply) -> Result<usize> {
     }
 }
 
-/// Opens another fid of what `fid` points at.
+/// Opens a clone of `fid`.
 pub(super) fn open_fid(
     wire: &Arc<Wire>,
     cx: &Cx<'_>,
@@ -278,7 +279,7 @@ pub(super) fn open_fid(
     }
 }
 
-/// The same of a file, which is asked for itself, by 9P2000.L.
+/// Does [`open_fid`] over 9P2000.L, and requests the file's descriptor.
 fn open_handed(
     wire: &Arc<Wire>,
     cx: &Cx<'_>,
@@ -290,7 +291,7 @@ fn open_handed(
     Ok((opened, handed))
 }
 
-/// Opens, and has `then` ask for something right behind that.
+/// Opens a clone of `fid`, and calls `then` to send a request directly after.
 fn open_and<T>(
     wire: &Arc<Wire>,
     cx: &Cx<'_>,
@@ -357,9 +358,9 @@ impl File for RemoteFile {
             return Err(Errno::EBADF);
         }
         cx.may_wait()?;
-        // A server may take what lies before the end that the client knows for pages that are
-        // written back (barge's own does): so an append says where the file ends. Others of this
-        // mount come before or after it.
+        // A server may take bytes before the end of file that the client knows for page-cache
+        // write-back (barge's own does), so an append states the current end of the file. The lock
+        // orders the appends of this mount.
         let both = OpenFlags::READ | OpenFlags::APPEND;
         let appending = self
             .flags
@@ -398,14 +399,14 @@ impl File for RemoteFile {
             let datasync = Datasync(datasync.into());
             Tmessage::Fsync { fid, datasync }
         } else {
-            // stat(5): a change of nothing makes the file durable.
+            // stat(5): a wstat that changes no field makes the file durable.
             let stat = p9::Stat::UNTOUCHED;
             Tmessage::Wstat { fid, stat }
         };
         self.wire().call(cx, &request).map(drop)
     }
 
-    /// Nothing is kept back here.
+    /// The client buffers no writes.
     fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
         Ok(())
     }
@@ -414,13 +415,13 @@ impl File for RemoteFile {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// As of a file without holes, which is what 9P shows.
+    /// Reports a file without holes, as 9P has no notion of them.
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
         let size = self.attr(cx, Want::SIZE)?.size;
         seek_solid(size, offset, what)
     }
 
-    /// As of a file without holes, which is what 9P shows.
+    /// Reports a file without holes, as 9P has no notion of them.
     fn extents(
         &self,
         cx: &Cx<'_>,
@@ -452,12 +453,12 @@ impl File for RemoteFile {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// What other clients of the server do nobody tells.
+    /// 9P does not report what other clients of the server do.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Once: who has it does not ask again.
+    /// Returns the descriptor once: the caller keeps it.
     fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
         let handed = self.handed.lock().expect("no panic holds it").take();
         handed.map(|handed| Arc::new(handed) as _)

@@ -1,4 +1,4 @@
-//! The file system: who attaches as whom, and what it can do.
+//! The file system: attaches for each user, and its capabilities.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -20,28 +20,30 @@ use super::unpinned::Unpinned;
 use crate::locks::Mirrors;
 use crate::{ConnectError, Silence};
 
-/// What is asked of a 9P server.
+/// The options of a 9P session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which of its trees (attach(5)).
+    /// The tree to attach to (attach(5)).
     pub aname: String,
-    /// Who attaches, by name: what counts in 9P2000, which has no numbers.
+    /// The user's name in the attach. 9P2000 has no numeric IDs, so there it alone identifies the
+    /// user.
     pub uname: String,
-    /// As whom everyone acts. Without it, each caller acts as itself, by an attach of its own (v9fs's
-    /// `access=user`); 9P2000 cannot do that, so there everyone is `uname`.
+    /// The user ID that all callers act as. Without it, each caller acts as itself, with an attach
+    /// of its own (v9fs's `access=user`). 9P2000 cannot do that: all callers act as `uname`.
     pub uid: Option<u32>,
-    /// The largest message to offer, bytes.
+    /// The msize to offer, in bytes.
     pub msize: u32,
     /// The best dialect to offer.
     pub version: Dialect,
-    /// Whether payloads come to where they are wanted, and leave from where they are, from the sizes on from which that pays. Else
-    /// they are copied from and to the buffers of messages.
+    /// Whether payloads are received into and sent from the caller's memory, from the sizes at
+    /// which that pays off, instead of being copied through message buffers.
     pub zerocopy: bool,
-    /// How many bytes of payload may be on their way at a time, if not as many as the link says ([`Payloads::in_flight`]).
+    /// The most bytes of payload in flight, if not the link's default ([`Payloads::in_flight`]).
     pub in_flight: Option<usize>,
-    /// What is done when it does not answer.
+    /// The timeouts for a server that does not answer.
     pub silence: Silence,
-    /// Whether it is asked for open files themselves ([`vfs::File::backing`]), which takes 9P2000.L and a Unix socket.
+    /// Whether to request open file descriptors ([`vfs::File::backing`]), which requires 9P2000.L
+    /// and a Unix socket.
     pub takes_files: bool,
 }
 
@@ -51,7 +53,7 @@ impl Default for Options {
             aname: String::new(),
             uname: String::new(),
             uid: None,
-            // The most that Linux offers on streams: what servers are used to.
+            // The most that Linux offers on streams, which servers are used to.
             msize: (1 << 20) + 24,
             version: Dialect::Linux,
             zerocopy: true,
@@ -62,28 +64,28 @@ impl Default for Options {
     }
 }
 
-/// A tree that a 9P server has.
+/// A tree of a 9P server.
 pub struct Remote9p {
     shared: Arc<Shared>,
 }
 
-/// What all nodes and files of a connection share.
+/// The state that all nodes and files of a connection share.
 pub(super) struct Shared {
     pub(super) wire: Arc<Wire>,
     pub(super) mirrors: Mirrors<Opened>,
     pub(super) unpinned: Unpinned,
-    /// Who we are, as far as locks go.
+    /// The client ID in lock requests.
     pub(super) client_id: String,
     options: Options,
-    /// The root as each user sees it.
+    /// The root fid of each user.
     roots: Mutex<HashMap<u32, Arc<Held>>>,
     root: u64,
     root_kind: Kind,
 }
 
 impl Remote9p {
-    /// Begins a session over `link` and attaches: as `options` say or, without a `uid`, as this process's
-    /// own user.
+    /// Begins a session over `link` and attaches as `options` say or, without a `uid`, as this
+    /// process's effective user.
     pub fn connect(
         link: impl Link + 'static,
         options: Options,
@@ -114,7 +116,7 @@ impl Remote9p {
         let call = vfs::Call::detached();
         let cx = Cx::new(&caller, &call);
         let attr = wire.attr(&cx, root.fid);
-        // A root that nobody may look at can still be walked from.
+        // A root whose attributes the user may not read can still be walked from.
         let (root_id, root_kind) = match attr {
             Ok(attr) => (attr.id, attr.kind),
             Err(errno) if kind.is_none() => return Err(refused(errno)),
@@ -154,8 +156,8 @@ impl FileSystem for Remote9p {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// 9P has no word for it. What was written is with the server; what is open for writing is made
-    /// durable by its own fsync, and the root's directory here, as far as the server goes.
+    /// 9P has no such request. Writes have reached the server already; files open for writing are
+    /// made durable by their own fsync. This fsyncs the root directory, as far as the server can.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         cx.may_wait()?;
         let root = self.root(cx)?;
@@ -175,7 +177,7 @@ impl FileSystem for Remote9p {
         Capabilities {
             xattr: native(linux),
             host_locks: native(linux),
-            // A server without counters tells times, in nanoseconds.
+            // The change attribute is the time in nanoseconds on servers without a counter.
             change: if linux { Level::Emulated } else { Level::None },
             devices: native(self.shared.wire.dialect() != Dialect::Plan9),
             owners: native(linux),
@@ -185,7 +187,7 @@ impl FileSystem for Remote9p {
 }
 
 impl Shared {
-    /// As whom a caller acts.
+    /// The user ID that a caller acts as.
     pub(super) fn user(&self, caller: &Caller) -> u32 {
         user_of(&self.options, self.wire.dialect(), caller)
     }
@@ -194,7 +196,7 @@ impl Shared {
         self.root
     }
 
-    /// The group that what a caller makes shall have: its own, unless it acts as another.
+    /// The group for nodes that a caller creates: its own, unless it acts as another user.
     pub(super) fn group(&self, caller: &Caller) -> u32 {
         match self.options.uid {
             Some(uid) if uid != caller.uid => u32::MAX,
@@ -202,7 +204,7 @@ impl Shared {
         }
     }
 
-    /// The root's fid of a user, attached when first needed.
+    /// The root fid of a user, attached at first use.
     pub(super) fn root_of(&self, cx: &Cx<'_>, user: u32) -> Result<Arc<Held>> {
         if let Some(root) = self.roots().get(&user) {
             return Ok(root.clone());
@@ -217,7 +219,7 @@ impl Shared {
         Ok(roots.entry(user).or_insert(root).clone())
     }
 
-    /// Attaches are kept up to so many.
+    /// The number of users from which unused attaches are dropped.
     const MOST_USERS: usize = 1024;
 
     fn roots(&self) -> MutexGuard<'_, HashMap<u32, Arc<Held>>> {
@@ -227,13 +229,13 @@ impl Shared {
 
 fn user_of(options: &Options, dialect: Dialect, caller: &Caller) -> u32 {
     match dialect {
-        // There the name alone counts.
+        // 9P2000 identifies users by name only.
         Dialect::Plan9 => u32::MAX,
         Dialect::Unix | Dialect::Linux => options.uid.unwrap_or(caller.uid),
     }
 }
 
-/// Attaches as `user`: the root's fid, and what its qid tells.
+/// Attaches as `user`. Returns the root's fid, and its ID and kind as far as the qid tells.
 fn attach(wire: &Arc<Wire>, options: &Options, user: u32) -> Result<(Held, Option<(u64, Kind)>)> {
     let fid = wire.pipe.fid()?;
     let attach = Tmessage::Attach {

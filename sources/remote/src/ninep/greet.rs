@@ -1,4 +1,4 @@
-//! How a session begins.
+//! Session setup.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use vfs::Errno;
 use crate::pipe::{ECONNRESET, error_text};
 use crate::{ConnectError, Silence};
 
-/// Tversion and its reply, for which the server has `timeo`; again, if it knows nothing of what was offered besides a dialect.
+/// Exchanges Tversion and Rversion, which must arrive within `timeo`. Repeats the exchange with the
+/// dialect alone if the server refuses the extensions offered with it.
 pub(super) fn greet(
     link: &dyn Link,
     client: &mut Client,
@@ -35,7 +36,7 @@ fn greet_once(
     let mut hello = Vec::new();
     client.hello(&mut hello);
     link.send(&hello, true).map_err(broken)?;
-    // Before anything is agreed on, a message is no longer than this.
+    // The most that a reply to Tversion may be.
     let mut buffer = vec![0; 8192];
     let mut end = 0;
     let until = Instant::now() + timeo;

@@ -1,8 +1,10 @@
-//! Open files that a server of this host hands over (Thand): asked for along with what opens them, and looked at before they are used.
+//! File descriptors passed by a server on this host (Thand): requested together with the open, and
+//! checked before use.
 //!
-//! A server may be anybody's who has less to say here than this process. So what it hands over is taken only if it is a plain file, of a
-//! file system where it does not matter who reads and writes what is open, and opened for what it is to be used for: whoever has
-//! opened it so may do that himself.
+//! The server may belong to a user with fewer privileges than this process. A descriptor is
+//! therefore accepted only for a regular file, on a file system where the identity of the reading
+//! and writing process does not matter, and opened with the access it is used for: a user who could
+//! open it so may do the I/O as well.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,11 +16,12 @@ use vfs::{Backing, Cx, Errno, Limits, OpenFlags, Result};
 use super::fid::Wire;
 use super::pipe::{Reply, Ticket};
 
-/// How often a server has refused in a row.
+/// The number of consecutive refusals.
 pub(super) struct Hands(AtomicU32);
 
 impl Hands {
-    /// A server that has refused so often serves files that are none of the host's, and is not asked any more.
+    /// The number of consecutive refusals after which the server is assumed to serve no files of
+    /// the host, and is not asked again.
     const ENOUGH: u32 = 64;
 
     pub(super) fn new(takes_files: bool) -> Hands {
@@ -41,7 +44,7 @@ impl Hands {
     }
 }
 
-/// A file that was handed over, and is what was asked for.
+/// An accepted file descriptor.
 pub(super) struct Handed {
     file: OwnedFd,
     limits: Limits,
@@ -60,7 +63,7 @@ impl Backing for Handed {
 }
 
 impl Handed {
-    /// `file`, if it is good for who opens it with `flags`.
+    /// Returns `file` as accepted if it suits an open with `flags`.
     fn checked(file: OwnedFd, flags: OpenFlags) -> rustix::io::Result<Option<Handed>> {
         let stat = fstat(&file)?;
         let how = fcntl_getfl(&file)?;
@@ -82,17 +85,18 @@ impl Handed {
     }
 }
 
-/// A file that is asked for.
+/// A Thand in flight.
 pub(super) struct Asked<'a>(Option<Ticket<'a>>);
 
 impl Wire {
-    /// Asks for the file that `fid` is about to have open, where a server is asked at all.
+    /// Requests the descriptor of `fid`, which is about to be open, unless the server keeps
+    /// refusing.
     pub(super) fn ask_file(&self, fid: Fid) -> Option<Asked<'_>> {
         let hands = self.hands.are_open();
         hands.then(|| Asked(self.early(&Tmessage::Hand { fid })))
     }
 
-    /// What has come, now that `fid` is open with `flags`. That there is nothing is no error.
+    /// Receives the descriptor, now that `fid` is open with `flags`. Its absence is not an error.
     pub(super) fn take_file(
         &self,
         cx: &Cx<'_>,
@@ -105,7 +109,8 @@ impl Wire {
         let taken = |reply: Result<Reply>| reply.map(|mut reply| reply.take_file());
         let early = early.map(|ticket| taken(self.pipe.wait_in(cx, ticket)));
         let file = match early {
-            // It was looked at before the file was open, could not be asked, or has not come along with other replies.
+            // The server processed it before the open, it was not sent, or its descriptor was lost
+            // with other replies.
             None | Some(Err(Errno::EBADF) | Ok(None)) => taken(ask()),
             Some(done) => done,
         };

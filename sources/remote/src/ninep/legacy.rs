@@ -1,7 +1,8 @@
-//! What 9P2000 and 9P2000.u do their own way: Topen, Tcreate, Tstat, Twstat, directories as files.
+//! Requests that differ in 9P2000 and 9P2000.u: Topen, Tcreate, Tstat, Twstat, directories read as
+//! files.
 //!
-//! What these dialects have no word for is `EOPNOTSUPP`; what a caller cannot do without is made up as
-//! Linux's client does (the figures of statfs).
+//! Operations that these dialects lack return `EOPNOTSUPP`; the indispensable statfs returns
+//! made-up values, as in Linux's client.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use super::fid::Wire;
 use super::file::{Opened, RemoteFile};
 use super::node::RemoteNode;
 
-/// Opens another fid of what `fid` points at.
+/// Opens a clone of `fid`.
 pub(super) fn open_fid(
     wire: &Arc<Wire>,
     cx: &Cx<'_>,
@@ -46,7 +47,7 @@ pub(super) fn create_file(
     flags: OpenFlags,
     mode: Mode,
 ) -> Result<(Entry, Arc<dyn File>)> {
-    // Tcreate makes anew; opening what is there is another request, and both may lose a race.
+    // Tcreate only creates. Opening an existing file is another request, and each can lose a race.
     const ATTEMPTS: usize = 3;
     for _ in 0..ATTEMPTS {
         if !flags.contains(OpenFlags::EXCL) {
@@ -113,7 +114,7 @@ fn create(
     }
 }
 
-/// 9P2000.u makes a link by creating a name with the number of the target's fid.
+/// Links as 9P2000.u does, by creating a name with the number of the target's fid.
 pub(super) fn link(
     wire: &Arc<Wire>,
     cx: &Cx<'_>,
@@ -160,11 +161,11 @@ pub(super) fn setattr(
     set: &SetAttr,
 ) -> Result<()> {
     if wire.dialect() == Dialect::Plan9 && (set.uid.is_some() || set.gid.is_some()) {
-        // By name only, and no names are known here.
+        // 9P2000 has owners by name only, and the names are unknown here.
         return Err(Errno::EOPNOTSUPP);
     }
     match set.size {
-        // All ones mean leave, and a server leaves a directory's length as well.
+        // All ones mean no change, and servers ignore a directory's length as well.
         Some(size) if i64::try_from(size).is_err() => return Err(Errno::EFBIG),
         Some(_) if kind == Kind::Directory => return Err(Errno::EISDIR),
         Some(_) if kind != Kind::File => return Err(Errno::EINVAL),
@@ -183,7 +184,7 @@ pub(super) fn readlink(wire: &Arc<Wire>, cx: &Cx<'_>, fid: Fid) -> Result<Vec<u8
     }
 }
 
-/// What Linux's client makes up (`simple_statfs`).
+/// Returns the values that Linux's client makes up (`simple_statfs`).
 pub(super) fn statfs() -> StatFs {
     StatFs {
         kind: V9FS_MAGIC,
@@ -193,7 +194,7 @@ pub(super) fn statfs() -> StatFs {
     }
 }
 
-/// Lists from behind `cookie`, which counts entries of the listing that began last.
+/// Lists from `cookie`, the number of entries to skip of the most recent listing from the start.
 pub(super) fn list(
     file: &RemoteFile,
     cx: &Cx<'_>,
@@ -231,7 +232,7 @@ pub(super) fn list(
 }
 
 fn read_whole(file: &RemoteFile, cx: &Cx<'_>) -> Result<Vec<Listed>> {
-    /// A directory is listed whole; one with more bytes than this is not one to list.
+    /// The longest directory to list, in bytes.
     const MOST: u64 = 256 << 20;
     let dialect = file.wire().dialect();
     let mut listed = Vec::new();

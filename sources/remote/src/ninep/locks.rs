@@ -1,5 +1,5 @@
-//! Locks by 9P2000.L, which has one kind of them where Linux has two that do not see each other: flock(2)
-//! is a lock of the whole file, as v9fs has it. The other dialects have none.
+//! Locks over 9P2000.L, whose single kind of lock covers both independent kinds of Linux: flock(2)
+//! becomes a lock of the whole file, as in v9fs. The other dialects have no locks.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,7 +12,7 @@ use super::file::{Opened, open_fid};
 use super::node::RemoteNode;
 use crate::locks::Lockable;
 
-/// Who we are to a server: a name that no other client has.
+/// A unique client ID for lock requests.
 pub(super) fn client_id() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let system = rustix::system::uname();
@@ -89,7 +89,7 @@ impl Lockable for RemoteNode {
         else {
             return Err(Errno::EIO);
         };
-        // Our own locks are the lock table's to tell of.
+        // This client's own locks are in the lock table.
         if kind == lock_kind::UNLCK || client_id == client {
             return Ok(None);
         }
@@ -115,7 +115,7 @@ fn status(reply: &Rmessage<'_>) -> u8 {
     }
 }
 
-/// Two owners, so that unlocking one kind leaves the other.
+/// Separate owners, so that unlocking one kind leaves the other.
 fn process(space: Space) -> u32 {
     match space {
         Space::Posix => 1,
@@ -123,7 +123,7 @@ fn process(space: Space) -> u32 {
     }
 }
 
-/// 0 is to the end.
+/// The length in a lock request; 0 means up to the end of the file.
 fn length(start: u64, end: u64) -> u64 {
     match end {
         u64::MAX => 0,

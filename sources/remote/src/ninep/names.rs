@@ -1,4 +1,4 @@
-//! Names in directories: making, linking, moving, removing.
+//! Directory entries: creating, linking, renaming, removing.
 
 use std::sync::Arc;
 
@@ -49,13 +49,14 @@ impl RemoteNode {
         Ok((entry, file))
     }
 
-    /// A fid for the node that a new fid has open, and its attributes.
+    /// Returns a new fid for the file that `open` has open, and its attributes.
     fn node_of_open(&self, cx: &Cx<'_>, name: Name<'_>, open: &Held) -> Result<(Held, Attr)> {
         match self.wire().find(cx, open.fid, &[]) {
             Err(errno) if !errno.is_signal() && errno != Errno::EINTR => {}
             done => return done,
         }
-        // A server that has no other fid for an open file: by its name, if that is still its.
+        // The server cannot clone an open fid: find the file by name, and check that it is the
+        // same.
         let own = self.wire().attr(cx, open.fid)?;
         let dir = self.fid(cx)?;
         let (held, attr) = self.wire().find(cx, dir.fid, &[name.bytes()])?;
@@ -178,7 +179,7 @@ impl RemoteNode {
     ) -> Result<()> {
         if !self.wire().is_linux() {
             if vfs::Node::id(self) != vfs::Node::id(to) {
-                // 9P2000 renames within a directory only.
+                // 9P2000 renames only within a directory.
                 return Err(Errno::EXDEV);
             }
             return legacy::rename(self.wire(), cx, old.fid, name, to_name);
@@ -202,8 +203,8 @@ impl RemoteNode {
         self.wire().call(cx, &rename).map(drop)
     }
 
-    /// Begins to give a fid to the file at `name` here, if it has none and its name is about to be
-    /// taken from it: what is known of it may outlive that.
+    /// Begins a walk to the file at `name`, if its node has no fid and the name is about to be
+    /// removed: the node may outlive the name.
     fn pin(&self, cx: &Cx<'_>, dir: &Held, name: Name<'_>) -> Option<Pin<'_>> {
         let node = self
             .shared
@@ -230,7 +231,8 @@ struct Pin<'a> {
 }
 
 impl Pin<'_> {
-    /// Keeps what it has found. That it finds nothing, or another, is no error.
+    /// Waits for the walk and keeps its fid. A walk that fails or finds another file is not an
+    /// error.
     fn end(self, cx: &Cx<'_>) {
         let Pin { node, walk } = self;
         if let Ok((held, Some(qid))) = walk.end(cx)
@@ -279,9 +281,9 @@ fn made(reply: &Rmessage<'_>) -> Result<Qid> {
     }
 }
 
-/// A symbolic link's target as symlink(2) takes it; a message could not carry more than 64 KiB.
+/// Checks a symbolic link's target as symlink(2) does; a message could not carry more than 64 KiB.
 fn check_target(target: &[u8]) -> Result<()> {
-    /// Linux's `PATH_MAX`, its NUL included.
+    /// Linux's `PATH_MAX` without its NUL.
     const MOST: usize = 4095;
     match target {
         b"" => Err(Errno::ENOENT),

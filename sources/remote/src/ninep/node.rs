@@ -1,5 +1,4 @@
-//! Nodes: fids, one for each user that has asked, and operations on what they point at. A file that
-//! was listed has none until it is used.
+//! Nodes: a fid per user, and operations on them. A listed file has no fid until it is used.
 //!
 //! Lock order: a node's state, never two at a time, and then the tables of files without fids; none
 //! across a request.
@@ -25,17 +24,17 @@ pub(super) struct RemoteNode {
     pub(super) this: Weak<RemoteNode>,
     id: NodeId,
     kind: Kind,
-    /// Whether it is one of [`Shared::unpinned`].
+    /// Whether it was created without a fid, for [`Shared::unpinned`].
     listed: bool,
     state: Mutex<State>,
 }
 
-/// There may be as many as files in a tree, so they are small.
+/// The mutable state, kept small as there may be one for every file of a tree.
 struct State {
-    /// Where it was found, for users that have not asked yet; nothing for the root and for what was
-    /// found without a name.
+    /// The parent and name for users without a fid; `None` for the root and for nodes found without
+    /// a name.
     place: Option<Place>,
-    /// `None` for a file that was listed and not used yet.
+    /// `None` for a listed file that has not been used.
     fids: Option<Box<Fids>>,
 }
 
@@ -46,7 +45,7 @@ struct Fids {
 }
 
 impl Fids {
-    /// The most users that a node has fids of besides the first.
+    /// The most fids after the first.
     const MOST_OTHERS: usize = 63;
 
     fn new(user: u32, held: Arc<Held>) -> Fids {
@@ -61,7 +60,7 @@ impl Fids {
         all.find(|(known, _)| *known == user).map(|(_, held)| held)
     }
 
-    /// Adds one, and returns another that there is no room for any more.
+    /// Adds a fid, and returns one that it displaces, if any.
     fn add(&mut self, user: u32, held: Arc<Held>) -> Option<(u32, Arc<Held>)> {
         let full = self.others.len() >= Fids::MOST_OTHERS;
         let extra = full.then(|| self.others.remove(0));
@@ -107,7 +106,7 @@ impl RemoteNode {
         &self.shared.wire
     }
 
-    /// What a walk of the caller's found.
+    /// Creates the node that a walk of the caller found.
     pub(super) fn found(
         &self,
         cx: &Cx<'_>,
@@ -121,7 +120,8 @@ impl RemoteNode {
         Entry { node, attr }
     }
 
-    /// The same of a listing: only directories, and files that have a fid already, keep it.
+    /// Creates the node of a listed entry. Only directories, and files of which another node has a
+    /// fid, keep theirs.
     pub(super) fn listed(&self, cx: &Cx<'_>, name: Name<'_>, held: Held, attr: Attr) -> Entry {
         let unpinned = &self.shared.unpinned;
         if attr.kind == Kind::Directory || unpinned.is_pinned(attr.id) {
@@ -145,14 +145,14 @@ impl RemoteNode {
         Some(Place { up, name })
     }
 
-    /// Whether it was found at `name` in the directory `dir`.
+    /// Returns whether the node was found at `name` in the directory `dir`.
     pub(super) fn is_at(&self, dir: NodeId, name: &[u8]) -> bool {
         let state = self.state();
         let place = state.place.as_ref();
         place.is_some_and(|place| place.up.id == dir && *place.name == *name)
     }
 
-    /// It was renamed through this client: it is at `name` in the directory `to` now.
+    /// Records a rename through this client to `name` in the directory `to`.
     pub(super) fn moved(self: &Arc<Self>, to: &RemoteNode, name: Name<'_>) {
         let Some(place) = to.place_of(name) else {
             return;
@@ -165,8 +165,8 @@ impl RemoteNode {
         unpinned.insert(to.id, name.bytes(), self);
     }
 
-    /// The caller's fid of it. A user that has none yet walks to where the node was found, and finds
-    /// `ESTALE` if another is there by now, or nothing.
+    /// Returns the caller's fid. For a user without one, walks to the place where the node was
+    /// found, and returns `ESTALE` if the file there is gone or another.
     pub(super) fn fid(&self, cx: &Cx<'_>) -> Result<Arc<Held>> {
         cx.may_wait()?;
         let user = self.shared.user(cx.caller);
@@ -203,7 +203,7 @@ impl RemoteNode {
         Ok(from)
     }
 
-    /// Keeps a fid of it.
+    /// Adds a fid.
     pub(super) fn keep(&self, user: u32, held: Arc<Held>) {
         let mut state = self.state();
         let extra = match &mut state.fids {
@@ -220,7 +220,7 @@ impl RemoteNode {
         drop(extra);
     }
 
-    /// Whether it has a fid.
+    /// Returns whether the node has a fid.
     pub(super) fn has_fid(&self) -> bool {
         self.state().fids.is_some()
     }
@@ -237,7 +237,7 @@ impl RemoteNode {
         self.state.lock().expect(POISON)
     }
 
-    /// The node behind a trait object, if it is of this connection: `EXDEV`.
+    /// Downcasts a node of this connection. Returns `EXDEV` for other nodes.
     pub(super) fn of_same<'a>(&self, node: &'a dyn Node) -> Result<&'a RemoteNode> {
         node.as_any()
             .downcast_ref::<RemoteNode>()
@@ -252,7 +252,7 @@ impl RemoteNode {
         }
     }
 
-    /// `ESTALE` if the attributes are another node's.
+    /// Returns `ESTALE` if the attributes are another node's.
     fn own(&self, attr: Attr) -> Result<Attr> {
         if (attr.id, attr.kind) == (self.id, self.kind) {
             Ok(attr)
@@ -272,7 +272,7 @@ fn gone(errno: Errno) -> Errno {
     }
 }
 
-/// Changes what `fid` points at. `kind` is what that is.
+/// Changes attributes of a fid, whose file has kind `kind`.
 pub(super) fn change(
     wire: &Arc<Wire>,
     cx: &Cx<'_>,
@@ -300,7 +300,8 @@ pub(super) fn change(
     wire.attr(cx, fid)
 }
 
-/// What the permission bits allow a caller, as Linux decides it; groups that nobody told of do not count.
+/// Returns the access that the permission bits grant a caller, as Linux decides it; unknown
+/// supplementary groups do not count.
 pub(super) fn allowed(attr: &Attr, caller: &Caller) -> Access {
     if caller.uid == 0 {
         let exec = attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
@@ -341,7 +342,7 @@ impl Node for RemoteNode {
         if self.known(user).is_none()
             && let Some(Place { up, name }) = self.place()
         {
-            // The walk and the question in one flight.
+            // Sends the walk and the attribute request in one flight.
             let dir = up.fid(cx)?;
             let (held, attr) = self.wire().find(cx, dir.fid, &[&name]).map_err(gone)?;
             let attr = self.own(attr)?;
@@ -357,7 +358,7 @@ impl Node for RemoteNode {
         self.own(change(self.wire(), cx, held.fid, self.kind, set)?)
     }
 
-    /// By the permission bits: 9P cannot ask the server.
+    /// Checks the permission bits, as 9P has no access request.
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
         let attr = self.attr(cx, Want::BASIC)?;
         Ok(allowed(&attr, cx.caller) & want)
@@ -428,7 +429,7 @@ impl Node for RemoteNode {
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         self.check_directory()?;
         let dir = self.fid(cx)?;
-        // Not every server stops at the root of what it was asked for.
+        // Not every server stops at the root of the attach.
         let names: &[&[u8]] = match self.id == self.shared.root_id() {
             true => &[],
             false => &[b".."],
@@ -513,7 +514,7 @@ impl Node for RemoteNode {
     }
 }
 
-/// A tree may be deep, so its places go one by one, not recursively.
+/// Drops the chain of parents in a loop: a tree may be too deep for recursion.
 impl Drop for RemoteNode {
     fn drop(&mut self) {
         let state = self.state.get_mut().expect(POISON);

@@ -14,23 +14,22 @@ use super::greet::greet;
 use crate::pipe::{self, Apart, Half, Shape};
 use crate::{ConnectError, Silence};
 
-/// A connection to a 9P server. Shared by all who use it; it ends when the last of them drops it.
+/// A connection to a 9P server, shared by its users and closed when the last of them drops it.
 pub type Pipe = pipe::Pipe<Client>;
 
-/// A reply as it came, in the memory it was received into. That memory is used again when the reply is
-/// dropped.
+/// A reply in the memory it was received into, which is reused after the reply is dropped.
 pub type Reply = pipe::Reply<Client>;
 
-/// A request in flight. Dropping it forgets its reply.
+/// A request in flight. Dropping it discards its reply.
 pub type Ticket<'a> = pipe::Ticket<'a, Client>;
 
-/// A read in flight, and the memory that its payload may come to.
+/// A read in flight, and memory for its payload.
 pub(super) type Landing<'p, 'm> = pipe::Landing<'p, 'm, Client>;
 
-/// How a reply has come.
+/// The outcome of a request.
 pub(super) type Came = pipe::Came<Client>;
 
-/// What was agreed on.
+/// The negotiated parameters.
 #[derive(Clone, Copy)]
 pub struct Agreed {
     dialect: Dialect,
@@ -118,8 +117,8 @@ fn tag(number: usize) -> Tag {
 }
 
 impl Pipe {
-    /// Begins a session over `link`: agrees on a dialect, at best `dialect`, and on the size of messages,
-    /// at most `msize`. Payloads travel as the link has it best.
+    /// Begins a session over `link`: negotiates a dialect, at best `dialect`, and a message size,
+    /// at most `msize`. Payloads travel as the link prefers.
     pub fn open(
         link: impl Link + 'static,
         dialect: Dialect,
@@ -130,7 +129,8 @@ impl Pipe {
         Pipe::open_with(link, client, payloads, Silence::default())
     }
 
-    /// [`Pipe::open`] as `client` offers, to a server that may not answer, and payloads travel as `payloads` says.
+    /// Does [`Pipe::open`] with the offer of `client`, the timeouts of `silence`, and payloads as
+    /// `payloads` says.
     pub fn open_with(
         link: impl Link + 'static,
         mut client: Client,
@@ -142,53 +142,53 @@ impl Pipe {
         Pipe::over(Box::new(link), client, most, payloads, silence)
     }
 
-    /// What is spoken.
+    /// The negotiated dialect.
     pub fn dialect(&self) -> Dialect {
         self.reading().dialect
     }
 
-    /// Whether the server may be asked to hand open files over.
+    /// Whether open file descriptors may be requested.
     pub fn takes_files(&self) -> bool {
         self.reading().takes_files
     }
 
-    /// The largest message, bytes.
+    /// The negotiated msize, in bytes.
     pub fn msize(&self) -> u32 {
         self.reading().msize
     }
 
-    /// The most bytes that one read asks for, or one write sends.
+    /// The most payload of one read or write, in bytes.
     pub fn payload(&self) -> u32 {
         self.reading().payload
     }
 
-    /// A number for a new fid, which is the caller's to establish, and then to [`Pipe::clunk`] or, if the
-    /// server never knew it, to [`Pipe::forget`].
+    /// Allocates a number for a new fid. The caller establishes the fid and ends it with
+    /// [`Pipe::clunk`], or with [`Pipe::forget`] if the server never knew it.
     pub fn fid(&self) -> Result<Fid> {
         self.with(Client::new_fid)
     }
 
-    /// A fid that the server does not know.
+    /// Frees the number of a fid that the server does not know.
     pub fn forget(&self, fid: Fid) {
         self.with(|client| client.forget_fid(fid));
     }
 
-    /// Gives a fid up without waiting for what the server says of it. With `soon` it is told at once, else
-    /// along with the next request, or when some have gathered.
+    /// Clunks a fid without waiting for the reply. With `soon` the request is sent at once, else
+    /// with the next request or when enough are queued.
     pub fn clunk(&self, fid: Fid, soon: bool) {
         self.aside(fid, soon);
     }
 
-    /// Puts a request in the queue. It leaves when somebody waits, or when the queue is long enough.
+    /// Queues a request, which is sent when a caller waits, or when the queue is long enough.
     ///
-    /// Errs if the dialect lacks it (`EOPNOTSUPP`), it is too long (`EMSGSIZE`), too many are in flight
-    /// (`ENOBUFS`), or the connection has failed.
+    /// Returns `EOPNOTSUPP` if the dialect lacks the request, `EMSGSIZE` if it is too long,
+    /// `ENOBUFS` if too many are in flight, or the connection's error if it has failed.
     pub fn submit(&self, request: &Tmessage<'_>) -> Result<Ticket<'_>> {
         self.submit_shaped(request, false)
     }
 
-    /// [`Pipe::submit`] of a write whose payload the caller has for as long as it waits, by [`Pipe::wait_lent`]: nobody else need
-    /// keep it. Not to a file that is open to append.
+    /// Does [`Pipe::submit`] for a write whose payload the caller keeps until [`Pipe::wait_lent`]
+    /// returns, so that the link need not copy it. Not for files open for appending.
     pub(super) fn lend(&self, write: &Tmessage<'_>) -> Result<Ticket<'_>> {
         self.submit_shaped(write, true)
     }
@@ -214,14 +214,15 @@ impl Pipe {
         })
     }
 
-    /// Submits and waits.
+    /// Submits a request and waits for its reply.
     pub fn call(&self, request: &Tmessage<'_>) -> Result<Reply> {
         let ticket = self.submit(request)?;
         self.wait(ticket)
     }
 
-    /// [`Pipe::call`] as part of a call that may be cancelled: then the server is asked to, and what it
-    /// answers counts: the reply, or `EINTR`. `WOULD_BLOCK` below full patience.
+    /// Does [`Pipe::call`] for a call that may be cancelled. The pipe then asks the server to
+    /// cancel the request and returns the server's answer: the reply, or `EINTR`. Returns
+    /// `WOULD_BLOCK` below full patience.
     pub fn call_in(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
         cx.may_wait()?;
         cx.call.check()?;
@@ -229,7 +230,7 @@ impl Pipe {
         self.wait_in(cx, ticket)
     }
 
-    /// [`Pipe::call_in`] for what may take as long as others please: a lock that they have.
+    /// Does [`Pipe::call_in`] without a timeout, for a lock that others may hold.
     pub(super) fn call_long(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
         cx.may_wait()?;
         cx.call.check()?;
@@ -239,19 +240,19 @@ impl Pipe {
 }
 
 impl Reply {
-    /// The message. Never an error's.
+    /// Decodes the message, which is never an error.
     pub fn message(&self) -> Result<Rmessage<'_>> {
-        // Cannot fail: it was decoded when it came.
+        // Cannot fail: the message was decoded when it arrived.
         let decoded = Rmessage::decode(self.reading.dialect, self.bytes());
         decoded.map(|(_, message)| message).map_err(|_| Errno::EIO)
     }
 
-    /// The file that was handed over with it.
+    /// The file descriptor passed with the reply.
     pub fn take_file(&mut self) -> Option<OwnedFd> {
         self.file.take()
     }
 
-    /// The payload of an Rread or Rreaddir, which it must be.
+    /// The payload of the reply, which must be an Rread or Rreaddir.
     pub fn data(&self) -> &[u8] {
         &self.bytes()[DATA_HEAD..]
     }

@@ -1,9 +1,9 @@
-//! Files that were listed and keep no fid, by their directories and names.
+//! Listed files without a fid, by directory and name.
 //!
-//! Such a file is found by walking to its name, so a rename through this client has to tell it the
-//! new one, and an unlink gives it a fid while there still is one. A file of which another node has
-//! a fid, because it was looked up or opened, is listed with a fid as well: a node without one
-//! must not take the place of a node that outlives its name.
+//! Such a file is found by walking to its name, so a rename through this client updates the name,
+//! and an unlink first walks a fid to the file. A file of which another node has a fid, because it
+//! was looked up or opened, is listed with a fid as well: a node without one must not take the
+//! place of a node that outlives its name.
 //!
 //! Lock order: the tables alone; no node is dropped while they are locked.
 
@@ -16,7 +16,7 @@ use vfs::NodeId;
 
 use super::node::RemoteNode;
 
-/// See the module.
+/// The tables of this module.
 #[derive(Default)]
 pub(super) struct Unpinned {
     hash: RandomState,
@@ -25,9 +25,10 @@ pub(super) struct Unpinned {
 
 #[derive(Default)]
 struct Tables {
-    /// By the hash of directory and name. Of two with the same hash, the later one is known.
+    /// Keyed by the hash of directory and name. On a collision, the later node replaces the
+    /// earlier.
     nodes: HashMap<u64, Weak<RemoteNode>>,
-    /// How many nodes of each file have fids.
+    /// The number of nodes with fids per file.
     pins: HashMap<NodeId, usize>,
 }
 
@@ -38,7 +39,7 @@ impl Unpinned {
         self.tables().nodes.insert(key, Arc::downgrade(node));
     }
 
-    /// The node at `name` in the directory `dir`.
+    /// Returns the node at `name` in the directory `dir`.
     pub(super) fn get(&self, dir: NodeId, name: &[u8]) -> Option<Arc<RemoteNode>> {
         let key = self.key(dir, name);
         let node = self.tables().nodes.get(&key).and_then(Weak::upgrade)?;
@@ -55,12 +56,12 @@ impl Unpinned {
         }
     }
 
-    /// A node of `file` has got a fid.
+    /// Counts a node of `file` that has got a fid.
     pub(super) fn pin(&self, file: NodeId) {
         *self.tables().pins.entry(file).or_default() += 1;
     }
 
-    /// A node of `file` that had a fid is gone.
+    /// Uncounts a node of `file` that had a fid and was dropped.
     pub(super) fn unpin(&self, file: NodeId) {
         if let Entry::Occupied(mut pins) = self.tables().pins.entry(file) {
             *pins.get_mut() -= 1;
@@ -70,7 +71,7 @@ impl Unpinned {
         }
     }
 
-    /// Whether a node of `file` has a fid.
+    /// Returns whether a node of `file` has a fid.
     pub(super) fn is_pinned(&self, file: NodeId) -> bool {
         self.tables().pins.contains_key(&file)
     }

@@ -34,7 +34,7 @@ impl RemoteNode {
         }
         let mut flags = flags;
         if value.is_empty() && flags.contains(XattrFlags::REPLACE) {
-            // To replace by nothing is how 9P says to remove.
+            // Replacing with an empty value is 9P's way to remove.
             self.read_xattr(cx, name)?;
             flags.remove(XattrFlags::REPLACE);
         }
@@ -108,7 +108,7 @@ impl RemoteNode {
         };
         wire.call(cx, &create)?;
         self.write_value(cx, draft.fid, value)?;
-        // The attribute is set by this, or not.
+        // The server sets the attribute when the fid is clunked, and reports errors then.
         draft.clunk()
     }
 

@@ -1,23 +1,26 @@
-//! A connection to a server, with many requests in flight, whatever the protocol.
+//! A connection to a server with many requests in flight, independent of the protocol.
 //!
-//! Requests are encoded into one queue and leave together when somebody waits, so many go in one system
-//! call. There is no thread of its own: of the threads that wait for replies, one receives (the
-//! leader) and gives the others theirs; when it has its own, another takes over. A thread that is alone
-//! sends once and receives once for each round trip, and one that keeps several requests in flight
-//! ([`Pipe::submit`], [`Pipe::wait`]) does so for many at a time.
+//! Requests are encoded into one queue and sent together when a caller waits, so that many leave in
+//! one system call. There is no dedicated thread: of the threads that wait for replies, one
+//! receives (the leader) and distributes the replies; after its own has arrived, another takes
+//! over. A single thread needs one send and one receive per round trip, or fewer if it keeps
+//! several requests in flight ([`Pipe::submit`], [`Pipe::wait`]).
 //!
-//! A server that answers what it may not ends the connection: everyone who waits, or asks later, gets
-//! the same errno, and the reason is told once ([`Pipe::failure`], and a log line).
+//! A protocol violation by the server ends the connection: all waiting and later callers get the
+//! same errno, and the reason is kept ([`Pipe::failure`]) and logged once.
 //!
-//! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them; `silence` gives up what is not
-//! answered. `cancel` and `asides` ask for what nobody waits for; `land` is for payloads that shall come to
-//! where they are wanted, `again` for those that are sent again from where they are; `listen` is for who wants to hear what a
-//! server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
+//! - `send` sends the queue, `input` buffers what is received, `wait` distributes replies.
+//! - `silence` gives up unanswered requests; `cancel` and `asides` send requests whose replies no
+//!   caller waits for.
+//! - `land` receives payloads into the caller's memory, `again` reports lent payloads to send
+//!   again.
+//! - `listen` receives the server's own requests while the connection is idle.
+//! - `state` holds all mutable state; a [`Half`] knows the protocol.
 //!
-//! What it lacks on purpose: how a session begins, reconnecting.
+//! Session setup and reconnection are deliberately elsewhere.
 //!
-//! Lock order: the pipe's one mutex, never held across a system call but for wake-ups. The two roles
-//! that move bytes (sending, receiving) are taken and given back under it.
+//! Lock order: the pipe's one mutex, never held across a system call except wake-ups. The sending
+//! and receiving roles are taken and returned under it.
 
 mod again;
 mod asides;
@@ -54,23 +57,23 @@ use self::state::{Guard, State, Who};
 use crate::tender::Tender;
 use crate::{ConnectError, Silence};
 
-/// A connection. Shared by all who use it; it ends when the last of them drops it.
+/// A connection, shared by its users and closed when the last of them drops it.
 pub struct Pipe<H: Half> {
     link: Box<dyn Link>,
     payloads: Payloads,
     reading: H::Reading,
-    /// How long the server may take nothing that is sent.
+    /// The longest time the server may accept no bytes.
     timeo: Duration,
     state: Mutex<State<H>>,
-    /// Rung when the sending role is free and somebody waits for it.
+    /// Notified when the sending role is free and a thread waits for it.
     may_send: Condvar,
-    /// Readable when who waits to send shall look again.
+    /// An eventfd that wakes the thread that waits for room to send.
     wake: OwnedFd,
     tender: Tender,
     this: Weak<Pipe<H>>,
 }
 
-/// A request in flight. Dropping it forgets its reply.
+/// A request in flight. Dropping it discards its reply.
 #[must_use = "a reply that nobody waits for is forgotten"]
 pub struct Ticket<'a, H: Half> {
     pipe: &'a Pipe<H>,
@@ -95,14 +98,14 @@ impl<H: Half> Drop for Ticket<'_, H> {
     }
 }
 
-/// A request in flight that keeps its connection.
+/// A request in flight that owns a reference to its connection.
 pub(crate) struct Kept<H: Half> {
     pub(crate) pipe: Arc<Pipe<H>>,
     number: Option<usize>,
 }
 
 impl<H: Half> Ticket<'_, H> {
-    /// Of its own.
+    /// Converts the ticket into one that owns a reference to the connection.
     pub(crate) fn keep(self) -> Option<Kept<H>> {
         let pipe = self.pipe.this.upgrade()?;
         let number = Some(self.number);
@@ -112,7 +115,7 @@ impl<H: Half> Ticket<'_, H> {
 }
 
 impl<H: Half> Kept<H> {
-    /// [`Pipe::wait_landing`] for this alone, which may land in `memory`.
+    /// Does [`Pipe::wait_landing`] for this request alone, with `memory` for its payload.
     pub(crate) fn wait_landing(mut self, cx: &Cx<'_>, memory: &mut [u8]) -> Result<Came<H>> {
         let ticket = self.ticket().ok_or(Errno::EIO)?;
         ticket.pipe.wait_one(cx, Landing::new(ticket, memory))
@@ -131,34 +134,35 @@ impl<H: Half> Drop for Kept<H> {
     }
 }
 
-/// What is to be known of a request before it is encoded.
+/// Properties of a request, stated before it is encoded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Shape {
-    /// About how long its reply may be at most, if it has a payload.
+    /// The approximate maximum length of the reply, if it has a payload.
     pub(crate) reply: usize,
-    /// How many bytes of payload follow what is encoded.
+    /// The number of payload bytes after the encoded part.
     pub(crate) payload: usize,
-    /// How many zeros follow these.
+    /// The number of zero bytes after the payload.
     pub(crate) zeros: usize,
-    /// Whether the caller has the payload until he has the reply, and can be asked for it again.
+    /// Whether the caller keeps the payload until the reply arrives, and can send it again.
     pub(crate) lent: bool,
 }
 
 impl Shape {
-    /// Replies from this size on are received one by one: see [`Input::recv`].
+    /// The size from which replies are received one by one: see [`Input::recv`].
     const LARGE: usize = 32 << 10;
 }
 
 impl<H: Half> Pipe<H> {
-    /// Requests queued beyond this leave although nobody waits yet: the server can begin on them.
+    /// The queue length from which requests are sent without waiting for a caller, so that the
+    /// server can begin on them.
     const BATCH: usize = 64 << 10;
 
-    /// The most that is queued behind what a server has asked: more than all requests of a session with what they are
-    /// copied with.
+    /// The longest queue while replying to the server's own requests: more than all requests of a
+    /// session with their copied payloads.
     const UNREAD: usize = 1 << 20;
 
-    /// A pipe over `link`, on which what has to be said first has been said. Messages have up to `most` bytes, and their
-    /// payloads travel as `payloads` says.
+    /// Creates a pipe over `link`, on which the session has been set up. Messages have up to `most`
+    /// bytes, and `payloads` says how payloads are sent and received.
     pub(crate) fn over(
         link: Box<dyn Link>,
         half: H,
@@ -198,41 +202,42 @@ impl<H: Half> Pipe<H> {
         }))
     }
 
-    /// What it takes to read a reply.
+    /// The parameters for decoding a reply.
     pub(crate) fn reading(&self) -> H::Reading {
         self.reading
     }
 
-    /// From what size on a payload is worth memory of its own to land in, bytes.
+    /// The payload size in bytes from which landing in the caller's memory pays off.
     pub(crate) fn lands_from(&self) -> usize {
         self.payloads.land
     }
 
-    /// Whether `len` more bytes of payload may be on their way ([`Payloads::in_flight`]). Who has nothing on its way need not ask.
+    /// Returns whether `len` more bytes of payload may be in flight ([`Payloads::in_flight`]). A
+    /// caller with none in flight need not ask.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.state().in_flight + len <= self.payloads.in_flight
     }
 
-    /// Who is at the other end.
+    /// The address of the server.
     pub fn peer(&self) -> &str {
         self.link.peer()
     }
 
-    /// Why the connection is of no use any more, if it is.
+    /// The reason why the connection has failed, if it has.
     pub fn failure(&self) -> Option<String> {
         let state = self.state();
         state.failed.as_ref().map(|(_, why)| why.clone())
     }
 
-    /// Does something with the protocol's own state.
+    /// Calls `what` with the protocol's state.
     pub(crate) fn with<T>(&self, what: impl FnOnce(&mut H) -> T) -> T {
         what(&mut self.state().half)
     }
 
-    /// Puts a request in the queue: `encode` writes it but for its payload, which it returns with the request's
-    /// number. It leaves when somebody waits, or when the queue is long enough.
+    /// Queues a request: `encode` writes it without its payload, and returns its number and the
+    /// payload. The queue is sent when a caller waits, or when it is long enough.
     ///
-    /// Errs as `encode` does, or if the connection has failed.
+    /// Returns the error of `encode`, or the connection's if it has failed.
     pub(crate) fn submit_as<'p>(
         &self,
         shape: Shape,
@@ -263,27 +268,29 @@ impl<H: Half> Pipe<H> {
         Ok(Ticket { pipe: self, number })
     }
 
-    /// [`Pipe::wait`] as part of a call that may be cancelled: then the server is asked to, and what it
-    /// answers counts: the reply, or `EINTR`. If it says nothing at all any more, it is `EINTR`, and what was asked may yet be done.
+    /// Does [`Pipe::wait`] for a call that may be cancelled. The pipe then asks the server to
+    /// cancel the request and returns the server's answer: the reply, or `EINTR`. If the server
+    /// stays silent, it returns `EINTR`, and the request may still be carried out.
     pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         self.watch(cx.call, &ticket);
         self.wait(ticket)
     }
 
-    /// [`Pipe::wait_in`] for what was lent ([`Shape::lent`]). Nothing if its server is lost, and it is to be asked again: then what
-    /// was asked may be done or not, and what is done of it is done again.
+    /// Does [`Pipe::wait_in`] for a request with a lent payload ([`Shape::lent`]). Returns `None`
+    /// if the server was lost and the request must be sent again; it may have been carried out
+    /// already, and then is carried out twice.
     pub(crate) fn wait_lent(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Option<Reply<H>>> {
         self.watch(cx.call, &ticket);
         self.wait_whole(ticket)
     }
 
-    /// [`Pipe::wait_in`] for what may take as long as others please.
+    /// Does [`Pipe::wait_in`] without a timeout, as for a lock that others hold.
     pub(crate) fn wait_long(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         self.state().slots[ticket.number].long = true;
         self.wait_in(cx, ticket)
     }
 
-    /// Ends the connection. The first reason counts.
+    /// Ends the connection. The first reason is kept.
     #[cold]
     fn fail(&self, state: &mut State<H>, errno: Errno, why: &dyn fmt::Display) {
         if state.failed.is_some() {
@@ -307,12 +314,12 @@ impl<H: Half> Pipe<H> {
     }
 }
 
-/// What std has no constant for in `Errno`: "Connection reset by peer".
+/// "Connection reset by peer", for which `Errno` has no constant.
 pub(crate) const ECONNRESET: Errno = Errno::from_raw(104);
 
 const POISON: &str = "no panic holds it";
 
-/// What is wrong with a connection.
+/// Formats the reason of a connection's failure.
 pub(crate) fn error_text<H: Half>(peer: &str, why: &dyn fmt::Display) -> String {
     format!("{} connection to {peer}: {why}", H::NAME)
 }

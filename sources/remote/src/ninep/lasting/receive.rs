@@ -1,4 +1,4 @@
-//! The way from the server.
+//! The direction from the server.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,12 +11,12 @@ use transports::{Interest, Link, Ready, TICK};
 use super::{LastingLink, POISON};
 use crate::pipe::Again;
 
-/// What is known of the message that is coming.
+/// The message being received.
 #[derive(Default)]
 pub(super) struct Incoming {
-    /// How much of it has come.
+    /// The number of its bytes received.
     seen: usize,
-    /// Its beginning, as far as it is looked at.
+    /// The part of its beginning that the record needs.
     head: Vec<u8>,
 }
 
@@ -58,11 +58,11 @@ impl LastingLink {
                     return Err(ErrorKind::WouldBlock.into());
                 }
                 self.renew(state);
-                // Who receives may want to look at the time.
+                // The caller may have timeouts to check.
                 return Err(ErrorKind::WouldBlock.into());
             }
             let (link, epoch) = (state.link.clone(), state.epoch);
-            // Only then there are answers that are not the server's.
+            // Only then can the link generate replies of its own.
             let listens = state.record.stale() > 0;
             drop(state);
             let received = match &mut file {
@@ -86,7 +86,8 @@ impl LastingLink {
         }
     }
 
-    /// Waits until the server says something, or there is an answer that is not its, and says whether one or the other is so.
+    /// Waits until the server sends or the link has generated a reply, and returns whether either
+    /// happened.
     fn listen(&self, link: &Arc<dyn Link>) -> io::Result<bool> {
         let interest = Interest {
             read: true,
@@ -101,7 +102,7 @@ impl LastingLink {
 }
 
 impl Incoming {
-    /// Tells `record` of the replies that have come whole.
+    /// Passes complete replies to `record`.
     fn note(&mut self, mut bytes: &[u8], record: &mut Record) {
         while !bytes.is_empty() {
             let missing = HEADER.saturating_sub(self.head.len());
@@ -118,15 +119,15 @@ impl Incoming {
             let (part, rest) = bytes.split_at(come);
             self.take(&part[..wanted.min(come)], come);
             bytes = rest;
-            // A size that is none is for who speaks through the link to see.
+            // The user of the link detects invalid sizes.
             if self.seen >= size {
-                // So is a reply that is none.
+                // It detects invalid replies, too.
                 let _ = record.answered(&self.head);
                 self.head.clear();
                 self.seen = 0;
             }
         }
-        // The last message may have nothing behind its header.
+        // The last message may consist of a header alone.
         if self.seen == HEADER && self.head[..4] == (HEADER as u32).to_le_bytes() {
             let _ = record.answered(&self.head);
             self.head.clear();

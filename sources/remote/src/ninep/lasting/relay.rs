@@ -1,4 +1,4 @@
-//! Another's client on a link that outlasts its connections.
+//! A relay for another client on a link that survives lost connections.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use transports::Link;
 
 use super::LastingLink;
 
-/// The largest message that is passed on, which Linux's client does not come near.
+/// The largest message to relay, far beyond those of Linux's client.
 const MOST: usize = 64 << 20;
 
-/// What is received into at first: a large message of Linux's, and what is behind it.
+/// The initial buffer size: a large message of Linux's client and the start of the next.
 const ROOM: usize = (1 << 20) + (64 << 10);
 
-/// Passes on what `client` says to the server, and what that says to the client, until one of them ends: the client by
-/// itself, the server for good.
+/// Relays between `client` and `server` until the client disconnects or the server is lost for
+/// good.
 pub fn relay(client: Arc<dyn Link>, server: Arc<LastingLink>) -> io::Result<()> {
     let (from, to) = (client.clone(), server.clone());
     let asks = thread::Builder::new()
@@ -32,7 +32,7 @@ pub fn relay(client: Arc<dyn Link>, server: Arc<LastingLink>) -> io::Result<()> 
     end.and(asked)
 }
 
-/// Passes on whole messages.
+/// Relays whole messages.
 fn pass(from: &dyn Link, to: &dyn Link) -> io::Result<()> {
     let mut buffer = vec![0; ROOM];
     let mut end = 0;
@@ -40,9 +40,9 @@ fn pass(from: &dyn Link, to: &dyn Link) -> io::Result<()> {
         match from.recv(&mut buffer[end..], true) {
             Ok(0) => return Ok(()),
             Ok(got) => end += got,
-            // It comes again from its beginning.
+            // The message will arrive again from its beginning.
             Err(error) if error.kind() == ErrorKind::Interrupted => end = 0,
-            // Nothing has come for a while.
+            // The receive timed out.
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Making the connection anew.
+//! Reconnecting.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -13,13 +13,14 @@ use transports::{Interest, Link};
 use super::{LastingLink, Outage, POISON, State};
 
 impl Outage {
-    /// How long it takes until another connection is tried for the first time, and at most.
+    /// The initial pause between attempts, and the longest.
     pub(super) const FIRST: Duration = Duration::from_millis(10);
     const MOST: Duration = Duration::from_secs(1);
 }
 
 impl LastingLink {
-    /// Tries once to connect again, when it is time; until then waits, unless there is something else to see to.
+    /// Tries once to reconnect if the pause is over; else waits until then or until the state
+    /// changes.
     pub(super) fn renew(&self, mut state: MutexGuard<'_, State>) {
         let Some(outage) = &mut state.outage else {
             return;
@@ -77,7 +78,8 @@ impl LastingLink {
         }
     }
 
-    /// Sends what is in flight, then what others ask meanwhile; when there is no more of it, `link` is the connection.
+    /// Sends the requests in flight, then those queued meanwhile, and makes `link` the connection
+    /// when none are left.
     fn resend<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -107,7 +109,7 @@ impl LastingLink {
         }
     }
 
-    /// Sends all of it; a server that first wants to be rid of replies is.
+    /// Sends the whole message, and receives replies if the server needs that to continue.
     fn resend_one(&self, link: &dyn Link, mut message: &[u8]) -> io::Result<()> {
         let both = Interest {
             read: true,
@@ -144,14 +146,14 @@ impl LastingLink {
     }
 }
 
-/// A server that has come, and is told of the session.
+/// A new connection during session recovery.
 struct Talk<'a> {
     of: &'a LastingLink,
     link: &'a Arc<dyn Link>,
 }
 
 impl Talk<'_> {
-    /// How long an answer may take at most: a server that begins again may have to find its disks first.
+    /// The longest wait for a reply: a restarting server may have to mount its disks first.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn patience(&self) -> Duration {
@@ -221,7 +223,7 @@ impl Talk<'_> {
     }
 }
 
-/// How long a reply to what is asked may be: replies without data fit 4 KiB.
+/// The longest reply to `requests`: replies without data fit 4 KiB.
 fn longest_reply(requests: &[Tmessage<'_>]) -> usize {
     let lengths = requests.iter().map(|request| match request {
         Tmessage::Read { count, .. } => DATA_HEAD + *count as usize,

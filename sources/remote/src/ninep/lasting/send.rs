@@ -1,4 +1,4 @@
-//! The way to the server.
+//! The direction to the server.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -12,23 +12,23 @@ use vfs::copies::copied;
 
 use super::{LastingLink, POISON};
 
-/// What is noted, in its order.
+/// The recorded requests whose bytes have not all been accepted, in order.
 #[derive(Default)]
 pub(super) struct Runs {
     all: VecDeque<Run>,
-    /// Since when the server takes nothing of it.
+    /// The time since which the server has accepted none of them.
     stuck: Option<Instant>,
 }
 
-/// Bytes of requests that are noted and not taken off their sender's hands yet.
+/// Bytes of recorded requests that the caller of `send` still holds.
 struct Run {
     len: usize,
-    /// By what connection they go; nothing if they do not, or go later.
+    /// The connection they are sent over; `None` if they are not sent, or later.
     via: Option<(u64, Arc<dyn Link>)>,
 }
 
 impl LastingLink {
-    /// Of `pieces` the last `lent` bytes are a payload that whoever sends it has until it is answered.
+    /// Sends `pieces`. Their last `lent` bytes are a payload that the sender keeps until the reply.
     pub(super) fn send_pieces(
         &self,
         pieces: &[IoSlice<'_>],
@@ -59,7 +59,7 @@ impl LastingLink {
                         self.lost(*epoch, &"the server takes nothing");
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(done),
-                    // It is among those that are sent again.
+                    // The request will be sent again.
                     Err(error) => self.lost(*epoch, &error),
                 }
             }
@@ -70,7 +70,7 @@ impl LastingLink {
         Ok(done)
     }
 
-    /// Takes note of the messages that were not given before. What is `lent` ends the last of them.
+    /// Records the messages that previous calls have not. The `lent` bytes are the end of the last.
     fn note(
         &self,
         runs: &mut VecDeque<Run>,
@@ -122,14 +122,14 @@ impl LastingLink {
     }
 }
 
-/// Of `pieces` one behind the other, `len` bytes from `from` on.
+/// Returns `len` bytes of the concatenated `pieces`, from `from` on.
 fn cut<'a>(pieces: &'a [IoSlice<'a>], from: usize, len: usize) -> Vec<IoSlice<'a>> {
     let mut parts = Vec::with_capacity(pieces.len());
     gather(pieces, from, len, |part, _| parts.push(IoSlice::new(part)));
     parts
 }
 
-/// Gives `each` the parts, and how many bytes were before.
+/// Calls `each` with the parts of the range, and the number of bytes before each part.
 fn gather<'a>(
     pieces: &'a [IoSlice<'a>],
     from: usize,
