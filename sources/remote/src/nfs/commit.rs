@@ -1,12 +1,12 @@
 //! COMMIT: when data becomes durable, and what happens to data that a restart of the server has
 //! lost.
 //!
-//! - fsync commits a file. If the write verifier tells that the server has restarted, the data is
-//!   written again with FILE_SYNC before fsync answers.
-//! - Too much uncommitted data is committed early, by the thread that writes.
-//! - A thread of each mount commits data that has become old, so that a file that was closed
-//!   without fsync does not hold memory, nor stay at risk, for long.
-//! - After a new connection all uncommitted data is committed before attributes or data are read:
+//! - fsync commits a file. If the write verifier shows that the server has restarted, the data is
+//!   written again with FILE_SYNC before fsync returns.
+//! - If there is too much uncommitted data, the writing thread commits early.
+//! - A thread of each mount commits data that has become old, so that a file closed without fsync
+//!   neither holds memory nor stays at risk for long.
+//! - After reconnecting, all uncommitted data is committed before attributes or data are read:
 //!   otherwise a program would see the file without it.
 
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ use super::fs::Shared;
 use super::uncommitted::{Change, Commit, Uncommitted};
 use super::version::{Handle, Version};
 
-/// How often the verifier may change during one commit before that is an error.
+/// The number of verifier changes during one commit that is an error.
 const ATTEMPTS: u32 = 16;
 
 impl<V: Version> Shared<V> {
@@ -53,15 +53,15 @@ impl<V: Version> Shared<V> {
         done
     }
 
-    /// Commits early after a write to `handle` if there is too much uncommitted data. A failure is
-    /// reported by the next fsync.
+    /// Commits early after a write to `handle` if there is too much uncommitted data. The next
+    /// fsync reports a failure.
     pub(super) fn commit_early(&self, cx: &Cx<'_>, handle: &Handle) {
         if let Some(handle) = self.uncommitted.over(handle) {
             self.settle_quietly(cx, &handle);
         }
     }
 
-    /// Commits uncommitted data after a new connection to the server, which may have restarted.
+    /// Commits uncommitted data after reconnecting to the server, which may have restarted.
     #[inline]
     pub(super) fn settle_after_reconnect(&self, cx: &Cx<'_>) {
         let connection = self.version.connections();
@@ -92,8 +92,8 @@ impl<V: Version> Shared<V> {
         }
     }
 
-    /// Makes a file durable. Data that the server refuses is given up: [`Uncommitted::take_error`]
-    /// has the reason.
+    /// Makes a file durable. Data that the server refuses is given up, and
+    /// [`Uncommitted::take_error`] returns the reason.
     fn settle(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Some(commit) = self.uncommitted.begin_commit(cx, handle)? else {
@@ -121,7 +121,7 @@ impl<V: Version> Shared<V> {
         Err(Errno::EIO)
     }
 
-    /// Writes lost data again, and says whether all of it is durable.
+    /// Writes lost data again, and returns whether all of it is durable.
     fn write_again(
         &self,
         cx: &Cx<'_>,
@@ -143,7 +143,7 @@ impl<V: Version> Shared<V> {
                     durable &= unstable.is_none();
                     rewrite.wrote(unstable);
                 }
-                // It may be possible later.
+                // A later attempt may succeed.
                 Err(errno @ (Errno::EINTR | Errno::ETIMEDOUT)) => {
                     self.uncommitted.failed(handle);
                     return Err(errno);
@@ -157,7 +157,7 @@ impl<V: Version> Shared<V> {
         Ok(durable)
     }
 
-    /// Writes `data` with FILE_SYNC, and answers the verifier if the server did not make it durable
+    /// Writes `data` with FILE_SYNC, and returns the verifier if the server did not make it durable
     /// nevertheless.
     fn write_all(
         &self,
@@ -187,7 +187,7 @@ impl<V: Version> Shared<V> {
     }
 }
 
-/// A thread that commits data though no program asks for it. Dropped, it ends.
+/// A thread that commits old data. It ends when this is dropped.
 pub(super) struct Committer<V: Version> {
     uncommitted: Arc<Uncommitted<NfsFile<V>>>,
     call: Arc<Call>,

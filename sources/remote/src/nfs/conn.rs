@@ -1,7 +1,7 @@
-//! A connection that comes again: calls whose connection is lost are made again over the next, under the
-//! same id, so that a server that has seen them tells them from new ones.
+//! A connection that is re-established when lost. Calls in flight are retransmitted over the new
+//! connection with the same XID, so that the server's duplicate request cache recognises them.
 //!
-//! Lock order: the connection's mutex, held while it is made anew.
+//! Lock order: the connection's mutex, held while reconnecting.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,11 +22,11 @@ use crate::pipe::{self, Apart, Came, Half, Kept, Pipe, Shape, error_text};
 impl Half for Calls {
     const NAME: &'static str = "NFS";
     const HEADER: usize = 4;
-    /// Mark, head of the reply, status, attributes and counts of v3, the longest but for what is rare: READ_PLUS behind a
-    /// SEQUENCE has 124, v4.0's READ 64.
+    /// Record mark, reply header, status, attributes and counts of v3, longer than all others but
+    /// the rare: READ_PLUS after a SEQUENCE has 124 bytes, v4.0's READ 64.
     const DATA_HEAD: usize = 4 + 24 + 4 + 88 + 12;
     type Head = Box<[u8]>;
-    /// RPC has none.
+    /// RPC has no one-way requests.
     type Aside = std::convert::Infallible;
     type Reading = ();
 
@@ -77,7 +77,7 @@ impl Half for Calls {
         Calls::release(self, number);
     }
 
-    /// RPC has no word for it.
+    /// RPC has no cancellation.
     fn cancel(&mut self, _: usize, _: &mut Vec<u8>) -> bool {
         false
     }
@@ -97,7 +97,7 @@ pub(super) struct Conn {
     most: usize,
     options: Options,
     current: Mutex<Current>,
-    /// How often it has been made anew.
+    /// The number of reconnections.
     times: AtomicU64,
     backchannels: OnceLock<Arc<Backchannels>>,
     next_xid: AtomicU32,
@@ -111,13 +111,13 @@ struct Current {
 #[must_use = "an answer that nobody waits for is forgotten"]
 pub struct Flight {
     xid: u32,
-    /// Nothing if it could not leave.
+    /// `None` if the call could not be sent.
     kept: Option<Kept<Calls>>,
 }
 
 impl Conn {
-    /// The first connection, to a server that is not known: until [`Conn::settle`] nobody waits for it for ever. Replies have up
-    /// to `most` bytes.
+    /// Opens the first connection, which is soft until [`Conn::settle`], so that mounting an
+    /// unresponsive server ends. Replies have up to `most` bytes.
     pub(super) fn open(
         dial: Dial,
         machine: &str,
@@ -133,7 +133,7 @@ impl Conn {
         let payloads = link.payloads().within(options.in_flight);
         let pipe = Pipe::over(link, calls, most, payloads, options.silence)?;
         pipe.be_soft(true);
-        // So that calls of an earlier process are not taken for ours.
+        // Distinguishes the calls from those of an earlier process.
         let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
         let first = first.map_or(0, |time| time.as_micros() as u32);
         Ok(Conn {
@@ -148,53 +148,53 @@ impl Conn {
         })
     }
 
-    /// The server answers: from now on it is waited for as was asked.
+    /// Applies the mount's own `soft` setting, now that the server has answered.
     pub(super) fn settle(&self) {
         self.current().pipe.be_soft(self.options.silence.soft);
     }
 
-    /// Whether `len` more bytes of payload may be on their way: see [`Pipe::has_room`].
+    /// Returns whether `len` more bytes of payload may be in flight: see [`Pipe::has_room`].
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.current().pipe.has_room(len)
     }
 
-    /// From what size on a payload is worth memory of its own to land in, bytes.
+    /// The payload size in bytes from which landing in the caller's memory pays off.
     pub(super) fn lands_from(&self) -> usize {
         self.current().pipe.lands_from()
     }
 
-    /// Who is at the other end.
+    /// The address of the server.
     pub(super) fn peer(&self) -> String {
         self.current().pipe.peer().to_owned()
     }
 
-    /// Has the server answered when it calls by itself; to be said once, before it is told that it may.
+    /// Enables replies to callbacks. Called once, before the server is told of the backchannel.
     pub(super) fn call_back(&self, backchannels: Arc<Backchannels>) {
         let current = self.current();
         current
             .pipe
             .with(|calls| calls.call_back(backchannels.clone()));
-        // Said before, it is good for what comes behind.
+        // Also for later connections.
         let _ = self.backchannels.set(backchannels);
     }
 
-    /// How the server is answered when it calls.
+    /// The backchannels, if callbacks are enabled.
     pub(super) fn backchannels(&self) -> Option<&Arc<Backchannels>> {
         self.backchannels.get()
     }
 
-    /// How often the connection has been made anew.
+    /// The number of reconnections.
     pub(super) fn times(&self) -> u64 {
         self.times.load(Ordering::Acquire)
     }
 
-    /// [`Pipe::listen`] to the connection as it is now.
+    /// Does [`Pipe::listen`] on the current connection.
     pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
         let pipe = self.current().pipe.clone();
         pipe.listen(bell)
     }
 
-    /// Asks, and gives `read` the answer.
+    /// Makes a call, and passes the reply to `read`.
     pub(super) fn call<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -205,7 +205,7 @@ impl Conn {
         self.end(cx, flight, ask, read)
     }
 
-    /// Asks.
+    /// Begins a call.
     pub(super) fn begin<A: Ask>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
         let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
         let pipe = self.current().pipe.clone();
@@ -213,7 +213,7 @@ impl Conn {
         Flight { xid, kept }
     }
 
-    /// Gives `read` the answer to what was asked.
+    /// Waits for the reply to a call, and passes it to `read`.
     pub(super) fn end<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -225,7 +225,8 @@ impl Conn {
         self.end_in(cx, flight, ask, &mut Place::none(), end)
     }
 
-    /// [`Conn::end`] of what may land in `place`, which `read` is given if it has not.
+    /// Does [`Conn::end`] for a call whose payload may land in `place`. `read` gets `place` if the
+    /// payload has not landed.
     pub(super) fn end_in<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -250,7 +251,7 @@ impl Conn {
                     }
                 }
             };
-            // A server that ends each connection is not asked all the time, and not for ever.
+            // A server that closes every connection is retried with pauses, and not forever.
             match &mut pauses {
                 None => pauses = Some(Pauses::new()),
                 Some(_) if !retry.goes_on(begun) => {
@@ -314,7 +315,7 @@ impl Conn {
         ticket.ok()?.keep()
     }
 
-    /// Another connection than `lost`, which is of no use any more.
+    /// Replaces `lost`, a failed connection, unless another thread has.
     fn renew(&self, cx: &Cx<'_>, lost: &Arc<Pipe<Calls>>) -> Result<Arc<Pipe<Calls>>> {
         let mut current = self.current();
         if !Arc::ptr_eq(&current.pipe, lost) || current.pipe.failure().is_none() {
@@ -353,7 +354,7 @@ impl Conn {
     }
 }
 
-/// As whom this process calls.
+/// The credentials of this process.
 pub(super) fn own() -> Caller {
     Caller::new(
         rustix::process::geteuid().as_raw(),
@@ -361,22 +362,22 @@ pub(super) fn own() -> Caller {
     )
 }
 
-/// What this machine is called.
+/// The name of this machine.
 pub(super) fn machine() -> String {
     let names = rustix::system::uname();
     names.nodename().to_string_lossy().into_owned()
 }
 
-/// Waits, unless the call is cancelled meanwhile.
+/// Waits for `time`. Returns an error if the call is cancelled meanwhile.
 pub(super) fn wait_a_while(cx: &Cx<'_>, time: Duration) -> Result<()> {
     cx.call.wake_on_cancel(&vfs::cx::thread_waker());
     cx.call.check()?;
-    // It may be woken early by whatever else wakes this thread: then it is tried again early.
+    // Other wake-ups of this thread may end the wait early, which only causes an early retry.
     std::thread::park_timeout(time);
     cx.call.check()
 }
 
-/// How long to wait before something is asked again that takes long.
+/// The pauses between retries, which grow up to 1 s.
 pub(super) struct Pauses(Duration);
 
 impl Pauses {

@@ -1,4 +1,4 @@
-//! Listing directories: the server's cookies are ours.
+//! Directory listing: cookies are the server's.
 
 use ::nfs::client::{Listed, Page};
 use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, Plus, Result};
@@ -8,8 +8,8 @@ use super::node::NfsNode;
 use super::version::{Found, List, Paged, Version};
 
 impl<V: Version> NfsFile<V> {
-    /// How often a page is asked for again that met an entry on its way out. It is no error of READDIR's (RFC 7530, section 13.2),
-    /// but Ganesha answers so now and then where names come and go.
+    /// The most retries of a page that failed with `ENOENT`. READDIR has no such error (RFC 7530,
+    /// section 13.2), but Ganesha returns it now and then when an entry vanishes meanwhile.
     const AGAIN: usize = 16;
 
     pub(super) fn list(
@@ -27,14 +27,16 @@ impl<V: Version> NfsFile<V> {
             let list = List {
                 handle: self.node.handle(),
                 cookie: at,
-                // A listing from the start has none.
+                // A listing from the start has no verifier.
                 verifier: if at == 0 { [0; 8] } else { *self.verifier() },
                 plus,
             };
-            // Looking up is another call, which is not made while this one's answer is looked at.
+            // Looking up needs another call, which cannot be made while this one's reply is
+            // decoded.
             let mut behind = Vec::new();
             let page = match self.node.shared.version.list(cx, &list, &mut |listed| {
-                // Nodes that came without handle or attributes, as where another file system is mounted.
+                // Entries without handle or attributes, such as mount points, and all entries after
+                // them.
                 let lacks = plus && (listed.handle.is_none() || listed.attr.is_none());
                 if lacks || !behind.is_empty() {
                     behind.push(Behind::of(&listed));
@@ -60,14 +62,14 @@ impl<V: Version> NfsFile<V> {
                 return Ok(());
             }
             if page.cookie == at {
-                // It would go on for ever.
+                // The listing would never end.
                 return Err(Errno::EIO);
             }
             at = page.cookie;
         }
     }
 
-    /// What an entry came with.
+    /// The node of an entry, if it came with handle and attributes.
     fn entry(&self, listed: &Listed<'_>) -> Option<Entry> {
         let (handle, attr) = (listed.handle.as_ref()?, listed.attr?);
         let handle = handle[..].into();
@@ -81,14 +83,14 @@ impl<V: Version> NfsFile<V> {
         };
         match vfs::Node::lookup(&*self.node, cx, name) {
             Ok(entry) => Ok(Some(entry)),
-            // It says of one entry only that it cannot be looked at (any more).
+            // The entry has vanished or is inaccessible.
             Err(Errno::ENOENT | Errno::EACCES | Errno::ESTALE) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
 }
 
-/// An entry that is told after the answer it stood in.
+/// An entry to look up after its page has been decoded.
 struct Behind {
     name: Box<[u8]>,
     id: vfs::NodeId,
@@ -128,7 +130,7 @@ fn told<'a>(listed: &Listed<'a>, entry: Option<Entry>) -> DirEntry<'a> {
     }
 }
 
-/// Gives `each` the entries of a page, dots left out.
+/// Passes the entries of a page to `each`, except `.` and `..`.
 pub(super) fn give(
     page: Page<'_>,
     list: &List<'_>,
@@ -141,7 +143,7 @@ pub(super) fn give(
     };
     for listed in page.entries {
         paged.cookie = listed.cookie;
-        // A server that gives out what is no name is not followed there.
+        // Skips invalid names that the server may send.
         if Name::new(listed.name).is_ok() && !each(listed)? {
             paged.end = true;
             return Ok(paged);

@@ -1,8 +1,8 @@
-//! What a server is asked in the protocol's own words ([`::nfs::client`]), much of it at a time from one thread.
-//! What was begun leaves when somebody waits, or when there is enough of it.
+//! Direct access to the protocol's procedures and compounds ([`::nfs::client`]), with many calls in
+//! flight from one thread. Calls are sent when a caller waits, or when enough are queued.
 //!
-//! Calls whose connection is lost are made again over the next, and a client that the server has forgotten makes
-//! itself known again. What it lacks on purpose: opening again what was open then, as [`super::mount()`] does.
+//! Calls are retransmitted after a lost connection, and a client that the server has forgotten
+//! registers again. It deliberately does not reclaim opens, as [`super::mount()`] does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::v3;
 use super::v4::{Core, Keeper, Turn};
 use crate::ConnectError;
 
-/// A connection over which procedures are called: v3's, MOUNT's ([`::nfs::client::v3`]).
+/// A connection for calling v3's and MOUNT's procedures ([`::nfs::client::v3`]).
 pub struct Procedures {
     conn: Conn,
 }
@@ -31,12 +31,12 @@ impl Procedures {
         Ok(Procedures { conn })
     }
 
-    /// Asks.
+    /// Begins a call.
     pub fn begin<A: Ask>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
         self.conn.begin(cx, ask)
     }
 
-    /// Waits for the answer to `ask`, which is what was asked, and gives it to `read`.
+    /// Waits for the reply to the call `ask`, and passes it to `read`.
     pub fn end<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -47,7 +47,8 @@ impl Procedures {
         self.conn.end(cx, flight, ask, read)
     }
 
-    /// Asks, and waits for the answer until the server does not put it off.
+    /// Makes a call, repeats it while the server answers with a delay error, and passes the reply
+    /// to `read`.
     pub fn call<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -58,8 +59,8 @@ impl Procedures {
     }
 }
 
-/// A client of a v4 server, asked by compounds ([`::nfs::client::v4`]). It keeps its lease, and takes leave when
-/// dropped.
+/// A client of a v4 server that sends compounds ([`::nfs::client::v4`]). It renews its lease, and
+/// destroys its client ID when dropped.
 pub struct Compounds {
     core: Arc<Core>,
     limits: Limits,
@@ -67,7 +68,7 @@ pub struct Compounds {
 }
 
 impl Compounds {
-    /// Connects, and makes a client known by v4.`minor`.
+    /// Connects and establishes a client ID over v4.`minor`.
     pub fn open(dial: Dial, minor: u32) -> std::result::Result<Compounds, ConnectError> {
         let machine = machine();
         let conn = Conn::open(dial, &machine, Core::MOST as usize, Options::default())?;
@@ -103,18 +104,18 @@ impl Compounds {
         self.limits
     }
 
-    /// What the server knows the client by, as v4.0's opens say.
+    /// The client ID, which v4.0's OPENs carry.
     pub fn client(&self) -> ClientId {
         self.core.client()
     }
 
-    /// Asks; nothing if the session has no slot free: then something has to be ended first. What was begun has to
-    /// be ended in any case, or its slot is lost.
+    /// Begins a compound, or returns `None` if the session has no free slot: another compound must
+    /// be ended first. Every compound that was begun has to be ended, or its slot is lost.
     pub fn begin<S: Steps>(&self, cx: &Cx<'_>, steps: &S) -> Result<Option<Turn>> {
         self.core.begin(cx, steps, false)
     }
 
-    /// Waits for the answer to `steps`, which is what was asked, and gives it to `read`.
+    /// Waits for the reply to `steps`, the compound that was begun, and passes it to `read`.
     pub fn end<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -125,8 +126,9 @@ impl Compounds {
         self.core.end(cx, turn, steps, read)
     }
 
-    /// Asks, and waits for the answer until the server does not put it off. It may have to wait for a slot, which
-    /// is for ever if this thread has begun what takes them all.
+    /// Sends a compound, repeats it while the server answers with a delay error, and passes the
+    /// reply to `read`. It waits for a free slot, forever if this thread has begun compounds in all
+    /// of them.
     pub fn call<S: Steps, T>(
         &self,
         cx: &Cx<'_>,

@@ -20,9 +20,9 @@ pub(super) struct NfsFile<V: Version> {
     this: Weak<NfsFile<V>>,
     pub(super) node: Arc<NfsNode<V>>,
     flags: OpenFlags,
-    /// Nothing for a directory, which need not be opened.
+    /// `None` for a directory, which needs no open.
     pub(super) open: Option<V::Open>,
-    /// What came with the last entries of a listing.
+    /// The cookie verifier of the last READDIR.
     verifier: Mutex<[u8; 8]>,
 }
 
@@ -69,7 +69,7 @@ impl<V: Version> NfsFile<V> {
         self.verifier.lock().expect("no panic holds it")
     }
 
-    /// What it is asked by; `EISDIR` for a directory.
+    /// Returns the open state, or `EISDIR` for a directory.
     fn opened(&self) -> Result<Open<'_, V>> {
         Ok(Open {
             handle: self.node.handle(),
@@ -77,7 +77,7 @@ impl<V: Version> NfsFile<V> {
         })
     }
 
-    /// What it is written by.
+    /// Returns the open state for writing, or `EBADF` if the file is not open for writing.
     fn writable(&self) -> Result<Open<'_, V>> {
         let open = self.opened()?;
         match self.flags.contains(OpenFlags::WRITE) {
@@ -90,8 +90,9 @@ impl<V: Version> NfsFile<V> {
         &self.node.shared.version
     }
 
-    /// Writes `data`, and says how much of its beginning the server took, and why not more. Several messages are
-    /// in flight at a time, so what is behind a failure may be written too.
+    /// Writes `data`, and returns the number of bytes written from its start, and the error that
+    /// stopped it. Several messages are in flight at a time, so bytes after a failure may be
+    /// written, too.
     fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
         let open = match self.writable() {
             Ok(open) => open,
@@ -143,14 +144,14 @@ impl<V: Version> NfsFile<V> {
                 return (written, done);
             };
             let ended = self.version().end_write(cx, begun, open, at, stable, piece);
-            // What is in flight has to be waited for in any case.
+            // Every call in flight has to be ended in any case.
             match (ended, &done) {
                 (Ok(some), before) => {
                     change.wrote(at, piece, &some, writer);
                     if before.is_ok() {
                         written += some.count as usize;
                         if (some.count as usize) < piece.len() {
-                            // Whoever writes goes on from there.
+                            // Ends with a short write; the caller continues from there.
                             done = Err(Errno::EIO);
                         }
                     }
@@ -161,7 +162,7 @@ impl<V: Version> NfsFile<V> {
         }
     }
 
-    /// The files of a copy.
+    /// Downcasts the other file of a copy, which must be of this mount.
     fn other<'a>(&self, file: &'a dyn File) -> Result<&'a NfsFile<V>> {
         file.as_any()
             .downcast_ref::<NfsFile<V>>()
@@ -221,12 +222,13 @@ impl<V: Version> File for NfsFile<V> {
             }
             let Some((at, count, begun)) = flight.pop_front() else {
                 return match done {
-                    // What came before the error is good; the next read meets the error again.
+                    // Returns the data before the error; the next read meets the error again.
                     Err(errno) if got == 0 => Err(errno),
                     _ => Ok(got),
                 };
             };
-            // What is in flight has to be waited for in any case, though it is of no use behind an end.
+            // Every call in flight has to be ended in any case, even if its data is beyond the end
+            // of the file.
             let into: &mut dyn Sink = match done {
                 Ok(false) => &mut *sink,
                 _ => &mut Nowhere,
@@ -252,7 +254,7 @@ impl<V: Version> File for NfsFile<V> {
         }
         let (appending, offset) = match self.flags.contains(OpenFlags::APPEND) {
             false => (None, offset),
-            // Others who append over this mount come before or after; other clients of the server may not.
+            // The lock orders the appends of this mount, not those of other clients.
             true => {
                 let appending = self.node.shared.appending.lock();
                 (Some(appending.expect("no panic holds it")), self.size(cx)?)
@@ -275,13 +277,13 @@ impl<V: Version> File for NfsFile<V> {
         self.list(cx, cookie, plus, sink)
     }
 
-    /// What changes directories is durable when it is answered.
+    /// Directory changes are durable when the server replies.
     fn fsync(&self, cx: &Cx<'_>, _datasync: bool) -> Result<()> {
         cx.may_wait()?;
         self.node.shared.commit(cx, self.node.handle())
     }
 
-    /// Nothing is kept back here.
+    /// The client buffers no writes.
     fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
         Ok(())
     }
@@ -310,7 +312,7 @@ impl<V: Version> File for NfsFile<V> {
         cx.may_wait()?;
         match self.version().seek(cx, open, offset, what) {
             Ok(found) => found.ok_or(Errno::ENXIO),
-            // As of a file without holes, which is what the server shows.
+            // Reports a file without holes, as the server cannot seek.
             Err(Errno::EOPNOTSUPP) => seek_solid(self.size(cx)?, offset, what),
             Err(errno) => Err(errno),
         }
@@ -339,12 +341,12 @@ impl<V: Version> File for NfsFile<V> {
                 return Ok(());
             }
             let hole = match self.seek(cx, at, Seek::Hole) {
-                // It has become shorter.
+                // The file has been truncated meanwhile.
                 Err(Errno::ENXIO) => return Ok(()),
                 found => found?.min(end),
             };
             if hole <= at {
-                // A server that finds data where it finds a hole.
+                // The server reports data and a hole at the same offset.
                 return Err(Errno::EIO);
             }
             if !each(extent(at, hole, false)) {
@@ -388,7 +390,7 @@ impl<V: Version> File for NfsFile<V> {
         Ok(copied)
     }
 
-    /// What other clients of the server do nobody tells.
+    /// NFS does not report what other clients of the server do.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -402,7 +404,7 @@ fn extent(from: u64, to: u64, hole: bool) -> Extent {
     }
 }
 
-/// Takes what is of no use.
+/// A sink that discards its input.
 struct Nowhere;
 
 impl Sink for Nowhere {

@@ -1,4 +1,4 @@
-//! The file system: a server's tree in one of the versions.
+//! The file system: a server's tree over one of the protocol versions.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex};
@@ -13,45 +13,47 @@ use super::version::{Found, Version};
 use crate::locks::Mirrors;
 use crate::{Retry, Silence};
 
-/// How a server is spoken to.
+/// Mount options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Which version: 3, or 4 and the minor one; the best that the server has if none is named.
+    /// The major and minor version; the best that the server supports if `None`.
     pub version: Option<(u32, u32)>,
-    /// The TCP port of MOUNT for v3; asked for if it is not named.
+    /// The TCP port of MOUNT for v3; the portmapper's answer if `None`.
     pub mount_port: Option<u16>,
-    /// As whom everyone acts, user and group; without it, each caller as itself.
+    /// The user and group that all callers act as; each caller's own if `None`.
     pub act_as: Option<(u32, u32)>,
-    /// Read holes as zeros that travel: READ, not READ_PLUS.
+    /// Uses READ, which transfers holes as zeros, instead of READ_PLUS.
     pub no_read_plus: bool,
-    /// Take no delegations, and ask the server each time a file is opened (v4.1 and later have such).
+    /// Takes no delegations, so that every open goes to the server (v4.1 and later have
+    /// delegations).
     pub no_delegations: bool,
-    /// Connect from a reserved port, as servers with `secure` in exports(5) demand.
+    /// Connects from a reserved port, as servers with `secure` in exports(5) demand.
     pub reserved_port: bool,
-    /// The most bytes of one READ and of one WRITE, if less than both sides have anyway.
+    /// The most bytes of one READ and of one WRITE, below the limits of both sides.
     pub sizes: (Option<u32>, Option<u32>),
-    /// How many bytes of payload may be on their way at a time, if not as many as the link says ([`transports::Payloads::in_flight`]).
+    /// The most bytes of payload in flight, if not the link's default
+    /// ([`transports::Payloads::in_flight`]).
     pub in_flight: Option<usize>,
-    /// What is done when it does not answer.
+    /// The timeouts for a server that does not answer.
     pub silence: Silence,
-    /// What is done when it is lost.
+    /// The retry limit after a lost connection.
     pub retry: Retry,
 }
 
-/// A tree that an NFS server has.
+/// A tree of an NFS server.
 pub(super) struct RemoteNfs<V: Version> {
     shared: Arc<Shared<V>>,
     root: Arc<NfsNode<V>>,
     _committer: Committer<V>,
 }
 
-/// What all nodes and files of a mount share.
+/// The state that all nodes and files of a mount share.
 pub(super) struct Shared<V: Version> {
     pub(super) version: V,
     pub(super) mirrors: Mirrors<V::Open>,
     pub(super) uncommitted: Arc<Uncommitted<NfsFile<V>>>,
     pub(super) root: NodeId,
-    /// Held from where a file's end is looked up to where the last byte behind it is written.
+    /// Held during an append, from the lookup of the file size until the data is written.
     pub(super) appending: Mutex<()>,
 }
 
@@ -86,9 +88,9 @@ impl<V: Version> FileSystem for RemoteNfs<V> {
         cx.may_wait()?;
         let handle = handle.bytes().into();
         let attr = match self.shared.version.attr(cx, &handle) {
-            // What a server says of bytes that it never gave.
+            // The errors of servers for malformed handles.
             Err(Errno::EINVAL | Errno::EIO) => return Err(Errno::ESTALE),
-            // Kept by somebody who has it open.
+            // An unlinked file that is still open.
             Ok(attr) if attr.nlink == 0 => return Err(Errno::ESTALE),
             attr => attr?,
         };

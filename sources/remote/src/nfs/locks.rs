@@ -1,6 +1,6 @@
-//! Locks as a server and its other clients see them: v4 has them for files only, and one kind of them where
-//! Linux has two that do not see each other, so that flock(2) is a lock of the whole file, as Linux's own
-//! client has it. v3 has none without NLM.
+//! Locks on the server. v4 locks only files, with a single kind of lock that covers both
+//! independent kinds of Linux: flock(2) becomes a lock of the whole file, as in Linux's client. v3
+//! has no locks without NLM.
 
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Kind, OpenFlags, Result};

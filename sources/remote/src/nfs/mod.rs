@@ -1,13 +1,15 @@
-//! NFS: the client half of the protocol joined to a connection that comes again when it is lost.
+//! NFS: the client half of the protocol joined to a connection that is re-established when lost.
 //!
-//! - `conn` makes calls, and makes them again over another connection where the first is lost.
-//! - `version` is what the file-system traits ask of a version of the protocol; `v3` and `v4` are those.
-//! - `direct` is for a program that asks in the protocol's own words.
-//! - `secure` has a connection secured before it is used.
-//! - `fs` mounts; `node`, `file`, `dir` and `locks` are the file-system traits on top; `commit`
+//! - `conn` makes calls, and retransmits them over a new connection after the first is lost.
+//! - `version` is the interface between the file-system traits and a protocol version; `v3` and
+//!   `v4` implement it.
+//! - `direct` offers the protocol's own procedures and compounds.
+//! - `secure` sets up TLS on a connection.
+//! - `fs` mounts; `node`, `file`, `dir` and `locks` implement the file-system traits; `commit`
 //!   makes written data durable, and `uncommitted` keeps copies of it until then.
 //!
-//! What it lacks on purpose: delegations to write, layouts, NLM (v3 has no locks), any cache but for what is open.
+//! Deliberately absent: write delegations, layouts, NLM (v3 has no locks), and caches other than
+//! that of open files.
 
 mod commit;
 mod conn;

@@ -1,4 +1,4 @@
-//! How a tree's root is found, in the best version that both sides have.
+//! Mounting: finds a tree's root, with the best version that both sides support.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +16,28 @@ use super::v4::{Core, NOWHERE, Traits, V4};
 use super::version::{Found, Handle, Version};
 use crate::ConnectError;
 
-/// A connection, or why there is none.
+/// A connection, or the error of connecting.
 pub type Dialled = std::io::Result<Box<dyn Link>>;
 
-/// What to mount, and where.
+/// A tree to mount.
 pub struct Mount<'a> {
-    /// Makes a connection to the server: at the port named, or its own.
+    /// Connects to the server, at the given port or its default one.
     pub dial: Arc<dyn Fn(Option<u16>) -> Dialled + Send + Sync>,
     /// The path from the server's root.
     pub path: &'a str,
-    /// Whether that has to be there as a whole. Otherwise as much of its beginning is mounted as need be, and
-    /// the rest is left.
+    /// Whether the whole path must exist. Otherwise a prefix of it is mounted, and the rest is
+    /// returned.
     pub whole: bool,
-    /// How.
+    /// The mount options.
     pub options: Options,
 }
 
 type Mounted = std::result::Result<(Arc<dyn FileSystem>, String), ConnectError>;
 
-/// What servers that do not speak a version say of it.
+/// The error of servers that do not support a version.
 const EPROTONOSUPPORT: Errno = Errno::from_raw(93);
 
-/// Mounts a tree, and says what path in it is left.
+/// Mounts a tree, and returns the rest of the path in it.
 pub fn mount(mount: &Mount<'_>) -> Mounted {
     const BEST_FIRST: [(u32, u32); 4] = [(4, 2), (4, 1), (4, 0), (3, 0)];
     let versions = match &mount.options.version {
@@ -85,7 +85,7 @@ impl Mount<'_> {
             return self.mount_v4(&cx, first, minor, &machine).map_err(refused);
         }
         let (root, rest) = match self.mount_point(&cx, &first) {
-            // MOUNT is elsewhere.
+            // MOUNT listens on another port.
             Err(EPROTONOSUPPORT) => {
                 let mount_port = match self.options.mount_port {
                     Some(port) => port,
@@ -114,7 +114,8 @@ impl Mount<'_> {
             .collect()
     }
 
-    /// The root's handle by MOUNT, of the longest beginning of the path that can be mounted, and what is left.
+    /// Gets the root handle of the longest mountable prefix of the path with MOUNT, and the rest of
+    /// the path.
     fn mount_point(&self, cx: &Cx<'_>, conn: &Conn) -> Result<(Handle, Vec<String>)> {
         let names = self.names();
         let mut first = None;
@@ -186,7 +187,7 @@ impl Mount<'_> {
         Ok((fs, rest.join("/")))
     }
 
-    /// The tree from `root` on, or as much of the rest of the path further down as has to be.
+    /// Creates the tree at `root`, or at the rest of the path if the whole path must exist.
     fn give<V: Version>(
         &self,
         cx: &Cx<'_>,
@@ -206,7 +207,7 @@ impl Mount<'_> {
 
 type Given = (Arc<dyn FileSystem>, String);
 
-/// What is made use of: as much as Linux asks for at most.
+/// The sizes to use: at most those of Linux's client.
 pub(super) fn bounded(told: Limits) -> Limits {
     const MOST_IO: u32 = 1 << 20;
     Limits {

@@ -22,7 +22,7 @@ pub(super) struct NfsNode<V: Version> {
     handle: Handle,
     id: NodeId,
     kind: Kind,
-    /// The directory and the name that it was found by: v4.0 opens by these.
+    /// The directory and name it was found at, which v4.0's OPEN needs.
     place: Option<(Handle, Box<[u8]>)>,
 }
 
@@ -42,7 +42,7 @@ impl<V: Version> NfsNode<V> {
         })
     }
 
-    /// A node that was found in this directory by `name`.
+    /// Creates the node that was found at `name` in this directory.
     pub(super) fn found(&self, name: &[u8], found: Found) -> Entry {
         let place = (self.handle.clone(), name.into());
         let node = NfsNode::new(&self.shared, &found, Some(place));
@@ -64,7 +64,7 @@ impl<V: Version> NfsNode<V> {
         }
     }
 
-    /// `ESTALE` if the attributes are another node's.
+    /// Returns `ESTALE` if the attributes are another node's.
     pub(super) fn own(&self, attr: Attr) -> Result<Attr> {
         match (attr.id, attr.kind) == (self.id, self.kind) {
             true => Ok(attr),
@@ -72,7 +72,7 @@ impl<V: Version> NfsNode<V> {
         }
     }
 
-    /// Changes attributes, by an open file if there is one.
+    /// Sets attributes, with the state of an open file if there is one.
     pub(super) fn set_by(
         &self,
         cx: &Cx<'_>,
@@ -93,7 +93,7 @@ impl<V: Version> NfsNode<V> {
             let less = Kind::File.mode_without_set_id(mode);
             set.mode = (less != mode).then_some(less);
         }
-        // There is no word for it alone: whatever is changed marks it, and be it to what it was.
+        // NFS cannot set the ctime alone: setting the mode to its current value updates it.
         if std::mem::take(&mut set.ctime) && set == SetAttr::default() {
             set.mode = Some(version.attr(cx, &self.handle)?.mode);
         }
@@ -118,7 +118,7 @@ impl<V: Version> NfsNode<V> {
         }
     }
 
-    /// The node behind a trait object, if it is of this mount: `EXDEV`.
+    /// Downcasts a node of this mount. Returns `EXDEV` for other nodes.
     fn of_same<'a>(&self, node: &'a dyn Node) -> Result<&'a NfsNode<V>> {
         node.as_any()
             .downcast_ref::<NfsNode<V>>()
@@ -127,7 +127,7 @@ impl<V: Version> NfsNode<V> {
     }
 }
 
-/// Permissions, the umask applied: what a directory's default ACL would say is not known here.
+/// The permission bits after applying the umask; the directory's default ACL, if any, is unknown.
 fn bits(mode: Mode) -> u32 {
     mode.bits & !mode.umask & 0o7777
 }
@@ -201,7 +201,7 @@ impl<V: Version> Node for NfsNode<V> {
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         self.check_directory()?;
         cx.may_wait()?;
-        // What a server has above it is not ours.
+        // Directories above the export's root are not part of this tree.
         if self.id == self.shared.root {
             let attr = self.attr(cx, Want::STAT)?;
             let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
@@ -263,7 +263,7 @@ impl<V: Version> Node for NfsNode<V> {
         let name = name.bytes();
         let version = &self.shared.version;
         let attr = match version.link(cx, &target.handle, &self.handle, name) {
-            // What Linux says of it.
+            // Linux's error for a link to a directory.
             Err(Errno::EISDIR) => return Err(Errno::EPERM),
             attr => attr?,
         };
@@ -297,7 +297,7 @@ impl<V: Version> Node for NfsNode<V> {
         let from = (&self.handle, name.bytes());
         let to = (&to.handle, to_name.bytes());
         match version.rename(cx, from, to) {
-            // One status for several reasons (RFC 8881 section 18.26).
+            // NFS has one status for several errors (RFC 8881 section 18.26).
             Err(Errno::EEXIST) => {
                 let kind = |(dir, name)| version.lookup(cx, dir, Some(name)).map(|it| it.attr.kind);
                 Err(match (kind(from)?, kind(to)?) {
@@ -352,9 +352,9 @@ impl<V: Version> Node for NfsNode<V> {
     }
 }
 
-/// A symbolic link's target as symlink(2) takes it.
+/// Checks a symbolic link's target as symlink(2) does.
 fn check_target(target: &[u8]) -> Result<()> {
-    /// Linux's `PATH_MAX`, its NUL included.
+    /// Linux's `PATH_MAX` without its NUL.
     const MOST: usize = 4095;
     match target {
         b"" => Err(Errno::ENOENT),

@@ -1,4 +1,4 @@
-//! Where what is read goes: memory that a sink lends, so that it may land there, or else the sink.
+//! Destinations of read data: memory lent by a sink, where a payload can land, or the sink itself.
 
 use sys::payload::SliceSink;
 use vfs::Sink;
@@ -9,12 +9,12 @@ pub(super) enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Of what has no payload.
+    /// The destination for calls without a payload.
     pub(super) fn none() -> Place<'a> {
         Place::Lent(&mut [])
     }
 
-    /// Where a payload may land.
+    /// The memory where a payload may land.
     pub(super) fn memory(&mut self) -> &mut [u8] {
         match self {
             Place::Lent(memory) => memory,
@@ -22,7 +22,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Has `put` put what has not landed.
+    /// Calls `put` to store a payload that has not landed.
     pub(super) fn put<T>(&mut self, put: impl FnOnce(&mut dyn Sink) -> T) -> T {
         match self {
             Place::Lent(memory) => put(&mut SliceSink::new(memory)),
@@ -31,10 +31,10 @@ impl<'a> Place<'a> {
     }
 }
 
-/// How many bytes were read, and whether the file ends behind them.
+/// The number of bytes read, and whether the file ends after them.
 pub(super) type Got = (usize, bool);
 
-/// Has `end` end a read of `len` bytes, in memory that `sink` lends if it does.
+/// Ends a read of `len` bytes with `end`, into memory lent by `sink` if it lends any.
 pub(super) fn end_in<E>(
     sink: &mut dyn Sink,
     len: usize,
@@ -48,7 +48,7 @@ pub(super) fn end_in<E>(
             _ => 0,
         })
     };
-    // What went wrong is in `ended`.
+    // `ended` holds the error, too.
     let _ = sink.lend(len, &mut fill);
     match (ended, end) {
         (Some(ended), _) => ended,

@@ -1,4 +1,4 @@
-//! A connection that is secured before it is used: RPC-with-TLS (RFC 9289).
+//! Securing a connection before its use: RPC-with-TLS (RFC 9289).
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use transports::{Link, StreamLink};
 
 use super::mount::Dialled;
 
-/// How a connection is secured.
+/// The TLS settings of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Secure {
-    /// Who is trusted, and what is shown.
+    /// The trusted CAs, and the client's certificate and key.
     pub files: Files,
 }
 
 impl Secure {
-    /// What `xprtsec=` asks for. Otherwise what was expected.
+    /// Parses the value of `xprtsec=`. The error states the expected form.
     pub(super) fn asked(security: &str, files: Files) -> Result<Option<Secure>, String> {
         let shows = files.cert.is_some() && files.key.is_some();
         let half = files.cert.is_some() != files.key.is_some();
@@ -33,10 +33,10 @@ impl Secure {
     }
 }
 
-/// `link`, on which nothing has been said yet, once the server has agreed to secure it and both have. `version` is the
-/// one of NFS that will be spoken.
+/// Secures `link`, which must be unused, after the server has accepted STARTTLS. `version` is the
+/// NFS version of the probe.
 pub fn secured(link: StreamLink, connector: &Arc<Connector>, version: u32) -> Dialled {
-    /// Nothing else is in flight.
+    /// No other call is in flight.
     const XID: u32 = 1;
     let link = TlsLink::client(link, connector.clone());
     link.send(&start_tls::ask(XID, version), true)?;
@@ -55,7 +55,8 @@ pub fn secured(link: StreamLink, connector: &Arc<Connector>, version: u32) -> Di
     Ok(Box::new(link))
 }
 
-/// A record, and nothing behind it: what came before the handshake counts for nothing.
+/// Receives one record. Bytes after it are an error, as data from before the handshake must not be
+/// trusted.
 fn record(link: &dyn Link) -> io::Result<Vec<u8>> {
     let mut reply = Vec::new();
     let mut buf = [0; 256];

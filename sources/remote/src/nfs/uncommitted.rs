@@ -1,15 +1,15 @@
-//! Data that was written with UNSTABLE and not committed yet (RFC 1813 sections 3.3.7 and 3.3.21,
-//! RFC 8881 sections 18.3 and 18.32).
+//! Data written with UNSTABLE and not committed yet (RFC 1813 sections 3.3.7 and 3.3.21, RFC 8881
+//! sections 18.3 and 18.32).
 //!
-//! A server keeps such data in memory, where a restart loses it. So a copy stays here until a
-//! COMMIT answers with the write verifier of the WRITE; another verifier means a restart, and the
-//! data has to be written again. This is the table of the copies; `commit` has the calls.
+//! A server keeps such data in memory, where a restart loses it. So the client keeps a copy until a
+//! COMMIT returns the write verifier of the WRITE; another verifier means a restart, and the data
+//! has to be written again. This module is the table of the copies; `commit` makes the calls.
 //!
-//! The copies of a file are disjoint extents. A later write, truncation or hole takes away what it
-//! covers, so that data written again never lands on newer data: every such change is announced
+//! The copies of a file are disjoint extents. A later write, truncation or hole removes what it
+//! covers, so that data written again never overwrites newer data: every such change is announced
 //! ([`Uncommitted::change`]), and excludes rewriting of that file.
 //!
-//! Bounds: [`Limits`], of a file and in total, the table's own memory included.
+//! Bounds: [`Limits`], per file and in total, including the table's own memory.
 //!
 //! Lock order: the one mutex, never held across a request.
 
@@ -27,17 +27,17 @@ use super::version::Handle;
 /// Bounds of the copies.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// Bytes of one file.
+    /// The limit per file, in bytes.
     pub(super) file: usize,
-    /// Bytes of all files.
+    /// The limit for all files, in bytes.
     pub(super) total: usize,
-    /// Age after which a file is committed though no program asks for it.
+    /// The age at which a file is committed without an fsync.
     pub(super) age: Duration,
 }
 
 impl Limits {
-    /// A disk's worth of tens of milliseconds to a second for a file, so that early commits stay
-    /// cheap; the age is that of Linux's `dirty_expire_centisecs`.
+    /// A file's limit is what a disk writes in tens of milliseconds to a second, so that early
+    /// commits stay cheap; the age is that of Linux's `dirty_expire_centisecs`.
     pub(super) const DEFAULT: Limits = Limits {
         file: 64 << 20,
         total: 128 << 20,
@@ -48,17 +48,17 @@ impl Limits {
 /// The most bytes that adjacent writes are joined to: those of one WRITE.
 const JOINED: usize = 1 << 20;
 
-/// About what an extent and a file take beside their data, bytes.
+/// The approximate overhead of an extent and of a file, in bytes.
 const EXTENT_OVERHEAD: usize = 128;
 const FILE_OVERHEAD: usize = 512;
 
-/// Uncommitted data by file. `F` is an open file, by which data is written again.
+/// Uncommitted data by file. `F` is an open file, through which data is written again.
 pub(super) struct Uncommitted<F> {
     limits: Limits,
     table: Mutex<Table<F>>,
-    /// Bytes of the table.
+    /// The memory of the table, in bytes.
     charged: AtomicUsize,
-    /// Number of the connection over which the oldest data was written.
+    /// The number of the connection over which the oldest data was written.
     connection: AtomicU64,
     /// Notified of data for [`Uncommitted::due`], and of the end.
     changed: Condvar,
@@ -68,7 +68,7 @@ struct Table<F> {
     files: HashMap<Handle, State<F>>,
     /// Files with data, in the order in which they are due.
     order: BTreeMap<u64, Handle>,
-    /// Number of the next in this order.
+    /// The next key in this order.
     next: u64,
     stopped: bool,
 }
@@ -76,21 +76,21 @@ struct Table<F> {
 /// A file's uncommitted data.
 struct State<F> {
     extents: BTreeMap<u64, Extent>,
-    /// Memory of the extents, bytes.
+    /// The memory of the extents, in bytes.
     data: usize,
-    /// Moves with each COMMIT: data of an earlier generation was there when that was sent.
+    /// Incremented by each COMMIT: it covers the data of earlier generations.
     generation: u64,
-    /// Changes in flight.
+    /// The number of changes in flight.
     changes: usize,
     rewriting: bool,
-    /// Number in [`Table::order`] and when it is due, if it has data.
+    /// The key in [`Table::order`] and the due time, if the file has data.
     queued: Option<(u64, Instant)>,
-    /// It goes to the end of this order.
+    /// Whether to move the file to the end of this order.
     queued_again: bool,
-    /// The last commit failed: there is no early one.
+    /// Whether the last commit failed, which disables early commits.
     failing: bool,
     writer: Option<Writer<F>>,
-    /// Why data was given up, until that is reported.
+    /// The reason why data was given up, until it is reported.
     error: Option<Errno>,
 }
 
@@ -109,14 +109,14 @@ impl<F> Clone for Writer<F> {
     }
 }
 
-/// Adjacent bytes of one verifier.
+/// Adjacent bytes with the same verifier.
 pub(super) struct Extent {
     pub(super) data: Vec<u8>,
     verifier: [u8; 8],
     generation: u64,
 }
 
-/// A commit under way.
+/// A COMMIT in flight.
 pub(super) struct Commit<F> {
     generation: u64,
     pub(super) writer: Option<Writer<F>>,
@@ -138,8 +138,8 @@ impl<F> Uncommitted<F> {
         }
     }
 
-    /// Announces a change of a file's content, after waiting for data that is being written again.
-    /// `connection` is the number of the connection as it is before the change.
+    /// Announces a change of a file's content, after waiting until no data of the file is being
+    /// rewritten. `connection` is the number of the connection before the change.
     pub(super) fn change<'a>(
         &'a self,
         cx: &Cx<'_>,
@@ -163,12 +163,12 @@ impl<F> Uncommitted<F> {
         }
     }
 
-    /// Whether there is no room for more, and writes have to be durable when they are answered.
+    /// Returns whether the table is full, and writes have to be stable.
     pub(super) fn is_full(&self) -> bool {
         self.charged.load(Ordering::Relaxed) > self.limits.total
     }
 
-    /// The file to be committed early after a write to `handle`, if there is too much data.
+    /// Returns the file to commit early after a write to `handle`, if there is too much data.
     pub(super) fn over(&self, handle: &Handle) -> Option<Handle> {
         if self.charged.load(Ordering::Relaxed) <= self.limits.file {
             return None;
@@ -184,7 +184,7 @@ impl<F> Uncommitted<F> {
         }
     }
 
-    /// Begins to commit a file; `None` if all of it is durable.
+    /// Begins to commit a file. Returns `None` if all of it is durable.
     pub(super) fn begin_commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Option<Commit<F>>> {
         let mut pauses = Pauses::new();
         loop {
@@ -208,8 +208,8 @@ impl<F> Uncommitted<F> {
         }
     }
 
-    /// Drops the data that a COMMIT has confirmed by its verifier, and says whether that is all
-    /// that was there when it was sent.
+    /// Drops the data that a COMMIT has confirmed with its verifier, and returns whether that is
+    /// all data that the COMMIT covered.
     pub(super) fn committed(&self, handle: &Handle, commit: &Commit<F>, verifier: [u8; 8]) -> bool {
         let all = self.with(handle, |state| {
             let (mut all, mut kept) = (true, 0);
@@ -228,7 +228,7 @@ impl<F> Uncommitted<F> {
         all.unwrap_or(true)
     }
 
-    /// Notes that a commit failed: the next one is not early.
+    /// Records that a commit failed, which disables early commits.
     pub(super) fn failed(&self, handle: &Handle) {
         self.with(handle, |state| {
             state.failing = true;
@@ -236,8 +236,8 @@ impl<F> Uncommitted<F> {
         });
     }
 
-    /// Excludes changes of a file, to write again what a restart of the server has lost: what
-    /// `commit` was to confirm and `verifier` does not.
+    /// Excludes changes of a file, to rewrite the data that a restart of the server has lost: that
+    /// which `commit` covered and `verifier` does not confirm.
     pub(super) fn rewrite<'a>(
         &'a self,
         cx: &Cx<'_>,
@@ -271,7 +271,7 @@ impl<F> Uncommitted<F> {
         }
     }
 
-    /// Forgets a file that the server does not have any more.
+    /// Forgets a file that no longer exists on the server.
     pub(super) fn forget(&self, handle: &Handle) {
         self.with(handle, |state| {
             state.cut(0, u64::MAX);
@@ -279,7 +279,7 @@ impl<F> Uncommitted<F> {
         });
     }
 
-    /// Reports why data of a file was given up, once.
+    /// Reports once the reason why data of a file was given up.
     pub(super) fn take_error(&self, handle: &Handle) -> Result<()> {
         let error = self.with(handle, |state| state.error.take());
         error.flatten().map_or(Ok(()), Err)
@@ -293,7 +293,7 @@ impl<F> Uncommitted<F> {
             .collect()
     }
 
-    /// Whether there is data that was written over an earlier connection than `connection`: the
+    /// Returns whether there is data that was written over a connection before `connection`: the
     /// server may have restarted since.
     #[inline]
     pub(super) fn is_doubtful(&self, connection: u64) -> bool {
@@ -301,13 +301,13 @@ impl<F> Uncommitted<F> {
             && self.connection.load(Ordering::Acquire) != connection
     }
 
-    /// Notes that all data was committed or written again over `connection`.
+    /// Records that all data was committed or rewritten over `connection`.
     pub(super) fn settled(&self, connection: u64) {
         self.connection.store(connection, Ordering::Release);
     }
 
-    /// Waits for a file that is to be committed though no program asks for it, because its data is
-    /// old or the table is half full. `None` after [`Uncommitted::stop`].
+    /// Waits for a file to commit without an fsync, because its data is old or the table is half
+    /// full. Returns `None` after [`Uncommitted::stop`].
     pub(super) fn due(&self) -> Option<(Handle, Option<Writer<F>>)> {
         let mut table = self.table();
         loop {
@@ -336,7 +336,7 @@ impl<F> Uncommitted<F> {
         self.changed.notify_all();
     }
 
-    /// Changes a file's state, if there is one, and keeps account of it.
+    /// Changes a file's state, if there is one, and updates the order and totals.
     fn with<T>(&self, handle: &Handle, change: impl FnOnce(&mut State<F>) -> T) -> Option<T> {
         let mut table = self.table();
         let Table {
@@ -391,7 +391,7 @@ impl<F> Default for State<F> {
 }
 
 impl<F> State<F> {
-    /// Memory of what has to stay, bytes.
+    /// The memory that has to be kept, in bytes.
     fn charged(&self) -> usize {
         let stays = !self.extents.is_empty() || self.error.is_some() || self.rewriting;
         if stays { self.data + FILE_OVERHEAD } else { 0 }
@@ -444,7 +444,7 @@ impl<F> State<F> {
         self.extents.insert(offset, extent);
     }
 
-    /// Takes away the bytes from `start` to `end`.
+    /// Removes the bytes from `start` to `end`.
     fn cut(&mut self, start: u64, end: u64) {
         let before = self.extents.range(..start).next_back();
         let from = match before {
@@ -468,7 +468,7 @@ impl<F> State<F> {
 }
 
 impl Extent {
-    /// About its memory, bytes.
+    /// The approximate memory, in bytes.
     fn charged(&self) -> usize {
         self.data.capacity() + EXTENT_OVERHEAD
     }
@@ -477,13 +477,13 @@ impl Extent {
         offset + self.data.len() as u64
     }
 
-    /// Whether it was there when the commit of this generation was sent, and `verifier` does not
+    /// Returns whether the commit of this generation covered the extent, and `verifier` does not
     /// confirm it.
     fn is_lost(&self, generation: u64, verifier: [u8; 8]) -> bool {
         self.generation <= generation && self.verifier != verifier
     }
 
-    /// The part from `end` on of an extent at `offset`.
+    /// The part after `end` of an extent at `offset`.
     fn tail(&self, offset: u64, end: u64) -> Option<Extent> {
         let cut = end.checked_sub(offset)?;
         let data = usize::try_from(cut)
@@ -503,7 +503,7 @@ pub(super) struct Change<'a, F> {
 }
 
 impl<F> Change<'_, F> {
-    /// Notes that `data` was written, and keeps a copy unless it is durable.
+    /// Records that `data` was written, and keeps a copy unless it is durable.
     pub(super) fn wrote(
         &self,
         offset: u64,
@@ -522,8 +522,7 @@ impl<F> Change<'_, F> {
         });
     }
 
-    /// Notes that the bytes from `start` to `end` are others now: a hole, a copy, or beyond the
-    /// file's end.
+    /// Records that the bytes from `start` to `end` are replaced by a hole or a copy, or truncated.
     pub(super) fn replaced(&self, start: u64, end: u64) {
         self.of.with(self.handle, |state| state.cut(start, end));
     }
@@ -535,7 +534,7 @@ impl<F> Drop for Change<'_, F> {
     }
 }
 
-/// Lost data of a file that is being written again, which excludes changes.
+/// Lost data of a file that is being rewritten, which excludes changes.
 pub(super) struct Rewrite<'a, F> {
     of: &'a Uncommitted<F>,
     handle: &'a Handle,
@@ -545,13 +544,13 @@ pub(super) struct Rewrite<'a, F> {
 }
 
 impl<F> Rewrite<'_, F> {
-    /// The next extent to be written, with its offset.
+    /// The next extent to write, and its offset.
     pub(super) fn next(&self) -> Option<(u64, &[u8])> {
         let (&offset, extent) = self.lost.first_key_value()?;
         Some((offset, &extent.data))
     }
 
-    /// Notes that the next extent was written again: it stays with another verifier if that is not
+    /// Records that the next extent was rewritten. It is kept with the new verifier if it is not
     /// durable.
     pub(super) fn wrote(&mut self, unstable: Option<[u8; 8]>) {
         let Some((offset, extent)) = self.lost.pop_first() else {
@@ -564,7 +563,7 @@ impl<F> Rewrite<'_, F> {
         }
     }
 
-    /// Gives the next extent up, for a reason that is reported later.
+    /// Gives up the next extent, for a reason that is reported later.
     pub(super) fn give_up(&mut self, errno: Errno) {
         self.lost.pop_first();
         self.of.with(self.handle, |state| {
@@ -626,7 +625,7 @@ mod tests {
         });
     }
 
-    /// Commits as a server with this verifier, and answers what has to be written again.
+    /// Commits as a server with this verifier, and returns the data to rewrite.
     fn commit(of: &Uncommitted<()>, file: &Handle, verifier: [u8; 8]) -> Vec<(u64, Vec<u8>)> {
         with_cx(|cx| {
             let commit = of.begin_commit(cx, file).expect("not excluded");
@@ -693,7 +692,7 @@ mod tests {
         assert_eq!(lost, [(0, b"ab".to_vec()), (4, b"efgh".to_vec())]);
     }
 
-    /// Runs `then` while the data of `file` is written again to a server that was restarted.
+    /// Runs `then` while the data of `file` is rewritten to a restarted server.
     fn rewriting(of: &Uncommitted<()>, file: &Handle, then: impl FnOnce(&Cx<'_>, Rewrite<'_, ()>)) {
         with_cx(|cx| {
             let begun = of.begin_commit(cx, file).expect("not excluded");
@@ -737,7 +736,7 @@ mod tests {
         write(&of, &large, 50_000, &[0; 1000], OLD);
         assert_eq!(of.over(&large).as_ref(), Some(&large));
         assert_eq!(of.over(&small), None);
-        // More than half of what is allowed is there.
+        // The table is more than half full.
         assert_eq!(of.due().map(|(file, _)| file).as_ref(), Some(&small));
         let third = file(3);
         write(&of, &third, 0, &[0; 18_000], OLD);
@@ -773,7 +772,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written over what, each byte is the last one written there.
+        /// Each byte is the last one written there, in whatever way writes overlap.
         #[test]
         fn copies_are_the_last_bytes_written(
             changes in prop::collection::vec((0u64..60, 1usize..40, 0u8..4), 1..40),

@@ -1,4 +1,4 @@
-//! What NFS server to connect to, as a URL.
+//! URLs of NFS servers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,34 +14,37 @@ use super::secure::{Secure, secured};
 use crate::url::{BadUrl, decode, host_and_port, id, in_flight};
 use crate::{ConnectError, Retry, Silence};
 
-/// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
-/// may stand, separated by `&`, `vers=` 3, 4, 4.0, 4.1 or 4.2, `mountport=`, `uid=` and `gid=` as whom everyone
-/// acts, `rsize=` and `wsize=` the most bytes of a message's payload, `inflight=`, `retry=`, `timeo=`, `soft` and `hard` as for 9P ([`crate::ninep::Url`]), `noreadplus`, `nodelegations`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
-/// secured: `tlsca=` names a file with the authorities whose certificates are trusted instead of the system's, `tlscert=` and
-/// `tlskey=` what is shown with `mtls`. `%` and two hexadecimal digits stand for a byte.
+/// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. After a
+/// question mark follow parameters, separated by `&`: `vers=` 3, 4, 4.0, 4.1 or 4.2; `mountport=`;
+/// `uid=` and `gid=`, the user and group that all callers act as; `rsize=` and `wsize=`, the most
+/// bytes of a message's payload; `inflight=`, `retry=`, `timeo=`, `soft` and `hard` as for 9P
+/// ([`crate::ninep::Url`]); `noreadplus`; `nodelegations`; and `resvport`, to connect from a
+/// reserved port. `xprtsec=tls` or `mtls` (nfs(5)) secures the connection: `tlsca=` names a file of
+/// CA certificates to trust instead of the system's, `tlscert=` and `tlskey=` the client's
+/// certificate and key for `mtls`. Percent-encoding is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Where the server listens.
+    /// The server's address.
     pub addr: Addr,
-    /// How it is spoken to.
+    /// The mount options.
     pub options: Options,
-    /// How the connection is secured, if it is.
+    /// The TLS settings, if the connection is to be secured.
     pub secure: Option<Secure>,
-    /// The path from its root, without slashes around it.
+    /// The path from the server's root, without slashes at its ends.
     pub path: String,
 }
 
 impl Url {
-    /// The port that IANA has given NFS.
+    /// The port that IANA assigned to NFS.
     pub const PORT: u16 = 2049;
 
-    /// Mounts what is named as a whole.
+    /// Mounts the whole path.
     pub fn connect(&self) -> Result<Arc<dyn FileSystem>, ConnectError> {
         self.mount(true).map(|(tree, _)| tree)
     }
 
-    /// Mounts the tree that what is named begins with, and says what path in it is left: its end may not
-    /// exist yet.
+    /// Mounts the tree that the path begins in, and returns the rest of the path, whose last
+    /// component need not exist.
     pub fn find(&self) -> Result<(Arc<dyn FileSystem>, String), ConnectError> {
         self.mount(false)
     }
@@ -64,7 +67,7 @@ impl Url {
         let dial = move |port: Option<u16>| -> Dialled {
             let link = dial(port)?;
             match &connector {
-                // Another port is MOUNT's or the portmapper's, which know no TLS.
+                // Other ports are MOUNT's or the portmapper's, which do not support TLS.
                 Some(connector) if port.is_none() => secured(link, connector, version),
                 _ => Ok(Box::new(link)),
             }
@@ -171,13 +174,13 @@ fn port(text: &str) -> Result<u16, String> {
     }
 }
 
-/// As nfs(5) has it: what is less than a page is not worth a message.
+/// Parses `rsize=` or `wsize=`, at least 1024 bytes as in nfs(5).
 fn size(name: &str, text: &str) -> Result<u32, String> {
     let size = text.parse().ok().filter(|&size| size >= 1024);
     size.ok_or_else(|| format!("{name}= with bytes from 1024 on, not '{text}'"))
 }
 
-/// As it would be given again, but for what is encoded.
+/// Formats the URL, without percent-encoding.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.addr {

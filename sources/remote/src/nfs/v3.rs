@@ -1,4 +1,4 @@
-//! v3: a procedure a call, no state, no locks.
+//! v3: one procedure per call, no state, no locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,8 @@ pub(super) struct V3 {
     tree: Tree,
     limits: Limits,
     list: u32,
-    /// Tells exclusive creates apart: this process's moment, and a count.
+    /// Half of the verifier of exclusive creates: this process's start time and ID. A counter is
+    /// the rest.
     boot: u32,
     attempts: AtomicU64,
 }
@@ -41,7 +42,7 @@ impl V3 {
         }
     }
 
-    /// Asks until the server does not put it off.
+    /// Makes a call, repeating it while the server answers with a delay error.
     fn call<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -51,7 +52,8 @@ impl V3 {
         call(&self.conn, cx, ask, read)
     }
 
-    /// The answer to what is in flight; put off, it is asked again. `read` is given `place` if nothing has landed there.
+    /// Waits for the reply to a call in flight, repeating the call while the server answers with a
+    /// delay error. `read` gets `place` if no payload has landed there.
     fn end<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -80,7 +82,7 @@ impl V3 {
         whole(made, handle, |handle| self.attr(cx, handle))
     }
 
-    /// Makes a file that must be new.
+    /// Creates a file that must be new.
     fn create_new(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], mode: u32) -> Result<Found> {
         let number = self.attempts.fetch_add(1, Ordering::Relaxed);
         let attempt = (u64::from(self.boot) << 32) ^ number;
@@ -94,7 +96,7 @@ impl V3 {
         match self.call(cx, &create(Some(attempt.to_be_bytes())), |made| made) {
             Ok(made) => {
                 let found = self.whole(cx, made, dir, name)?;
-                // What tells attempts apart stands in its times.
+                // The server stores the verifier in the file's times.
                 let set = SetAttr {
                     mode: Some(mode),
                     atime: Some(SetTime::Now),
@@ -127,7 +129,7 @@ impl V3 {
     }
 }
 
-/// Asks until the server does not put it off.
+/// Makes a call, repeating it while the server answers with a delay error.
 pub(super) fn call<A: Ask, T>(
     conn: &Conn,
     cx: &Cx<'_>,
@@ -162,7 +164,7 @@ impl Version for V3 {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             handles: Level::Native,
-            // Times, in nanoseconds.
+            // The time in nanoseconds.
             change: Level::Emulated,
             devices: Level::Native,
             owners: Level::Native,
@@ -283,7 +285,8 @@ impl Version for V3 {
             return self.call(cx, &Remove::<true> { dir, name }, |()| ());
         }
         match self.call(cx, &Remove::<false> { dir, name }, |()| ()) {
-            // Which of the two a directory is refused by is the server's taste (RFC 1813 section 3.3.12).
+            // The server chooses which of the two errors a directory gets (RFC 1813 section
+            // 3.3.12).
             Err(Errno::EPERM) => match self.lookup(cx, dir, Some(name))?.attr.kind {
                 Kind::Directory => Err(Errno::EISDIR),
                 _ => Err(Errno::EPERM),
@@ -364,7 +367,7 @@ impl Version for V3 {
                 }
             }
             match self.create_new(cx, dir, name, mode) {
-                // Somebody was faster.
+                // Another client was faster.
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
                 done => return Ok((done?, ())),
             }

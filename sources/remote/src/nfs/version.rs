@@ -1,4 +1,4 @@
-//! What the file-system traits ask of a version of NFS.
+//! The interface between the file-system traits and a version of NFS.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use vfs::{
     Sink, StatFs, XattrFlags,
 };
 
-/// A file handle: what the server calls a node.
+/// A file handle.
 pub(super) type Handle = Arc<[u8]>;
 
-/// A node as a server has it.
+/// A node's handle and attributes.
 #[derive(Clone)]
 pub(super) struct Found {
     pub(super) handle: Handle,
     pub(super) attr: Attr,
 }
 
-/// A node that is asked for something.
+/// A node to operate on.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) handle: &'a Handle,
     pub(super) id: NodeId,
     pub(super) directory: bool,
-    /// Whether what is open shall be nobody else's: locks belong to it.
+    /// Whether the open must be exclusive to this caller, as locks belong to it.
     pub(super) alone: bool,
-    /// The directory and the name that it was found by.
+    /// The directory and name it was found at.
     pub(super) place: Option<(&'a Handle, &'a [u8])>,
 }
 
-/// A file that is asked for something.
+/// An open file to operate on.
 pub(super) struct Open<'a, V: Version> {
     pub(super) handle: &'a Handle,
     pub(super) state: &'a V::Open,
@@ -45,7 +45,7 @@ impl<V: Version> Clone for Open<'_, V> {
 
 impl<V: Version> Copy for Open<'_, V> {}
 
-/// What is wanted of a listing.
+/// A request for a page of a listing.
 pub(super) struct List<'a> {
     pub(super) handle: &'a Handle,
     pub(super) cookie: u64,
@@ -53,20 +53,20 @@ pub(super) struct List<'a> {
     pub(super) plus: bool,
 }
 
-/// What came of a page of a listing.
+/// The result of a page of a listing.
 pub(super) struct Paged {
-    /// To go on with.
+    /// The cookie verifier for the next page.
     pub(super) verifier: [u8; 8],
-    /// Behind which entry.
+    /// The cookie of the last entry.
     pub(super) cookie: u64,
-    /// Whether there are no more entries, or no more are wanted.
+    /// Whether the listing is complete or the caller wants no more.
     pub(super) end: bool,
 }
 
-/// A version of the protocol. Methods wait for the server. A version that lacks an operation leaves it at
-/// the default: `EOPNOTSUPP`.
+/// A version of the protocol. Methods wait for the server. For an operation that the version lacks,
+/// the default returns `EOPNOTSUPP`.
 pub(super) trait Version: Send + Sync + Sized + 'static {
-    /// What is open on the server.
+    /// The open state on the server.
     type Open: Send + Sync;
 
     /// A read or write in flight.
@@ -74,7 +74,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
 
     fn limits(&self) -> Limits;
 
-    /// How often the connection was made anew. The server may have restarted between two values.
+    /// The number of reconnections. The server may have restarted between two values.
     fn connections(&self) -> u64;
 
     fn capabilities(&self) -> Capabilities;
@@ -96,7 +96,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
 
     fn readlink(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>>;
 
-    /// The node of a name; without one, the parent.
+    /// Looks up a name or, without one, the parent.
     fn lookup(&self, cx: &Cx<'_>, dir: &Handle, name: Option<&[u8]>) -> Result<Found>;
 
     fn make(
@@ -114,7 +114,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
 
     fn rename(&self, cx: &Cx<'_>, from: (&Handle, &[u8]), to: (&Handle, &[u8])) -> Result<()>;
 
-    /// Gives `each` some entries, until it wants no more (`false`).
+    /// Passes a page of entries to `each`, until it returns `false`.
     fn list(
         &self,
         cx: &Cx<'_>,
@@ -122,10 +122,10 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         each: &mut dyn FnMut(Listed<'_>) -> Result<bool>,
     ) -> Result<Paged>;
 
-    /// Opens a file, but does not cut it.
+    /// Opens a file without truncating it.
     fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Self::Open>;
 
-    /// Opens the file of a name, making it if there is none. Cuts it if it is asked for.
+    /// Opens the file of a name, creating it if needed, and truncates it if the flags say so.
     fn create(
         &self,
         cx: &Cx<'_>,
@@ -135,10 +135,10 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         mode: u32,
     ) -> Result<(Found, Self::Open)>;
 
-    /// Whether a read or write of `len` bytes may be begun beside those in flight.
+    /// Returns whether a read or write of `len` bytes may be begun in addition to those in flight.
     fn has_room(&self, len: usize) -> bool;
 
-    /// Begins to read; nothing if that would have to wait for others first, and it may not.
+    /// Begins a read. Without `wait`, returns `None` if it would have to wait for others.
     fn begin_read(
         &self,
         cx: &Cx<'_>,
@@ -148,7 +148,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         wait: bool,
     ) -> Result<Option<Self::Flight>>;
 
-    /// What was read, and whether the file ends behind it.
+    /// Returns the number of bytes read, and whether the file ends after them.
     fn end_read(
         &self,
         cx: &Cx<'_>,
@@ -159,7 +159,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         sink: &mut dyn Sink,
     ) -> Result<(usize, bool)>;
 
-    /// Begins to write; nothing if that would have to wait for others first, and it may not.
+    /// Begins a write. Without `wait`, returns `None` if it would have to wait for others.
     fn begin_write(
         &self,
         cx: &Cx<'_>,
@@ -180,7 +180,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         data: &[u8],
     ) -> Result<Written>;
 
-    /// Writes up to a message's bytes, by an open file or as an anonymous one.
+    /// Writes up to one message's bytes, with the state of an open file or the anonymous stateid.
     fn write(
         &self,
         cx: &Cx<'_>,
@@ -191,10 +191,10 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         data: &[u8],
     ) -> Result<Written>;
 
-    /// Makes what was written durable; the verifier tells whether it was all there.
+    /// Makes written data durable, and returns the verifier, which shows whether any was lost.
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]>;
 
-    /// Reserves space for a range, or makes a hole of it.
+    /// Reserves space for a range, or punches a hole.
     fn allocate(
         &self,
         _cx: &Cx<'_>,
@@ -206,12 +206,12 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Data or a hole at `offset` or behind it, nothing if there is none.
+    /// Finds data or a hole at or after `offset`.
     fn seek(&self, _: &Cx<'_>, _: Open<'_, Self>, _: u64, _: Seek) -> Result<Option<u64>> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Copies up to `len` bytes, which are durable then.
+    /// Copies up to `len` bytes durably.
     #[allow(clippy::too_many_arguments)]
     fn copy(
         &self,
@@ -230,7 +230,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The names, each ended by a NUL.
+    /// The names, each terminated by a NUL.
     fn xattrs(&self, _: &Cx<'_>, _: &Handle) -> Result<Vec<u8>> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -243,7 +243,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Whether files can be locked at all.
+    /// Returns whether files can be locked.
     fn has_locks(&self) -> bool {
         false
     }
@@ -263,7 +263,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
     }
 }
 
-/// What a server has to tell of a node at least, asked for where it has not.
+/// Completes a node, with further requests if the server's reply lacked the handle or attributes.
 pub(super) fn whole(
     made: Made,
     handle: impl FnOnce() -> Result<Box<[u8]>>,

@@ -1,12 +1,12 @@
-//! A mounted virtiofs device, with many requests in flight.
+//! A mounted virtiofs device with many requests in flight.
 //!
-//! Each processor has a queue of its own, as far as there are; forgets go by the one of high priority, some at
-//! a time. A server that answers what it may not gets `EIO` reported for that request; one that
-//! breaks its queue, or goes, ends the channel, and why is logged once.
+//! Each processor has a queue of its own, as far as there are enough; forgets use the high-priority
+//! queue, in batches. An invalid reply fails its request with `EIO`; a server that breaks its queue
+//! or disconnects ends the channel, and the reason is logged once.
 //!
-//! What it lacks on purpose: reconnecting.
+//! Reconnecting is deliberately absent.
 //!
-//! Lock order: the forgets that wait, or a queue's; never both.
+//! Lock order: the waiting forgets, or a queue's lock; never both.
 
 use std::cell::Cell;
 use std::io;
@@ -29,20 +29,20 @@ use crate::file::AT_A_TIME;
 use crate::tender::{Tended, Tender};
 use crate::{ConnectError, Silence};
 
-/// How a device is driven.
+/// Driver options.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The most request queues; the device may have fewer.
     pub queues: usize,
-    /// How many requests of a queue may be in flight.
+    /// The most requests in flight per queue.
     pub depth: u16,
     /// How to wait for replies.
     pub waiting: WaitMode,
-    /// What is done when it does not answer.
+    /// The timeouts for a device that does not answer.
     pub silence: Silence,
-    /// The most bytes that a request reads or writes, if not as many as the device takes.
+    /// The most bytes of a read or write request, if not the device's limit.
     pub max_write: Option<usize>,
-    /// How many bytes of one read or write may be on their way at a time, if not those of eight requests.
+    /// The most bytes of one read or write in flight, if not those of eight requests.
     pub in_flight: Option<usize>,
 }
 
@@ -51,7 +51,7 @@ impl Default for Options {
         Options {
             queues: std::thread::available_parallelism().map_or(1, usize::from),
             depth: 64,
-            // As long as a wake-up takes.
+            // About the time of a wake-up.
             waiting: WaitMode::Adaptive(Duration::from_micros(50)),
             silence: Silence::default(),
             max_write: None,
@@ -60,7 +60,7 @@ impl Default for Options {
     }
 }
 
-/// A mount. Dropping it ends it.
+/// A mount. Dropping it unmounts.
 pub struct Channel {
     driver: Driver,
     client: Client,
@@ -74,20 +74,20 @@ pub struct Channel {
     this: Weak<Channel>,
 }
 
-/// How much a reply may have.
+/// The largest payload of a reply.
 #[derive(Clone, Copy, Debug)]
 pub enum Room {
-    /// A structure of so many bytes at most.
+    /// Structures of at most this many bytes.
     Fixed(usize),
-    /// So many bytes of data.
+    /// At most this many bytes of data.
     Data(usize),
 }
 
 impl Channel {
-    /// The queue of high priority, which forgets go by.
+    /// The high-priority queue, which carries forgets.
     const HIGH: usize = 0;
 
-    /// So many forgets go at once.
+    /// The number of forgets in a batch.
     const FORGETS: usize = 64;
 
     /// Mounts the device at the other end of `socket`.
@@ -106,7 +106,8 @@ impl Channel {
             driver::Options {
                 queues: options.queues.max(1) + 1,
                 depth: options.depth,
-                // The longest value of an extended attribute and what comes before it, too.
+                // Also enough for the longest value of an extended attribute and the part before
+                // it.
                 payload: Client::MAX_WRITE as usize,
                 waiting: options.waiting,
             },
@@ -130,35 +131,36 @@ impl Channel {
         }))
     }
 
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The most bytes that a request reads or writes.
+    /// The most bytes of a read or write request.
     pub fn max_write(&self) -> usize {
         let most = self.client.max_write();
         self.max_write.map_or(most, |asked| asked.clamp(1, most))
     }
 
-    /// How many requests of one read or write are in flight at a time.
+    /// The most requests of one read or write in flight.
     pub(super) fn at_a_time(&self) -> usize {
         let most = self.in_flight.map(|bytes| bytes / self.max_write());
         most.map_or(AT_A_TIME, |most| most.clamp(1, AT_A_TIME))
     }
 
-    /// How many request queues there are.
+    /// The number of request queues.
     pub fn queues(&self) -> usize {
         self.driver.queues().len() - 1
     }
 
-    /// The request queue of the processor that the caller runs on.
+    /// The request queue of the current processor.
     pub fn own_queue(&self) -> usize {
         rustix::thread::sched_getcpu() % self.queues()
     }
 
-    /// Room for a request by request queue `queue`. Waits for it; with `hold` the caller holds other
-    /// requests in flight, and is told `EAGAIN` instead.
+    /// Allocates descriptors for a request on request queue `queue`, waiting if there are none
+    /// free. With `hold`, for callers with other requests in flight, returns `EAGAIN` instead of
+    /// waiting.
     pub fn begin(&self, queue: usize, hold: bool) -> Result<Draft<'_>> {
         match hold {
             true => {
@@ -184,8 +186,9 @@ impl Channel {
         }
     }
 
-    /// Sends a request and waits for its reply, as part of a call that may be cancelled: then the server
-    /// is asked to, and what it answers counts. `WOULD_BLOCK` below full patience.
+    /// Sends a request and waits for its reply. If the call is cancelled, asks the server to
+    /// interrupt the request and returns the server's answer. Returns `WOULD_BLOCK` below full
+    /// patience.
     pub fn call(
         &self,
         cx: &Cx<'_>,
@@ -200,24 +203,24 @@ impl Channel {
             .wait_in(cx)
     }
 
-    /// Has the device see what was submitted to a request queue, which waiting does as well.
+    /// Kicks a request queue, so that the device sees the submitted requests; waiting kicks, too.
     pub fn kick(&self, queue: usize) {
         self.driver.queues()[1 + queue].kick();
     }
 
-    /// Sends a request whose reply nobody waits for.
+    /// Sends a request without waiting for its reply.
     pub(super) fn send(&self, node: u64, request: &Request<'_>) {
         let queue = self.own_queue();
         let sent = self
             .begin(queue, false)
             .and_then(|draft| draft.submit(&Caller::ROOT, node, request, 0, Room::Fixed(0)));
-        // Once the device is gone there is nothing to tell it.
+        // A device that has disconnected needs no request.
         if sent.is_ok() {
             self.kick(queue);
         }
     }
 
-    /// Takes one look-up of `nodeid` back: with some others, or after a short while.
+    /// Forgets one lookup of `nodeid`, in a batch or after a short while.
     pub fn forget(&self, nodeid: u64) {
         let mut waiting = self.forgets.lock().expect("no panic holds it");
         waiting.push(ForgetOne { nodeid, nlookup: 1 });
@@ -229,7 +232,7 @@ impl Channel {
         self.tender.arm(&self.this);
     }
 
-    /// Sends some forgets, and says whether there were any and room for them.
+    /// Sends a batch of forgets, and returns whether there were any and descriptors for them.
     fn send_forgets(&self) -> bool {
         let mut waiting = self.forgets.lock().expect("no panic holds it");
         let ring = &self.driver.queues()[Channel::HIGH];
@@ -252,7 +255,7 @@ impl Channel {
         true
     }
 
-    /// Asks the server to give a request up.
+    /// Asks the server to interrupt a request.
     fn interrupt(&self, queue: usize, unique: u64) {
         let ring = &self.driver.queues()[1 + queue];
         if let Some(chain) = ring.spare_chain() {
@@ -261,7 +264,7 @@ impl Channel {
         }
     }
 
-    /// Sends a request that is not answered.
+    /// Sends a request that has no reply.
     fn tell(&self, ring: &Queue, mut chain: Chain<'_>, request: &Request<'_>) {
         let mut message = Vec::with_capacity(2048);
         self.client.request(&Caller::ROOT, 0, request, &mut message);
@@ -300,8 +303,8 @@ impl Tended for Channel {
     }
 }
 
-/// The server forgets all nodes and files by the end, for which it is waited a while: the queues
-/// would be gone before it takes the request.
+/// Sends DESTROY, with which the server forgets all nodes and files, and waits a while for the
+/// reply: the queues must stay until the server has taken the request.
 impl Drop for Channel {
     fn drop(&mut self) {
         let since = Instant::now();
@@ -319,22 +322,22 @@ impl Drop for Channel {
             reply: REPLY_HEADER,
             ..Lengths::default()
         });
-        // A server that is gone has forgotten them.
+        // A disconnected server has forgotten them.
         drop(ticket.wait(over));
     }
 }
 
-/// Who waits for a device.
+/// A wait for the device.
 struct Waiting<'a> {
     call: Option<&'a Call>,
     silence: Silence,
     since: Instant,
-    /// When it was seen to be cancelled.
+    /// The time at which the call was found to be cancelled.
     cancelled: Cell<Option<Instant>>,
 }
 
 impl<'a> Waiting<'a> {
-    /// How long a request that is cancelled may take to be answered.
+    /// The longest wait for the reply to a cancelled request.
     const GRACE: Duration = Duration::from_secs(2);
 
     fn new(call: Option<&'a Call>, silence: Silence) -> Waiting<'a> {
@@ -346,7 +349,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether it has waited long enough.
+    /// Returns whether the timeout is over.
     fn is_over(&self) -> bool {
         if self.cancelled.get().is_none() && self.call.is_some_and(|call| call.check().is_err()) {
             self.cancelled.set(Some(Instant::now()));
@@ -356,7 +359,7 @@ impl<'a> Waiting<'a> {
             || self.silence.soft && self.since.elapsed() >= self.silence.timeo
     }
 
-    /// Why.
+    /// The error of the timeout.
     fn errno(&self) -> Errno {
         match self.cancelled.get() {
             Some(_) => Errno::EINTR,
@@ -365,20 +368,21 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Ends the connection after `timeo`, unless what is returned is dropped before. Who speaks vhost-user waits for answers for ever.
+/// Shuts the connection down after `timeo`, unless the returned sender is dropped before: the
+/// vhost-user set-up waits for replies without a timeout.
 fn limit(socket: &UnixStream, timeo: Duration) -> io::Result<Sender<()>> {
     let (done, waited) = channel();
     let socket = socket.try_clone()?;
     std::thread::Builder::new().spawn(move || {
         if waited.recv_timeout(timeo) == Err(RecvTimeoutError::Timeout) {
-            // An error means that it has ended.
+            // An error means that the connection has ended.
             let _ = socket.shutdown(Shutdown::Both);
         }
     })?;
     Ok(done)
 }
 
-/// Mounts: the first request, for which the device has `timeo`.
+/// Mounts with FUSE_INIT, whose reply must arrive within `timeo`.
 fn greet(queue: &Queue, timeo: Duration) -> io::Result<Result<Client>> {
     let since = Instant::now();
     let over = || since.elapsed() >= timeo;
@@ -396,7 +400,7 @@ fn greet(queue: &Queue, timeo: Duration) -> io::Result<Result<Client>> {
     Ok(Client::meet(&welcome[..len]))
 }
 
-/// A request being made. Dropping it gives it up.
+/// A request under construction. Dropping it frees its descriptors.
 pub struct Draft<'c> {
     channel: &'c Channel,
     queue: usize,
@@ -409,8 +413,8 @@ impl<'c> Draft<'c> {
         self.chain.payload(at, bytes);
     }
 
-    /// Sends it, with a payload of `payload` bytes. It leaves when somebody waits, or at
-    /// [`Channel::kick`]. `EMSGSIZE` if there is more of it than a request may have.
+    /// Submits the request with a payload of `payload` bytes. The device is kicked when a caller
+    /// waits, or with [`Channel::kick`]. Returns `EMSGSIZE` if the request is too long.
     pub fn submit(
         mut self,
         caller: &Caller,
@@ -450,7 +454,7 @@ impl<'c> Draft<'c> {
     }
 }
 
-/// A request in flight. Dropping it forgets its reply.
+/// A request in flight. Dropping it discards its reply.
 #[must_use = "a reply that nobody waits for is forgotten"]
 pub struct Flight<'c> {
     channel: &'c Channel,
@@ -460,8 +464,8 @@ pub struct Flight<'c> {
 }
 
 impl<'c> Flight<'c> {
-    /// Waits for the reply. Errs as the server says; `EIO` if it is no reply, or the device is gone; `ETIMEDOUT` if it took
-    /// too long ([`Silence`]).
+    /// Waits for the reply. Returns the server's error, `EIO` if the reply is invalid or the device
+    /// has disconnected, or `ETIMEDOUT` after the timeout ([`Silence`]).
     pub fn wait(self) -> Result<Answer<'c>> {
         let silence = self.channel.silence;
         self.wait_as(&Waiting::new(None, silence))
@@ -479,9 +483,10 @@ impl<'c> Flight<'c> {
         Ok(Answer { head, reply, body })
     }
 
-    /// [`Flight::wait`] as part of a call that may be cancelled: `EINTR` if it is, and the server says nothing of it in time.
+    /// Does [`Flight::wait`] for a call that may be cancelled. Returns `EINTR` if it is and the
+    /// server does not answer in time.
     pub fn wait_in(self, cx: &Cx<'_>) -> Result<Answer<'c>> {
-        // A call that nobody can run again is one that nobody cancels.
+        // A call without a waker cannot be cancelled.
         if cx.call.waker().is_some() {
             let (queue, unique) = (self.queue, self.unique);
             on_cancel(cx.call, &self.channel.this, move |channel| {
@@ -493,10 +498,10 @@ impl<'c> Flight<'c> {
     }
 }
 
-/// The most bytes of structures that a reply has (STATX).
+/// The most bytes of structures in a reply (STATX).
 const MOST_FIXED: usize = StatxOut::SIZE;
 
-/// A good reply.
+/// A successful reply.
 pub struct Answer<'c> {
     head: [u8; REPLY_HEADER + MOST_FIXED],
     reply: Reply<'c>,
@@ -504,7 +509,7 @@ pub struct Answer<'c> {
 }
 
 impl Answer<'_> {
-    /// What came in [`Room::Fixed`], as `decode` reads it; `EIO` if it is too short.
+    /// Decodes the content of [`Room::Fixed`]. Returns `EIO` if it is too short.
     pub fn decode<T>(
         &self,
         decode: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
@@ -512,28 +517,29 @@ impl Answer<'_> {
         decode(self.fixed()).map_err(|_| Errno::EIO)
     }
 
-    /// What came in [`Room::Fixed`].
+    /// The content of [`Room::Fixed`].
     pub fn fixed(&self) -> &[u8] {
         let end = (REPLY_HEADER + self.body).min(self.head.len());
         &self.head[REPLY_HEADER..end]
     }
 
-    /// How many bytes came in [`Room::Data`].
+    /// The length of the content of [`Room::Data`].
     pub fn len(&self) -> usize {
         self.body
     }
 
-    /// Whether none came.
+    /// Whether the reply has no data.
     pub fn is_empty(&self) -> bool {
         self.body == 0
     }
 
-    /// Copies what came in [`Room::Data`] at `at` on into `bytes`, which is no longer than that.
+    /// Copies from the content of [`Room::Data`], beginning at `at`, into `bytes`, which must not
+    /// be longer.
     pub fn load(&self, at: usize, bytes: &mut [u8]) {
         self.reply.payload(at, bytes);
     }
 
-    /// All that came in [`Room::Data`].
+    /// The whole content of [`Room::Data`].
     pub fn data(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.body];
         self.load(0, &mut bytes);

@@ -1,4 +1,5 @@
-//! Listings: READDIRPLUS where attributes are wanted and the server has it, else READDIR.
+//! Directory listing: READDIRPLUS if attributes are wanted and the server supports it, else
+//! READDIR.
 
 use fuse::Request;
 use fuse::dirent::Dirent;
@@ -12,7 +13,7 @@ use super::file::Opened;
 use super::node::FuseNode;
 
 impl Opened {
-    /// [`vfs::File::readdir`]. A server's cookies count from 0, which is the start, as ours do.
+    /// Implements [`vfs::File::readdir`]. Cookies are the server's offsets, 0 being the start.
     pub(super) fn list(
         &self,
         cx: &Cx<'_>,
@@ -41,7 +42,8 @@ impl Opened {
             let mut from = Reader::new(&bytes);
             let mut any = false;
             let mut more = true;
-            // What does not fit any more was looked up nevertheless, and is forgotten.
+            // READDIRPLUS has looked up the entries beyond the sink's room, too; dropping their
+            // nodes forgets them.
             while let Some(dirent) = Dirent::next(attributes, &mut from).map_err(|_| Errno::EIO)? {
                 any = true;
                 let entry = match dirent.entry {
@@ -61,7 +63,7 @@ impl Opened {
         }
     }
 
-    /// How many bytes of entries are asked for at once.
+    /// The bytes of entries to request at a time.
     const LISTING: usize = 128 << 10;
 
     fn give(
@@ -76,7 +78,7 @@ impl Opened {
         let entry = match entry {
             None if plus => match self.node.lookup(cx, name) {
                 Err(errno) if errno.is_signal() => return Err(errno),
-                // Gone meanwhile, or not ours to see.
+                // The entry has vanished or is inaccessible.
                 found => found.ok(),
             },
             entry => entry,

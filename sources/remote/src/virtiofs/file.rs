@@ -21,7 +21,7 @@ use super::channel::{Answer, Flight, Room};
 use super::node::FuseNode;
 use crate::file::{in_pieces, may_open, seek_solid};
 
-/// What the server has open for us. Dropping it closes it, without waiting for the server's answer.
+/// A file handle that the server has open. Dropping it closes it, without waiting for the reply.
 pub(super) struct Opened {
     pub(super) node: Arc<FuseNode>,
     pub(super) fh: u64,
@@ -45,7 +45,7 @@ impl Opened {
         let this = node.this.upgrade().ok_or(Errno::EIO)?;
         match channel.call(cx, node.nodeid, &request, Room::Fixed(OpenOut::SIZE)) {
             Ok(answer) => Ok(Opened::new(this, answer.decode(OpenOut::decode)?.fh)),
-            // The server needs none (`FUSE_NO_OPEN_SUPPORT`), but then cannot cut it either.
+            // The server needs no open (`FUSE_NO_OPEN_SUPPORT`), but then does not truncate either.
             Err(Errno::EOPNOTSUPP) => Ok(Opened::new(this, 0)),
             Err(errno) => Err(errno),
         }
@@ -70,7 +70,7 @@ impl Drop for Opened {
 pub(super) struct FuseFile {
     opened: Opened,
     flags: OpenFlags,
-    /// Whether the server knows no holes.
+    /// Whether the server does not support LSEEK.
     no_holes: AtomicBool,
 }
 
@@ -127,7 +127,7 @@ impl FuseFile {
         Request::Read { args }
     }
 
-    /// Sends a part of a transfer; `first` if nothing else of it is in flight.
+    /// Submits a part of a transfer. `first` says that no other part is in flight.
     fn submit(
         &self,
         cx: &Cx<'_>,
@@ -143,9 +143,9 @@ impl FuseFile {
         draft.submit(cx.caller, self.node().nodeid, request, data.len(), room)
     }
 
-    /// Writes `data`, and says how much of its beginning the server took, and why not more. Several requests
-    /// are in flight at a time, so what is behind a failure may be written too; not where each goes to the
-    /// end.
+    /// Writes `data`, and returns the number of bytes written from its start, and the error that
+    /// stopped it. Several requests are in flight at a time, so bytes after a failure may be
+    /// written, too; appends send one at a time.
     fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
         let channel = self.node().channel();
         let queue = channel.own_queue();
@@ -198,7 +198,7 @@ impl FuseFile {
     }
 }
 
-/// A file ends at `OFFSET_MAX` at the latest, and Linux sends nothing beyond.
+/// Returns `EFBIG` for ranges beyond `OFFSET_MAX`, which Linux never sends.
 fn in_bounds(offset: u64, len: usize) -> Result<()> {
     let end = offset.checked_add(len as u64);
     match end.is_some_and(|end| i64::try_from(end).is_ok()) {
@@ -273,7 +273,7 @@ impl File for FuseFile {
                         return Ok(got);
                     }
                 }
-                // What came before the error is good; the next read meets the error again.
+                // Returns the data before the error; the next read meets the error again.
                 Err(_) if got > 0 => return Ok(got),
                 Err(errno) => return Err(errno),
             }
@@ -284,8 +284,9 @@ impl File for FuseFile {
         self.check_file(OpenFlags::WRITE)?;
         cx.may_wait()?;
         cx.call.check()?;
-        // A server need not look for the end itself: Linux tells it where that is. What other clients
-        // append meanwhile may be overwritten then, but nothing of ours.
+        // Linux states the offset of an append, so servers need not look up the end of the file.
+        // The lock orders the appends of this mount; data that other clients append meanwhile may
+        // be overwritten.
         let _appending;
         let offset = match self.flags.contains(OpenFlags::APPEND) {
             true => {
@@ -318,7 +319,7 @@ impl File for FuseFile {
             _ => Request::Fsync { args },
         };
         match self.call(cx, &request, Room::Fixed(0)) {
-            // As Linux takes it.
+            // As Linux treats it.
             Err(Errno::EOPNOTSUPP) => Ok(()),
             done => done.map(drop),
         }
@@ -349,7 +350,7 @@ impl File for FuseFile {
             .map(drop)
     }
 
-    /// A server without holes has files of nothing but data.
+    /// Reports a file without holes if the server cannot seek.
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
         self.check_file(OpenFlags::all())?;
         if !self.no_holes.load(Ordering::Relaxed) {
@@ -383,7 +384,7 @@ impl File for FuseFile {
         while at < end {
             let data = match self.seek(cx, at, Seek::Data) {
                 Ok(data) => data.clamp(at, end),
-                // A hole to the end.
+                // A hole up to the end.
                 Err(Errno::ENXIO) => end,
                 Err(errno) => return Err(errno),
             };
@@ -391,7 +392,7 @@ impl File for FuseFile {
                 true => (data, true),
                 false => match self.seek(cx, at, Seek::Hole) {
                     Ok(hole) if hole > at => (hole.min(end), false),
-                    // It was cut meanwhile.
+                    // The file has been truncated meanwhile.
                     Ok(_) | Err(Errno::ENXIO) => return Ok(()),
                     Err(errno) => return Err(errno),
                 },
@@ -444,7 +445,7 @@ impl File for FuseFile {
         Ok(count(&answer)? as u64)
     }
 
-    /// What others do with the share nobody tells.
+    /// FUSE does not report what other clients of the server do.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }

@@ -1,4 +1,4 @@
-//! The file system: a mount, and what it can do.
+//! The file system: a mount and its capabilities.
 
 use std::any::Any;
 use std::os::unix::net::UnixStream;
@@ -16,19 +16,19 @@ use super::node::FuseNode;
 use crate::ConnectError;
 use crate::locks::Mirrors;
 
-/// A tree that a virtiofs server has.
+/// A tree of a virtiofs server.
 pub struct RemoteFuse {
     shared: Arc<Shared>,
     root: Arc<FuseNode>,
 }
 
-/// What all nodes and files of a mount share.
+/// The state that all nodes and files of a mount share.
 pub(super) struct Shared {
     pub(super) channel: Arc<Channel>,
     pub(super) mirrors: Mirrors<Opened>,
-    /// Whether the server has said that it does not know STATX.
+    /// Whether the server does not support STATX.
     pub(super) no_statx: AtomicBool,
-    /// Held while something is written to the end of a file.
+    /// Held during an append.
     pub(super) appending: Mutex<()>,
 }
 
@@ -86,7 +86,7 @@ impl FileSystem for RemoteFuse {
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         let sync = Request::Syncfs {};
         match self.shared.channel.call(cx, ROOT_ID, &sync, Room::Fixed(0)) {
-            // As Linux takes it.
+            // As Linux treats it.
             Err(Errno::EOPNOTSUPP) => Ok(()),
             done => done.map(drop),
         }
@@ -99,7 +99,7 @@ impl FileSystem for RemoteFuse {
             xattr: Level::Native,
             acl: native(client.has(InitFlags::POSIX_ACL)),
             host_locks: native(client.has(InitFlags::POSIX_LOCKS)),
-            // Times, in nanoseconds.
+            // The time in nanoseconds.
             change: Level::Emulated,
             holes: Level::Native,
             copy: Level::Native,

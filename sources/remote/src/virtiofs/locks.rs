@@ -1,4 +1,4 @@
-//! Locks by FUSE: byte ranges and flock(2), each if the server has them.
+//! Locks over FUSE: byte ranges and flock(2), each if the server supports it.
 
 use fuse::Request;
 use fuse::layout::{LkIn, LkOut};
@@ -11,8 +11,8 @@ use super::file::Opened;
 use super::node::FuseNode;
 use crate::locks::Lockable;
 
-/// All of ours have one owner: who of barge's clients holds what is not the server's business. Not the 0 that
-/// FLUSH releases the locks of.
+/// The lock owner of all locks, as the server need not distinguish barge's clients. FLUSH releases
+/// the locks of owner 0, so it is another.
 const OWNER: u64 = 1;
 
 fn asked(open: &Opened, range: &LockRange, kind: u32) -> LkIn {

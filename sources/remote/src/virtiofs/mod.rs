@@ -1,11 +1,11 @@
-//! virtiofs: the client half of FUSE joined to the driver of a vhost-user device, as a guest's kernel would be
-//! to it, but in user space.
+//! virtiofs: the client half of FUSE joined to a driver of the vhost-user device, in user space
+//! where a guest's kernel would be.
 //!
-//! - [`Channel`] moves messages: many in flight, from one thread or many.
-//! - `fs` mounts; `node`, `names`, `file`, `dir` and `locks` are the file-system traits on top.
+//! - [`Channel`] carries messages: many in flight, from one thread or many.
+//! - `fs` mounts; `node`, `names`, `file`, `dir` and `locks` implement the file-system traits.
 //!
-//! Who may do what is the server's to check. barge's own does; virtiofsd leaves that to its client's kernel, so
-//! what is served on from it is open to all who may connect.
+//! The server has to check permissions. barge's own does; virtiofsd leaves that to its client's
+//! kernel, so a tree exported again from virtiofsd is open to all who may connect.
 
 mod channel;
 mod dir;

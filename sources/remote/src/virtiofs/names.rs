@@ -1,4 +1,4 @@
-//! Names in directories: making, linking, moving.
+//! Directory entries: creating, linking, renaming.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::node::FuseNode;
 use crate::file::may_open;
 
 impl FuseNode {
-    /// CREATE, or TMPFILE without a name.
+    /// Creates a file with CREATE, or with TMPFILE if there is no name.
     pub(super) fn create_file(
         &self,
         cx: &Cx<'_>,
@@ -36,14 +36,15 @@ impl FuseNode {
             },
             None => Request::Tmpfile {
                 args,
-                // It has to have one, which means nothing.
+                // The request requires a name, which is ignored.
                 name: Text(b"tmpfile"),
             },
         };
         let room = Room::Fixed(EntryOut::SIZE + OpenOut::SIZE);
         let answer = self.channel().call(cx, self.nodeid, &request, room);
         let answer = match (answer, name) {
-            // virtiofsd's word for what is there but no file. Linux would have looked.
+            // virtiofsd's error for an existing file that is not regular. Linux looks the name up
+            // first.
             (Err(Errno::EBADF), Some(name)) => {
                 let found = self.lookup(cx, name)?.node.kind();
                 return Err(file_only(found).err().unwrap_or(Errno::EBADF));
@@ -116,7 +117,7 @@ impl FuseNode {
     }
 }
 
-/// What is created is a file, if it is there already.
+/// Returns an error if an existing node is not a regular file.
 fn file_only(kind: Kind) -> Result<()> {
     may_open(kind, OpenFlags::WRITE)
 }

@@ -1,4 +1,4 @@
-//! Nodes: each is one look-up, which is taken back when it is dropped.
+//! Nodes: each holds one lookup, which is forgotten when it is dropped.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use crate::xattr::{MOST, check_name};
 pub(super) struct FuseNode {
     pub(super) shared: Arc<Shared>,
     pub(super) this: Weak<FuseNode>,
-    /// What the server calls it.
+    /// The server's node ID.
     pub(super) nodeid: u64,
     id: NodeId,
     kind: Kind,
@@ -43,7 +43,7 @@ impl FuseNode {
         })
     }
 
-    /// A node that the server has looked up; `ENOENT` if it found none.
+    /// Creates a node from a lookup reply. Returns `ENOENT` for a negative entry.
     pub(super) fn found(shared: &Arc<Shared>, entry: &EntryOut) -> Result<Entry> {
         if entry.nodeid == 0 {
             return Err(Errno::ENOENT);
@@ -61,7 +61,7 @@ impl FuseNode {
         &self.shared.channel
     }
 
-    /// A request that is answered by nothing.
+    /// Sends a request whose reply is empty.
     pub(super) fn ask(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<()> {
         let room = Room::Fixed(0);
         self.channel()
@@ -69,21 +69,21 @@ impl FuseNode {
             .map(drop)
     }
 
-    /// A request that is answered by an entry.
+    /// Sends a request whose reply is an entry.
     pub(super) fn ask_entry(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Entry> {
         let room = Room::Fixed(EntryOut::SIZE);
         let answer = self.channel().call(cx, self.nodeid, request, room)?;
         FuseNode::found(&self.shared, &answer.decode(EntryOut::decode)?)
     }
 
-    /// A request that is answered by attributes.
+    /// Sends a request whose reply is attributes.
     pub(super) fn ask_attr(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Attr> {
         let room = Room::Fixed(AttrOut::SIZE);
         let answer = self.channel().call(cx, self.nodeid, request, room)?;
         self.own(attr::of(&answer.decode(AttrOut::decode)?.attr, 0)?)
     }
 
-    /// A number may have got another life on the server.
+    /// Returns `ESTALE` if the server has reused the node ID for another file.
     fn own(&self, attr: Attr) -> Result<Attr> {
         match (attr.id, attr.kind) == (self.id, self.kind) {
             true => Ok(attr),
@@ -91,7 +91,7 @@ impl FuseNode {
         }
     }
 
-    /// Attributes, by the open file `fh` if there is one.
+    /// Gets attributes, with the open file handle `fh` if there is one.
     pub(super) fn attr_by(&self, cx: &Cx<'_>, fh: Option<u64>, want: Want) -> Result<Attr> {
         let getattr_flags = fh.map_or(0, |_| GETATTR_FH);
         let fh = fh.unwrap_or(0);
@@ -121,7 +121,7 @@ impl FuseNode {
         Ok(attr)
     }
 
-    /// Changes attributes, by the open file `fh` if there is one.
+    /// Sets attributes, with the open file handle `fh` if there is one.
     pub(super) fn set_by(&self, cx: &Cx<'_>, fh: Option<u64>, set: &SetAttr) -> Result<Attr> {
         match self.kind {
             Kind::File => {}
@@ -129,13 +129,13 @@ impl FuseNode {
             _ if set.size.is_some() => return Err(Errno::EINVAL),
             _ => {}
         }
-        // A server that takes privileges away does so for a request without changes, as Linux means
-        // it.
+        // A SETATTR without changes would make the server clear the set-id bits, as Linux means it
+        // to.
         if *set == SetAttr::default() {
             return self.attr_by(cx, fh, Want::STAT);
         }
         let mut set = *set;
-        // With a new owner set-id bits go, which Linux asks for by a mode.
+        // Changing the owner clears the set-id bits, for which Linux sends a mode.
         let owner = set.mode.is_none() && set.uid.or(set.gid).is_some();
         let here = set.kill_priv && !self.channel().client().has(InitFlags::HANDLE_KILLPRIV_V2);
         if here || (owner && self.kind != Kind::Directory) {
@@ -152,7 +152,7 @@ impl FuseNode {
         self.ask_attr(cx, &Request::Setattr { args })
     }
 
-    /// The node behind a trait object, if it is of this mount: `EXDEV`.
+    /// Downcasts a node of this mount. Returns `EXDEV` for other nodes.
     pub(super) fn of_same<'a>(&self, node: &'a dyn Node) -> Result<&'a FuseNode> {
         node.as_any()
             .downcast_ref::<FuseNode>()
@@ -160,7 +160,8 @@ impl FuseNode {
             .ok_or(Errno::EXDEV)
     }
 
-    /// Permissions, the umask applied unless the server does so.
+    /// The permission bits and the umask to send; the umask is applied here unless the server
+    /// applies it.
     pub(super) fn mode(&self, mode: Mode) -> (u32, u32) {
         match self.channel().client().has(InitFlags::DONT_MASK) {
             true => (mode.bits, mode.umask),
@@ -206,7 +207,7 @@ impl Node for FuseNode {
         let may = |want: Access| {
             let args = AccessIn { mask: want.bits() };
             match self.ask(cx, &Request::Access { args }) {
-                // A server that does not check refuses nothing.
+                // A server without ACCESS refuses no access.
                 Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(true),
                 Err(Errno::EACCES | Errno::EROFS) => Ok(false),
                 Err(errno) => Err(errno),

@@ -1,4 +1,4 @@
-//! What virtiofs server to connect to, as a URL.
+//! URLs of virtiofs servers.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -13,14 +13,15 @@ use super::fs::RemoteFuse;
 use crate::url::{BadUrl, bytes, decode, in_flight};
 use crate::{ConnectError, Silence};
 
-/// A virtiofs server, as virtiofsd is one: `virtiofs:SOCKET`, behind which a path in its tree may stand, and `?` with parameters:
-/// `max_write=BYTES` that a request reads or writes at most, `inflight=BYTES` of one read or write that may be on their way at a time,
-/// `soft` and `timeo=TENTHS`, for a server that does not answer ([`Silence`]), and `hard`, for one that is waited for without end. `%`
-/// and two hexadecimal digits stand for a byte.
+/// A virtiofs server such as virtiofsd: `virtiofs:SOCKET`, optionally followed by a path in its
+/// tree, and `?` with parameters: `max_write=BYTES`, the most that a request reads or writes;
+/// `inflight=BYTES`, the most of one read or write in flight; `soft` and `timeo=TENTHS`, for a
+/// server that does not answer ([`Silence`]); and `hard`, to wait forever. Percent-encoding is
+/// decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     place: PathBuf,
-    /// What is done when it does not answer.
+    /// The timeouts for a server that does not answer.
     pub silence: Silence,
     /// See [`Options`].
     max_write: Option<usize>,
@@ -32,7 +33,7 @@ impl Url {
         Url::read(place).map_err(|expected| BadUrl::new(text, &expected))
     }
 
-    /// [`Url::parse`], which errs with what was expected.
+    /// Does [`Url::parse`] with an error that states the expected form.
     fn read(text: &str) -> Result<Url, String> {
         let (place, query) = text.split_once('?').unwrap_or((text, ""));
         if place.is_empty() {
@@ -63,12 +64,12 @@ impl Url {
         Ok(url)
     }
 
-    /// Mounts what listens at the socket.
+    /// Mounts the device at the socket.
     pub fn connect(&self) -> Result<Arc<RemoteFuse>, ConnectError> {
         self.mount(&self.place)
     }
 
-    /// Mounts what listens at the beginning of the path, and says what is left of it.
+    /// Mounts the device at the socket that the path begins with, and returns the rest of the path.
     pub fn find(&self) -> Result<(Arc<RemoteFuse>, String), ConnectError> {
         let is_socket = |path: &&Path| {
             let metadata = std::fs::metadata(path);
@@ -79,7 +80,7 @@ impl Url {
         let socket = self.place.ancestors().find(is_socket);
         let socket = socket.unwrap_or(&self.place);
         let path = self.place.strip_prefix(socket).unwrap_or(Path::new(""));
-        // It was decoded from text.
+        // The conversion is lossless: the path was decoded from text.
         Ok((self.mount(socket)?, path.to_string_lossy().into_owned()))
     }
 
@@ -104,7 +105,7 @@ impl Url {
     }
 }
 
-/// As FUSE has it: a page at least.
+/// Parses `max_write=`, at least a page as in FUSE.
 fn max_write(text: &str) -> Result<usize, String> {
     let size = bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     let size = size.filter(|&size| size >= 4096);

@@ -1,8 +1,9 @@
-//! Compounds, made again as often as it takes: put off, or after the server has begun anew.
+//! Sending compounds, and repeating them after delay errors and server restarts.
 //!
-//! Lock order: `recovering`, held while a client makes itself known again; then the mutex of the life, that of
-//! the opens, or an open's, one at a time and none across a request. `delegations` has its own. When the server calls, a
-//! connection's mutex comes before those of the delegations and of the life, and the keeper's queue behind them.
+//! Lock order: `recovering`, held during recovery; then the mutex of the life, of the opens, or of
+//! an open, one at a time and none across a request. `delegations` has its own. In a callback, the
+//! connection's mutex comes before those of the delegations and of the life, and the keeper's queue
+//! after them.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,28 +27,28 @@ use crate::nfs::place::Place;
 pub(in crate::nfs) struct Core {
     conn: Conn,
     pub(in crate::nfs) minor: u32,
-    /// What no other client is called.
+    /// The unique owner string of the client ID (`co_ownerid`).
     name: String,
-    /// Which life of that this process is.
+    /// The client's boot verifier.
     verifier: [u8; 8],
-    /// As whom the client itself calls.
+    /// The credentials of requests that no caller makes.
     pub(super) machine: Caller,
     life: Mutex<Arc<Life>>,
     recovering: Mutex<Recovering>,
     pub(super) opens: Opens,
     pub(super) delegations: Delegations,
     pub(super) queue: Queue,
-    /// How often the connection had been made anew when the server was told to call by it.
+    /// The number of reconnections when the backchannel was last bound to the connection.
     bound: AtomicU64,
 }
 
-/// What only who recovers needs.
+/// The state of recovery.
 struct Recovering {
-    /// The number of the next CREATE_SESSION.
+    /// The sequence ID of the next CREATE_SESSION.
     sequence: u32,
 }
 
-/// A compound in flight. It has to be waited for, or its slot is lost.
+/// A compound in flight, which has to be ended, or its slot is lost.
 #[must_use = "its slot would be lost"]
 pub struct Turn {
     life: Arc<Life>,
@@ -56,16 +57,17 @@ pub struct Turn {
 }
 
 impl Core {
-    /// The most calls in flight that are asked for.
+    /// The number of slots to request.
     const SLOTS: u32 = 64;
 
-    /// The most bytes of a call or reply that are asked for: a MiB and what stands around it.
+    /// The maximum request and response size to request: 1 MiB and the headers around it.
     pub(in crate::nfs) const MOST: u32 = (1 << 20) + (4 << 10);
 
-    /// How often a call is made again for the sake of the server's state before it is given up.
+    /// The number of repetitions of a call after state errors.
     const ATTEMPTS: u32 = 8;
 
-    /// Makes a client of `machine` known, which takes `delegations` if there may be such.
+    /// Establishes a client ID for `machine`, with a backchannel if `delegations` are wanted and
+    /// the minor version has sessions.
     pub(in crate::nfs) fn open(
         conn: Conn,
         minor: u32,
@@ -104,12 +106,12 @@ impl Core {
         Ok(core)
     }
 
-    /// Whether the server may call.
+    /// Returns whether the client accepts callbacks.
     pub(super) fn is_called_back(&self) -> bool {
         self.conn.backchannels().is_some()
     }
 
-    /// Hears the server when nobody waits for an answer of it: see [`Conn::listen`].
+    /// Receives callbacks while no caller waits for a reply: see [`Conn::listen`].
     pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
         self.conn.listen(bell)
     }
@@ -118,7 +120,7 @@ impl Core {
         self.conn.has_room(len)
     }
 
-    /// [`Conn::lands_from`].
+    /// Returns [`Conn::lands_from`].
     pub(in crate::nfs) fn lands_from(&self) -> usize {
         self.conn.lands_from()
     }
@@ -131,7 +133,8 @@ impl Core {
         self.life().client
     }
 
-    /// What fits a call and a reply of what the server has `told`, though as much stands around it as can be.
+    /// Limits the server's read and write sizes to what fits the session's request and response
+    /// sizes with the largest headers.
     pub(in crate::nfs) fn limits(&self, told: Limits) -> Limits {
         const AROUND: u32 = 1024;
         let payload = |most: u32| most.saturating_sub(AROUND).max(AROUND);
@@ -148,7 +151,7 @@ impl Core {
         self.life.lock().expect("no panic holds it").clone()
     }
 
-    /// Asks until there is an answer what depends on nothing that a server may forget.
+    /// Makes a call that depends on no state of the server, repeating it as needed.
     pub(in crate::nfs) fn ask<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -158,7 +161,7 @@ impl Core {
         self.call::<&S, T>(cx, |_| Ok(&steps), read)
     }
 
-    /// Asks until there is an answer: what `make` makes, each time anew.
+    /// Makes a call, repeating it as needed with new arguments from `make`.
     pub(super) fn call<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -168,7 +171,7 @@ impl Core {
         self.try_call(cx, make, read).map_err(errno)
     }
 
-    /// [`Core::call`], telling what is wrong with an owner's numbers.
+    /// Does [`Core::call`], and returns errors of an owner's sequence IDs.
     pub(super) fn try_call<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -196,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Asks once.
+    /// Sends a compound once, and waits for its reply.
     fn once<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -210,7 +213,7 @@ impl Core {
         }
     }
 
-    /// Asks; nothing if all slots are taken and it may not wait.
+    /// Begins a compound. Without `wait`, returns `None` if no slot is free.
     pub(in crate::nfs) fn begin<S: Steps>(
         &self,
         cx: &Cx<'_>,
@@ -252,7 +255,7 @@ impl Core {
         Ok(Some(Turn { life, slot, flight }))
     }
 
-    /// The answer to what was asked.
+    /// Waits for the reply to a compound.
     pub(in crate::nfs) fn end<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -264,7 +267,8 @@ impl Core {
         self.end_in(cx, turn, steps, Place::none(), end)
     }
 
-    /// [`Core::end`] of what may land in `place`, which `read` is given if it has not.
+    /// Does [`Core::end`] for a compound whose payload may land in `place`. `read` gets `place` if
+    /// the payload has not landed.
     pub(in crate::nfs) fn end_in<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -300,8 +304,9 @@ impl Core {
             if slot.is_none() || !delayed {
                 break (done, turned, news);
             }
-            // The slot is busy: the same request came over a connection that was lost since. Only
-            // its slot and number lead to its reply; in another slot it would be carried out twice.
+            // The slot is busy: the same request arrived over a connection that was lost since.
+            // Only its slot and sequence ID lead to its reply; in another slot it would be carried
+            // out twice.
             if let Err(errno) = pauses.pause(cx) {
                 break (Err(Failure::Refused(errno)), turned, news);
             }
@@ -309,7 +314,8 @@ impl Core {
         };
         if let (Some(table), Some((slot, _))) = (&life.session, slot) {
             match &done {
-                // It was done, though not kept to be told again: it may be done once more.
+                // The server has carried the request out, but not cached the reply: it may be
+                // carried out again.
                 Ok(Err(Failure::State(Status::RetryUncachedRep))) if !S::ONCE => {
                     table.give_back(slot, true, None);
                     return Err(Failure::Later);
@@ -320,7 +326,7 @@ impl Core {
                         self.heed(news);
                     }
                 }
-                // The server's RPC would not have it: it has not come to the slot.
+                // The server rejected the RPC call before processing the slot.
                 Err(Failure::Refused(errno))
                     if ![Errno::ETIMEDOUT, Errno::EINTR].contains(errno) =>
                 {
@@ -332,7 +338,8 @@ impl Core {
         done?
     }
 
-    /// Has done what a server tells of its ways to this client besides, or what a new connection asks for.
+    /// Lets the keeper handle status flags of a SEQUENCE reply, or bind the backchannel to a new
+    /// connection.
     #[inline]
     fn heed(&self, news: u32) {
         const LOST: u32 = told::CALLBACK_PATH_DOWN | told::SESSION_PATH_DOWN;
@@ -344,7 +351,7 @@ impl Core {
         }
     }
 
-    /// Asks what belongs to no session.
+    /// Sends a compound outside of any session.
     pub(super) fn outside<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -359,21 +366,21 @@ impl Core {
         self.patiently(cx, &nobody, steps, read)
     }
 
-    /// Remembers that the server was told to call by the connection that was made anew so often.
+    /// Records the number of reconnections at which the backchannel was bound.
     pub(super) fn is_bound(&self, times: u64) {
         self.bound.store(times, Ordering::Release);
     }
 
-    /// How often the connection was made anew.
+    /// The number of reconnections.
     pub(super) fn times(&self) -> u64 {
         self.conn.times()
     }
 
-    /// Gets over what a server says of a life's state.
+    /// Recovers from a state error that a request of `life` has got.
     pub(super) fn recover(&self, cx: &Cx<'_>, life: &Arc<Life>, status: Status) -> Result<()> {
         let mut recovering = self.recovering(cx)?;
         if self.life().number != life.number {
-            // Somebody has.
+            // Another thread has recovered.
             return Ok(());
         }
         tracing::debug!(?status, "recovering");
@@ -387,7 +394,8 @@ impl Core {
                 | Status::Expired
         );
         if let (true, Some(table)) = (states, &life.session) {
-            // The session is good, and so what is open can be opened again. That may be what a delegation is in the way of.
+            // The session is valid, so the files can be opened again. A delegation may conflict
+            // with that.
             for one in self.delegations.take_all() {
                 let _ = self.give_back_in(cx, life, &one);
             }
@@ -425,7 +433,7 @@ impl Core {
         *self.life.lock().expect("no panic holds it") = life;
     }
 
-    /// Asks in `life` until the server does not put it off.
+    /// Sends a compound in `life`, repeating it while the server answers with a delay error.
     pub(super) fn patiently<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
@@ -442,7 +450,7 @@ impl Core {
         }
     }
 
-    /// Makes the client known, and a session where there are such.
+    /// Establishes a client ID and, from 4.1 on, a session.
     fn introduce(
         &self,
         cx: &Cx<'_>,
@@ -478,7 +486,7 @@ impl Core {
         Err(Errno::EIO)
     }
 
-    /// Makes a session; nothing if the server does not know the client any more.
+    /// Creates a session. Returns `None` if the server has forgotten the client ID.
     fn session(
         &self,
         cx: &Cx<'_>,
@@ -508,7 +516,7 @@ impl Core {
         }
     }
 
-    /// Shows the server that the client lives.
+    /// Renews the lease.
     pub(super) fn renew(&self, cx: &Cx<'_>) -> Result<()> {
         if self.minor > 0 {
             return self.call(cx, |_| Ok(Nothing), |()| ());
@@ -521,7 +529,7 @@ impl Core {
         self.call(cx, renew, |()| ())
     }
 
-    /// Has the server forget the client, if it can be told at once.
+    /// Destroys the session and client ID, if the server can be told at once.
     pub(super) fn leave(&self, cx: &Cx<'_>) {
         let life = self.life();
         let Some(table) = &life.session else {
@@ -536,13 +544,13 @@ impl Core {
         let client = DestroyClientId {
             client: life.client,
         };
-        // What fails is forgotten when the lease ends.
+        // The server frees the rest when the lease expires.
         if self.once(cx, &nobody, &session, |()| ()).is_ok() {
             let _ = self.once(cx, &nobody, &client, |()| ());
         }
     }
 
-    /// Waits for whoever recovers, which may take as long as the server pleases.
+    /// Locks the recovery state. Another thread's recovery may take as long as the server does.
     fn recovering(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, Recovering>> {
         let mut pauses = Pauses::new();
         loop {

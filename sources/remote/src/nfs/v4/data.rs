@@ -1,6 +1,6 @@
-//! Bytes of files, to and fro: reads, with holes left out where the server can (READ_PLUS), and writes.
+//! File data: reads, without transferring holes if the server supports READ_PLUS, and writes.
 //!
-//! What it lacks on purpose: landing of what was written (COMMIT), which is the file's to ask for.
+//! COMMIT is deliberately elsewhere.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,14 +16,14 @@ use super::opens::Opening;
 use crate::nfs::place::{Got, Place, end_in};
 use crate::nfs::version::{Handle, Open};
 
-/// A read or write in flight, and what it was asked with.
+/// A read or write in flight, and its arguments.
 pub(in crate::nfs) struct Flight {
     turn: Turn,
     state: StateId,
     plus: bool,
 }
 
-/// Asks for `count` bytes from `offset` on; nothing if that would have to wait and is not to.
+/// Begins to read `count` bytes at `offset`. Without `wait`, returns `None` if no slot is free.
 pub(super) fn begin_read(
     v4: &V4,
     cx: &Cx<'_>,
@@ -37,7 +37,8 @@ pub(super) fn begin_read(
     Ok(turn.map(|turn| Flight { turn, state, plus }))
 }
 
-/// Takes what was read, and says how much that is and whether the file ends there. What went wrong as things go is asked again.
+/// Waits for the reply, and returns the number of bytes read and whether the file ends after them.
+/// Repeats the read after delay and state errors.
 pub(super) fn end_read(
     v4: &V4,
     cx: &Cx<'_>,
@@ -79,7 +80,7 @@ pub(super) fn end_read(
     v4.core.call(cx, make, |read| fill(sink, &read))
 }
 
-/// Asks to write; nothing if that would have to wait and is not to.
+/// Begins a write. Without `wait`, returns `None` if no slot is free.
 pub(super) fn begin_write(
     v4: &V4,
     cx: &Cx<'_>,
@@ -91,7 +92,8 @@ pub(super) fn begin_write(
     Ok(turn.map(|turn| Flight { turn, state, plus }))
 }
 
-/// Hears how much was written, and how safely. What went wrong as things go is asked again.
+/// Waits for the reply, and returns how much was written, and how stably. Repeats the write after
+/// delay and state errors.
 pub(super) fn end_write(
     v4: &V4,
     cx: &Cx<'_>,
@@ -116,7 +118,7 @@ pub(super) fn end_write(
     v4.core.call(cx, make, |written| written)
 }
 
-/// Writes by a file that is open, or checked by itself without one, and waits for the answer.
+/// Writes with the stateid of an open file or the anonymous one, and waits for the reply.
 pub(super) fn write_by(
     v4: &V4,
     cx: &Cx<'_>,
@@ -137,7 +139,7 @@ pub(super) fn write_by(
     v4.core.call(cx, make, |written| written)
 }
 
-/// A write as it is asked now.
+/// The arguments of a write with the current stateid.
 pub(super) fn write<'a>(
     open: Open<'a, V4>,
     offset: u64,
@@ -154,7 +156,7 @@ pub(super) fn write<'a>(
 }
 
 impl V4 {
-    /// A read as it is asked now.
+    /// The arguments of a read with the current stateid.
     fn read<'a>(&self, open: Open<'a, V4>, offset: u64, count: u32) -> Result<Read<'a>> {
         Ok(Read {
             handle: open.handle,
@@ -165,7 +167,8 @@ impl V4 {
         })
     }
 
-    /// Whether a read is to be asked again without holes left out: the server cannot do that, or not well.
+    /// Returns whether to repeat a read without READ_PLUS, which the server does not support or has
+    /// got wrong.
     fn was_too_clever(&self, plus: bool, failure: &Failure) -> bool {
         let refused = matches!(
             failure,
@@ -178,7 +181,7 @@ impl V4 {
         plus && refused
     }
 
-    /// Reads what READ_PLUS has found nothing of, though it had something to say of that.
+    /// Repeats with READ a READ_PLUS whose reply has only an empty segment.
     fn read_plainly(
         &self,
         cx: &Cx<'_>,
@@ -203,7 +206,7 @@ impl V4 {
     }
 }
 
-/// Puts what was read where it belongs.
+/// Stores the data that was read.
 fn fill(sink: &mut dyn Sink, read: &ReadPieces<'_>) -> Got {
     for piece in read.pieces() {
         match piece {

@@ -1,14 +1,17 @@
-//! Delegations to read: files that nobody writes until they are given back (RFC 8881 section 10.4).
+//! Read delegations: no other client writes the file until the delegation is returned (RFC 8881
+//! section 10.4).
 //!
-//! While there is one, the open that it came with is kept, and who opens the file again to read, as the same caller,
-//! has that one: the server is not asked. It is given back when the server asks for it, before the file is written,
-//! changed or removed from here, when there are too many, when nobody has opened the file for a while, and at the end.
-//! A server that has begun anew, or whose word on state is not ours, is not asked for them again.
+//! While a delegation is held, the open it came with is kept, and later opens for reading by the
+//! same caller share it without asking the server. A delegation is returned when the server recalls
+//! it, before this client writes, changes or removes the file, when there are too many, when the
+//! file has not been opened for a while, and at the end. After a server restart or loss of state,
+//! delegations are not reclaimed.
 //!
-//! What it lacks on purpose: delegations to write; keeping attributes, for nothing here keeps any.
+//! Deliberately absent: write delegations, and caching attributes, as nothing here caches any.
 //!
-//! Lock order: the table's mutex is taken while a connection is read ([`Holder`]), so nothing is asked, and nothing
-//! that is open dropped, under it. An open's comes behind it, and so does the keeper's queue.
+//! Lock order: the table's mutex is taken while a connection is read ([`Holder`]), so no request is
+//! sent, and no open dropped, under it. The mutex of an open comes after it, and so does the
+//! keeper's queue.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -30,16 +33,16 @@ pub(super) struct Delegation {
     state: StateId,
     of_use: bool,
     opening: Arc<Opening>,
-    /// The directory and the name that the file was found by.
+    /// The directory and name the file was found at.
     place: Option<(Handle, Box<[u8]>)>,
-    /// When it was of use last, by the table's count.
+    /// The time of its last use, in the table's count.
     used: u64,
-    /// Whether it has been since the last round.
+    /// Whether it was used since the last check.
     fresh: bool,
 }
 
 impl Delegation {
-    /// What came with `opening` of `target`.
+    /// Creates the delegation that came with `opening` of `target`.
     pub(super) fn new(came: Delegated, opening: &Arc<Opening>, target: &Target<'_>) -> Delegation {
         Delegation {
             state: came.state,
@@ -65,7 +68,7 @@ struct Table {
 }
 
 impl Table {
-    /// The one that was of use the longest ago.
+    /// Removes the least recently used delegation.
     fn oldest(&mut self) -> Option<Delegation> {
         let oldest = self.by_handle.iter().min_by_key(|(_, one)| one.used);
         let handle = oldest?.0.clone();
@@ -80,16 +83,16 @@ impl Table {
 }
 
 impl Delegations {
-    /// The most that are kept: each is an open file on the server.
+    /// The most to hold: each is an open file on the server.
     const MOST: usize = 1000;
 
-    /// Whether an open for these reads and does nothing else.
+    /// Returns whether an open with these flags only reads.
     pub(super) fn covers(flags: OpenFlags) -> bool {
         let all = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXEC | OpenFlags::TRUNC;
         flags & all == OpenFlags::READ
     }
 
-    /// What `caller` may have opened by itself.
+    /// Returns the open to share with `caller`, if there is one.
     pub(super) fn open(&self, handle: &Handle, caller: &Caller) -> Option<Arc<Opening>> {
         let mut table = self.table();
         table.uses += 1;
@@ -102,7 +105,7 @@ impl Delegations {
         Some(one.opening.clone())
     }
 
-    /// Keeps a delegation. What is to be given back for that.
+    /// Adds a delegation, and returns those to give back for it.
     #[must_use = "the server waits for them"]
     fn keep(&self, mut one: Delegation) -> Vec<Delegation> {
         let mut table = self.table();
@@ -125,12 +128,12 @@ impl Delegations {
         self.table().take_if(wanted)
     }
 
-    /// All there are.
+    /// Removes all delegations.
     pub(super) fn take_all(&self) -> Vec<Delegation> {
         self.take_if(|_| true)
     }
 
-    /// Those that nobody has opened by since this was asked the last time.
+    /// Removes those that were not used since the previous call.
     fn take_unused(&self) -> Vec<Delegation> {
         let mut table = self.table();
         let unused = table.take_if(|one| !one.fresh);
@@ -154,7 +157,7 @@ impl Delegations {
     }
 }
 
-/// What answers the server when it calls.
+/// The receiver of callbacks.
 pub(super) struct Holder(pub(super) Weak<Core>);
 
 impl Asked for Holder {
@@ -162,7 +165,7 @@ impl Asked for Holder {
         let Some(core) = self.0.upgrade() else {
             return false;
         };
-        // From here on nobody opens by it.
+        // From here on no open uses it.
         let taken = core
             .delegations
             .take_if(|one| one.state.other == state.other);
@@ -194,13 +197,13 @@ impl Asked for Holder {
 }
 
 impl Core {
-    /// Whether an open may come with a delegation.
+    /// Returns whether opens may come with delegations.
     pub(super) fn takes_delegations(&self) -> bool {
         let life = self.life();
         life.session.as_ref().is_some_and(|table| table.backchannel)
     }
 
-    /// Keeps a delegation, or gives it back if it is of no use.
+    /// Keeps a delegation, or returns it if it is of no use.
     pub(super) fn keep(&self, cx: &Cx<'_>, one: Delegation) {
         match one.of_use {
             true => self.give_all_back(cx, self.delegations.keep(one)),
@@ -208,13 +211,13 @@ impl Core {
         }
     }
 
-    /// Gives back what there is of a file before it is changed from here.
+    /// Returns the delegation of a file before this client changes the file.
     pub(super) fn give_file_back(&self, cx: &Cx<'_>, handle: &Handle) {
         let taken = self.delegations.take(handle);
         self.give_all_back(cx, taken);
     }
 
-    /// Gives back what there is of a file that was found by `name` before that goes from there.
+    /// Returns the delegation of a file before this client removes or renames its name.
     pub(super) fn give_name_back(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) {
         let taken = self.delegations.take_if(|one| {
             let place = one.place.as_ref();
@@ -223,7 +226,7 @@ impl Core {
         self.give_all_back(cx, taken);
     }
 
-    /// Gives back what nobody has used for a while.
+    /// Returns the delegations that have not been used for a while.
     pub(super) fn give_unused_back(&self, cx: &Cx<'_>) {
         self.give_all_back(cx, self.delegations.take_unused());
     }
@@ -236,13 +239,13 @@ impl Core {
 
     fn give_back(&self, cx: &Cx<'_>, one: Delegation) {
         let done = self.give_back_in(cx, &self.life(), &one);
-        // The session may be gone alone.
+        // Only the session may be lost, which renewing recovers.
         if matches!(done, Err(Failure::State(_))) && self.renew(cx).is_ok() {
             let _ = self.give_back_in(cx, &self.life(), &one);
         }
     }
 
-    /// Gives a delegation back once. What is open by it is closed when nobody else uses it.
+    /// Sends DELEGRETURN once. Dropping the delegation's open closes it if no file shares it.
     pub(super) fn give_back_in(
         &self,
         cx: &Cx<'_>,
@@ -258,13 +261,13 @@ impl Core {
         tracing::debug!(?done, "a delegation given back");
         match done {
             Err(Failure::State(Status::DelegRevoked)) => self.free(&cx, life, one.state),
-            // It is not there any more, and neither is what came with it.
+            // The server has forgotten the delegation and its open.
             Err(Failure::State(Status::BadStateid | Status::StaleStateid)) => Ok(()),
             done => done,
         }
     }
 
-    /// Says of a delegation that has been taken away that this is known.
+    /// Acknowledges a revoked delegation (FREE_STATEID).
     fn free(
         &self,
         cx: &Cx<'_>,
@@ -274,9 +277,9 @@ impl Core {
         self.patiently(cx, life, &FreeStateId { state }, |()| ())
     }
 
-    /// Finds out which delegations have been taken away.
+    /// Finds and drops the revoked delegations (TEST_STATEID).
     pub(super) fn find_revoked(&self, cx: &Cx<'_>) {
-        /// As many as any server takes in a call.
+        /// A number that every server accepts in one call.
         const AT_A_TIME: usize = 128;
         for states in self.delegations.states().chunks(AT_A_TIME) {
             let life = self.life();
@@ -295,19 +298,20 @@ impl Core {
         }
     }
 
-    /// Has the server call by the connection as it is now.
+    /// Binds the backchannel to the current connection (BIND_CONN_TO_SESSION).
     pub(super) fn bind(&self, cx: &Cx<'_>) {
         let life = self.life();
         let Some(table) = life.session.as_ref().filter(|table| table.backchannel) else {
             return;
         };
         let (session, times) = (table.id, self.times());
-        // What was told by a connection that is lost meanwhile is told again.
+        // Recorded before the request: if the connection is lost meanwhile, the binding is
+        // repeated.
         self.is_bound(times);
         match self.outside(cx, &BindConnection { session }, |back| back) {
             Ok(true) => {}
             Err(Failure::State(_)) => {
-                // There is another session then, by the connection that it was made by.
+                // Renewing creates another session, bound to the connection that creates it.
                 let _ = self.renew(cx);
             }
             other => tracing::warn!("{}: it does not call back: {other:?}", self.peer()),

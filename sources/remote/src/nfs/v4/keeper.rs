@@ -1,6 +1,6 @@
-//! What has to be done though nobody asks: closing what was dropped, giving back what the server wants, and showing
-//! it that its client lives. A thread for each client does it, and takes leave at the end. Where the server may call,
-//! another hears it while nobody else does; what it asks for is the first one's to do.
+//! Background work: closing dropped files, returning recalled delegations, and renewing the lease.
+//! One thread per client does it, and destroys the client ID at the end. If callbacks are enabled,
+//! another thread receives them while the connection is idle; the first thread carries them out.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +17,7 @@ use super::delegations::Delegation;
 use super::opens::Closing;
 use crate::pipe::rung;
 
-/// What is to be done.
+/// The queue of tasks.
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<Todo>,
@@ -33,12 +33,12 @@ struct Todo {
     stop: bool,
 }
 
-/// What is to be looked after.
+/// Tasks that a SEQUENCE reply or a new connection calls for.
 #[derive(Clone, Copy, Default)]
 struct Look {
-    /// The server has to be told by what connection to call.
+    /// Whether to bind the backchannel to the current connection.
     bind: bool,
-    /// Delegations have been taken away.
+    /// Whether delegations have been revoked.
     revoked: bool,
 }
 
@@ -46,29 +46,29 @@ enum Task {
     GiveBack(Delegation),
     Close(Closing),
     Look(Look),
-    /// There is nothing for now.
+    /// The queue is empty.
     None,
-    /// There will be nothing more.
+    /// The queue is empty and stopped.
     End,
 }
 
 impl Queue {
-    /// How often is looked after the same at most: a server that says it with each answer is not to be asked with each.
+    /// The shortest time between two of these tasks: the server repeats the flags in each reply.
     const REST: Duration = Duration::from_secs(1);
 
-    /// Has something closed.
+    /// Queues a file to close.
     pub(super) fn close(&self, closing: Closing) {
         self.todo().closing.push_back(closing);
         self.bell.notify_one();
     }
 
-    /// Has a delegation given back.
+    /// Queues a delegation to return.
     pub(super) fn give_back(&self, one: Delegation) {
         self.todo().giving.push_back(one);
         self.bell.notify_one();
     }
 
-    /// Has the server told by what connection to call, or found out what it has taken away.
+    /// Queues binding the backchannel, or finding the revoked delegations.
     pub(super) fn look(&self, bind: bool, revoked: bool) {
         let mut todo = self.todo();
         if todo.looked.is_some_and(|at| at.elapsed() < Queue::REST) {
@@ -85,7 +85,7 @@ impl Queue {
         self.bell.notify_one();
     }
 
-    /// What is next, waiting until `until` for it. What others wait for comes first.
+    /// Waits until `until` for the next task. Those that others wait for come first.
     fn next(&self, until: Instant) -> Task {
         let todo = self.todo();
         let time = until.saturating_duration_since(Instant::now());
@@ -113,7 +113,8 @@ impl Queue {
     }
 }
 
-/// The threads. Dropped, they do what is left and take leave, which is waited for, though not for long.
+/// The threads. When dropped, they finish the queue and destroy the client ID, which the drop waits
+/// for, but not long.
 pub(in crate::nfs) struct Keeper {
     core: Arc<Core>,
     call: Arc<Call>,
@@ -122,10 +123,10 @@ pub(in crate::nfs) struct Keeper {
 }
 
 impl Keeper {
-    /// How long the end of a thread is waited for.
+    /// How long to wait for the end of a thread.
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    /// Keeps a client whose server forgets it after `lease`.
+    /// Starts the threads for a client whose lease time is `lease`.
     pub(in crate::nfs) fn start(core: Arc<Core>, lease: Duration) -> std::io::Result<Keeper> {
         let (ended, done) = sync_channel(1);
         let call = Arc::new(Call::detached());
@@ -139,13 +140,13 @@ impl Keeper {
             done: Mutex::new(done),
             listener,
         };
-        // Often enough that one may be lost.
+        // Often enough that one renewal may be lost.
         let rest = (lease / 3).max(Duration::from_secs(1));
         std::thread::Builder::new()
             .name("nfs-keeper".into())
             .spawn(move || {
                 keep(&core, &call, rest);
-                // Whoever waited may have given up.
+                // The drop may have stopped waiting.
                 let _ = ended.send(());
             })?;
         Ok(keeper)
@@ -184,7 +185,7 @@ fn keep(core: &Core, call: &Call, rest: Duration) {
                 if left.is_empty() {
                     return core.leave(&cx);
                 }
-                // What is open by them is closed next.
+                // The files that were open with them are closed next.
                 core.give_all_back(&cx, left);
             }
         }
@@ -198,9 +199,9 @@ fn keep(core: &Core, call: &Call, rest: Duration) {
     }
 }
 
-/// The thread that hears the server.
+/// The thread that receives callbacks.
 struct Listener {
-    /// Readable when it is to end.
+    /// An eventfd that ends the thread.
     bell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -225,10 +226,11 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Fails only when the counter is full, and then it is set.
+        // The write fails only when the counter is at its maximum, and then the eventfd is
+        // readable.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // It has said why.
+            // The thread has logged its error.
             let _ = thread.join();
         }
     }
@@ -239,7 +241,7 @@ fn listen(core: &Core, bell: &OwnedFd) -> std::io::Result<()> {
         if core.listen(bell.as_fd())? {
             return Ok(());
         }
-        // The connection is lost: to be told by what other to call, the server is asked by that.
+        // The connection is lost: binding the backchannel needs a request, which reconnects.
         core.queue.look(true, false);
         if rung(bell.as_fd(), Queue::REST)? {
             return Ok(());

@@ -1,23 +1,23 @@
-//! What a server knows a client by, from one restart to the next: its id and, from 4.1 on, its session.
+//! The client ID and, from 4.1 on, the session, between two recoveries.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use ::nfs::client::v4::{ClientId, Sequence, Session, SessionId, Slot, Slots};
 
-/// A life of a client.
+/// A client ID and session.
 pub(super) struct Life {
-    /// Tells it from others.
+    /// Distinguishes it from earlier ones.
     pub(super) number: u64,
     pub(super) client: ClientId,
     pub(super) session: Option<Arc<Table>>,
 }
 
-/// A session's slots, and who waits for one.
+/// A session's slots, and the threads that wait for one.
 pub(super) struct Table {
     pub(super) id: SessionId,
     pub(super) max_request: u32,
     pub(super) max_response: u32,
-    /// Whether the server calls back.
+    /// Whether the session has a backchannel.
     pub(super) backchannel: bool,
     state: Mutex<State>,
     freed: Condvar,
@@ -25,15 +25,15 @@ pub(super) struct Table {
 
 struct State {
     slots: Slots,
-    /// A slot's turn is in doubt: the session is of no use any more.
+    /// Whether a slot's sequence ID is in doubt, which makes the session useless.
     broken: bool,
 }
 
-/// Why there is no slot.
+/// The reason why there is no slot.
 pub(super) enum NoSlot {
-    /// All are taken.
+    /// All slots are in use.
     Taken,
-    /// The session is of no use any more.
+    /// The session is useless.
     Broken,
 }
 
@@ -52,7 +52,7 @@ impl Table {
         })
     }
 
-    /// Takes a slot, waiting for one if it may.
+    /// Takes a slot. Without `wait`, returns an error if none is free.
     pub(super) fn take(&self, wait: bool) -> Result<(Slot, Sequence), NoSlot> {
         let mut state = self.state();
         loop {
@@ -70,7 +70,8 @@ impl Table {
         }
     }
 
-    /// Gives a slot back, whose turn the server has taken if it says so.
+    /// Returns a slot. `turned` says whether the server has advanced its sequence ID, `highest` is
+    /// the server's target highest slot.
     pub(super) fn give_back(&self, slot: Slot, turned: bool, highest: Option<u32>) {
         let mut state = self.state();
         if turned {
@@ -84,12 +85,12 @@ impl Table {
         self.freed.notify_one();
     }
 
-    /// The highest slot that the server would have us use.
+    /// Sets the highest slot that the server wants used.
     pub(super) fn aim(&self, highest: u32) {
         self.state().slots.aim(highest);
     }
 
-    /// A slot's turn is in doubt.
+    /// Marks the session as useless, because a slot's sequence ID is in doubt.
     pub(super) fn doubt(&self) {
         self.state().broken = true;
         self.freed.notify_all();

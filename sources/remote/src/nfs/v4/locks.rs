@@ -1,5 +1,5 @@
-//! Locks: each open file that has some has a lock owner of its own. Whoever locks does so one at a time, so
-//! that v4.0's numbers follow each other.
+//! Byte-range locks: each locked open file has a lock-owner of its own. A file's lock operations
+//! must be serialised by the caller, so that v4.0's sequence IDs follow each other.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use super::core::Core;
 use super::life::Life;
 use super::opens::{Held, Opening};
 
-/// What an open file has been locked as so far, and what counts of what is asked.
+/// The lock state of an open file, and the counting of its sequence IDs.
 struct Counting<'a> {
     opening: &'a Opening,
     counts: Cell<bool>,
@@ -27,7 +27,7 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// What is held as of now.
+    /// The current lock state.
     fn now(&self) -> Result<std::sync::MutexGuard<'a, Held>> {
         let mut held = self.opening.held();
         held.count_lock(self.first.take(), self.counts.take());
@@ -82,7 +82,7 @@ pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &Opening, range: &Range)
         Ok(Unlock {
             handle: &opening.handle,
             range,
-            // Gone only if the server has begun anew and nothing was to be locked again.
+            // `None` only if the server has restarted and there was no lock to reclaim.
             state: held.lock.ok_or(Errno::EIO)?,
             seqid: held.lock_seqid,
             counts: &counting.counts,
@@ -114,7 +114,7 @@ pub(super) fn find(
     core.call(cx, make, |found| found)
 }
 
-/// `ENOLCK` for what could not be opened by handle.
+/// Returns the lock-owner's name, or `ENOLCK` if the file could not be opened by handle.
 fn owner(opening: &Opening) -> Result<[u8; 9]> {
     let owner = opening.held().owner.ok_or(Errno::ENOLCK)?;
     Ok(owner.lock_name())
@@ -127,9 +127,9 @@ fn bounds(range: &Range) -> LockRange {
     }
 }
 
-/// Ranges that are locked.
+/// Locked ranges.
 trait Ranges {
-    /// Takes out what lies within `range`.
+    /// Removes the parts that lie within `range`.
     fn retain_outside(&mut self, range: LockRange);
 }
 

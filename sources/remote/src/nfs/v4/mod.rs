@@ -1,9 +1,10 @@
-//! v4.0, v4.1 and v4.2: compounds, state, and what becomes of that when the server begins anew.
+//! v4.0, v4.1 and v4.2: compounds, state, and its recovery after a server restart.
 //!
-//! - `life` is what a server knows a client by, `core` asks and recovers.
-//! - `open` opens files, `opens` has what is open and by whom, `locks` what is locked, `delegations` what need not be asked for;
-//!   `keeper` closes, gives back, renews the lease, and hears the server when nobody else does.
-//! - `data` reads and writes, `xattrs` has the extended attributes.
+//! - `life` is the client ID and session, `core` sends compounds and recovers state.
+//! - `open` opens files, `opens` tracks open state, `locks` byte-range locks, `delegations` read
+//!   delegations; `keeper` closes files, returns delegations, renews the lease, and receives
+//!   callbacks while the connection is idle.
+//! - `data` reads and writes, `xattrs` implements extended attributes.
 
 mod core;
 mod data;
@@ -45,12 +46,12 @@ pub(super) struct V4 {
     limits: Limits,
     xattr: bool,
     clone: bool,
-    /// Whether holes may be left out of what is read.
+    /// Whether to use READ_PLUS.
     plus: AtomicBool,
     _keeper: Keeper,
 }
 
-/// What a server has told of itself.
+/// The attributes of the server and of its root.
 pub(super) struct Traits {
     pub(super) tree: Tree,
     pub(super) limits: Limits,
@@ -105,7 +106,7 @@ impl Version for V4 {
             handles: Level::Native,
             change: Level::Native,
             holes: if_any(self.core.minor >= 2),
-            // Whether a server has them is known when it is asked.
+            // The server may still refuse the operation.
             copy: if_any(self.core.minor >= 2),
             clone: if_any(self.clone),
             devices: Level::Native,
@@ -255,7 +256,7 @@ impl Version for V4 {
 
     fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<Opening>> {
         if flags.contains(OpenFlags::EXEC) {
-            // OPEN takes who may execute for who may read.
+            // OPEN treats execute permission as read permission.
             let exec = Access::EXEC;
             if self.access(cx, target.handle, target.directory, exec)? != exec {
                 return Err(Errno::EACCES);
@@ -409,8 +410,8 @@ impl Version for V4 {
         };
         loop {
             let copied = self.core.call(cx, make, |copied| copied)?;
-            // There are no bytes here to be written again, so they become durable before the next
-            // change.
+            // The client has no copy of these bytes to write again, so they are committed before
+            // the next change.
             match copied.unstable {
                 Some(verifier) if copied.count > 0 && self.commit(cx, to.handle)? != verifier => {}
                 _ => return Ok(copied.count),

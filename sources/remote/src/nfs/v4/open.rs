@@ -1,4 +1,4 @@
-//! How a file is opened: by its handle or by a delegation that there is, by its name (v4.0), or made.
+//! Opening files: by handle, with a delegation, by name (v4.0), or by creating them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::opens::{Opening, Wanted};
 use crate::file::may_open;
 use crate::nfs::version::{Found, Handle, Target, Version, whole};
 
-/// Opens by handle, or finds it open by a delegation.
+/// Opens by handle, or shares the open of a delegation.
 pub(super) fn by_handle(
     v4: &V4,
     cx: &Cx<'_>,
@@ -40,8 +40,8 @@ pub(super) fn by_handle(
     Ok(opening)
 }
 
-/// Opens by name what cannot be opened by handle (v4.0). If that is not there any more, each read and write
-/// is checked by itself.
+/// Opens by name, as v4.0 cannot open by handle. If the name is gone, uses the anonymous stateid,
+/// with which the server checks permissions on each read and write.
 pub(super) fn by_place(
     v4: &V4,
     cx: &Cx<'_>,
@@ -54,7 +54,7 @@ pub(super) fn by_place(
             Ok((opened, opening)) if opened.made.attr.is_some_and(|attr| attr.id == target.id) => {
                 return Ok(opening);
             }
-            // Another has the name by now, or nobody.
+            // The name now belongs to another file, or to none.
             Ok(_)
             | Err(Errno::ENOENT | Errno::ESTALE | Errno::ELOOP | Errno::EISDIR)
             | Err(Errno::EINVAL | Errno::ENOTDIR) => {}
@@ -71,7 +71,7 @@ pub(super) fn by_place(
     Ok(v4.core.opening(cx, handle, flags, StateId::ANONYMOUS, None))
 }
 
-/// Makes `name` in `dir` unless it is there, and opens it.
+/// Creates `name` in `dir` unless it exists, and opens it.
 pub(super) fn create(
     v4: &V4,
     cx: &Cx<'_>,
@@ -82,7 +82,7 @@ pub(super) fn create(
     v4.core.give_name_back(cx, dir, name);
     let wanted = wanted(v4, Claim::Create(dir, name, mode), flags);
     let (opened, opening) = match v4.core.open_file(cx, &wanted) {
-        // So a server says of whatever is no file.
+        // The error of servers for files that are not regular.
         Err(errno @ (Errno::EINVAL | Errno::ELOOP)) => {
             let found = v4.lookup(cx, dir, Some(name))?;
             may_open(found.attr.kind, flags)?;
@@ -98,7 +98,7 @@ pub(super) fn create(
     Ok((found, opening))
 }
 
-/// To be opened without a delegation.
+/// An open without a delegation.
 fn wanted<'a>(v4: &V4, claim: Claim<'a>, flags: OpenFlags) -> Wanted<'a> {
     Wanted {
         claim,

@@ -1,7 +1,7 @@
-//! What is open on a server, by whom, and how it is opened again when the server has begun anew.
+//! Open state on a server, and its recovery after a restart.
 //!
-//! Each open has an owner of its own while it lasts: so no two of one owner wait for each other's numbers in
-//! v4.0, and no CLOSE can mean another open.
+//! Each open has an open-owner of its own while it lasts: so no two wait for each other's sequence
+//! IDs in v4.0, and no CLOSE can mean another open.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use super::core::{Core, NOWHERE, errno};
 use super::life::Life;
 use crate::nfs::version::Handle;
 
-/// What is to be opened.
+/// The arguments of an open.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) claim: Claim<'a>,
@@ -29,11 +29,11 @@ pub(super) struct Wanted<'a> {
     pub(super) delegation: bool,
 }
 
-/// Who opens, as the server is told.
+/// An open-owner.
 #[derive(Clone, Copy)]
 pub(super) struct Owner {
     id: u64,
-    /// v4.0: the number of what it does next.
+    /// The sequence ID of its next operation (v4.0).
     pub(super) seqid: u32,
 }
 
@@ -42,7 +42,7 @@ impl Owner {
         self.id.to_be_bytes()
     }
 
-    /// What locks of its file are its by.
+    /// The name of the lock-owner for its file.
     pub(super) fn lock_name(self) -> [u8; 9] {
         let mut name = [b'L'; 9];
         name[1..].copy_from_slice(&self.name());
@@ -50,7 +50,7 @@ impl Owner {
     }
 }
 
-/// Opens that there are, and owners that could open more.
+/// Current opens, and free open-owners.
 #[derive(Default)]
 pub(super) struct Opens {
     by_number: Mutex<HashMap<u64, Weak<Opening>>>,
@@ -58,7 +58,7 @@ pub(super) struct Opens {
     next: AtomicU64,
 }
 
-/// A file that is open on the server. Dropping it closes it, without waiting for the server's answer.
+/// A file that is open on the server. Dropping it closes it, without waiting for the reply.
 pub(in crate::nfs) struct Opening {
     core: Arc<Core>,
     number: u64,
@@ -70,17 +70,18 @@ pub(in crate::nfs) struct Opening {
 
 pub(super) struct Held {
     pub(super) state: StateId,
-    /// Nobody if it could not be opened by handle: then each read and write is checked by itself.
+    /// `None` if the file could not be opened by handle; the anonymous stateid is used, with which
+    /// the server checks permissions on each read and write.
     pub(super) owner: Option<Owner>,
-    /// What its last lock was answered by, and v4.0's number of the next.
+    /// The lock stateid, and the lock-owner's next sequence ID (v4.0).
     pub(super) lock: Option<StateId>,
     pub(super) lock_seqid: u32,
     pub(super) ranges: Vec<(LockRange, LockKind)>,
-    /// The server has forgotten it.
+    /// Whether the server has lost it.
     pub(super) lost: bool,
 }
 
-/// What is to be closed.
+/// The arguments of a CLOSE.
 pub(super) struct Closing {
     handle: Handle,
     state: StateId,
@@ -97,7 +98,7 @@ impl Opens {
         })
     }
 
-    /// Opens again what is open: as it was before the server's restart, if that is why.
+    /// Opens all files again, reclaiming them if the server has restarted.
     pub(super) fn renew(&self, core: &Core, cx: &Cx<'_>, life: &Arc<Life>, restart: bool) {
         let opens: Vec<_> = self
             .by_number()
@@ -121,7 +122,7 @@ impl Opens {
     }
 }
 
-/// An owner whose numbers are counted while it opens.
+/// An open-owner whose sequence ID is counted during its operations.
 struct Counting {
     owner: Cell<Owner>,
     counts: Cell<bool>,
@@ -135,7 +136,7 @@ impl Counting {
         }
     }
 
-    /// The owner as of now.
+    /// The owner with its current sequence ID.
     fn now(&self) -> Owner {
         let mut owner = self.owner.get();
         if self.counts.take() {
@@ -147,7 +148,7 @@ impl Counting {
 }
 
 impl Core {
-    /// Opens what is claimed.
+    /// Opens the file of a claim.
     pub(super) fn open_file(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -163,7 +164,7 @@ impl Core {
                     let opening = self.opening(cx, handle.into(), flags, opened.state, owner);
                     return Ok((opened, opening));
                 }
-                // The owner is of no use any more.
+                // The owner is useless now.
                 Err(Failure::State(Status::BadSeqid)) if again => again = false,
                 Err(failure) => {
                     self.opens.idle().push(owner.now());
@@ -198,7 +199,7 @@ impl Core {
                     opened.state = state;
                     return Ok(opened);
                 }
-                // The server has begun anew in between: there is nothing to confirm any more.
+                // The server has restarted meanwhile: there is no open left to confirm.
                 Err(Failure::State(status)) if status != Status::BadSeqid => {
                     self.recover(cx, &life, status).map_err(Failure::Refused)?;
                 }
@@ -226,7 +227,7 @@ impl Core {
         }
     }
 
-    /// A file that is open by `owner`, or by nobody.
+    /// Registers a file opened by `owner`, or used with the anonymous stateid.
     pub(super) fn opening(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -258,7 +259,7 @@ impl Core {
         opening
     }
 
-    /// Closes what nobody has open any more.
+    /// Closes a file.
     pub(super) fn close(&self, cx: &Cx<'_>, closing: &Closing) {
         let owner = Counting::new(closing.owner);
         let cx = cx.on_behalf_of(&closing.caller);
@@ -272,11 +273,11 @@ impl Core {
             self.patiently(&cx, &self.life(), &close, |()| ())
         };
         let done = match close() {
-            // The session may be gone alone.
+            // Only the session may be lost, which renewing recovers.
             Err(Failure::State(_)) if self.renew(&cx).is_ok() => close(),
             done => done,
         };
-        // What a server that has begun anew does not know is closed.
+        // A restarted server that does not know the open needs no CLOSE.
         if let Err(failure) = &done {
             tracing::debug!(?failure, "a file could not be closed");
         }
@@ -287,12 +288,12 @@ impl Core {
 }
 
 impl Opening {
-    /// Who has opened it.
+    /// The caller that has opened the file.
     pub(super) fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Whether it is `caller`'s, and good.
+    /// Returns whether the open is valid and belongs to `caller`.
     pub(super) fn is_for(&self, caller: &Caller) -> bool {
         self.caller == *caller && !self.held().lost
     }
@@ -301,7 +302,7 @@ impl Opening {
         self.held.lock().expect("no panic holds it")
     }
 
-    /// By what it is read and written; `EIO` if the server has forgotten it.
+    /// The stateid for reads and writes, or `EIO` if the server has lost the open.
     pub(super) fn state(&self) -> Result<StateId> {
         let held = self.held();
         match held.lost {
@@ -352,7 +353,7 @@ impl Opening {
             false => Err(Failure::Refused(Errno::ENOLCK)),
         };
         let state = match previous {
-            // It is too late for that, or the server has kept no record.
+            // The grace period is over, or the server has kept no record of the client.
             Err(_) if core.minor > 0 => open(Claim::Handle(&self.handle)),
             state => state,
         };
@@ -361,7 +362,8 @@ impl Opening {
             held.owner = Some(owner.now());
             match state {
                 Ok(state) => held.state = state,
-                // Each read and write is checked by itself then.
+                // Falls back to the anonymous stateid, with which the server checks each read and
+                // write.
                 Err(_) if held.ranges.is_empty() => {
                     (held.state, held.owner) = (StateId::ANONYMOUS, None);
                 }
@@ -371,7 +373,7 @@ impl Opening {
             held.ranges.clone()
         };
         for (range, kind) in ranges {
-            // Without a restart somebody else may have had it in between.
+            // Without a restart, another client may have held the lock meanwhile.
             if !restart {
                 return Err(Failure::Refused(Errno::ENOLCK));
             }
@@ -419,7 +421,7 @@ impl Opening {
 }
 
 impl Held {
-    /// Counts an operation of the lock's owner, and if it was its first also of the open's.
+    /// Counts an operation of the lock-owner and, if it was the first, of the open-owner.
     pub(super) fn count_lock(&mut self, first: bool, counts: bool) {
         if !counts {
             return;

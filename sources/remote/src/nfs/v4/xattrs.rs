@@ -1,4 +1,4 @@
-//! Extended attributes (RFC 8276): those of users, which are all that there are.
+//! Extended attributes (RFC 8276), which exist only in the `user` namespace.
 
 use ::nfs::client::v4::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
 use vfs::{Cx, Errno, Result, XattrFlags};
@@ -12,7 +12,7 @@ pub(super) fn get(v4: &V4, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<
     v4.core.ask(cx, GetXattr { handle, name }, <[u8]>::to_vec)
 }
 
-/// All names, each with a zero byte behind it.
+/// Lists all names, each terminated by a NUL.
 pub(super) fn list(v4: &V4, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
     if !v4.xattr {
         return Err(Errno::EOPNOTSUPP);
@@ -36,7 +36,7 @@ pub(super) fn list(v4: &V4, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
         if end {
             return Ok(list);
         }
-        // It would go on for ever, or is longer than Linux has it.
+        // The listing would never end, or exceeds Linux's limit.
         if cookie == at || list.len() > MOST {
             return Err(Errno::E2BIG);
         }
@@ -66,7 +66,7 @@ pub(super) fn remove(v4: &V4, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Resu
     v4.core.ask(cx, RemoveXattr { handle, name }, |()| ())
 }
 
-/// A name as the server has it.
+/// Returns a name without its prefix, which is implicit in the protocol.
 fn check<'n>(v4: &V4, name: &'n [u8]) -> Result<&'n [u8]> {
     match name.strip_prefix(b"user.") {
         Some(name) if v4.xattr => Ok(name),
