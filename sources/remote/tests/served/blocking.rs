@@ -1,5 +1,5 @@
-//! Requests that last, at a virtiofs device: they stop nothing else of their queue, nor what goes by the one of high
-//! priority, and end with the queue or its monitor.
+//! Long-running requests at a virtiofs device: they delay neither other requests of their queue nor
+//! the high-priority queue, and end with the queue or its front end.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -21,17 +21,17 @@ use vfs_testkit::clock;
 
 use crate::device::Shared;
 
-/// A mount by one queue, of a tree whose READs and FSYNCs last until they are let go on.
+/// A mount with one queue, of a tree whose READs and FSYNCs block until released.
 struct Slow {
     shared: Shared,
     session: Arc<Session>,
     channel: Arc<Channel>,
-    /// The channel's.
+    /// The channel's socket.
     socket: UnixStream,
-    /// How often those who wait have looked at the clock, and whether that has gone on.
+    /// The number of clock reads by blocked operations, and whether the operations are released.
     looks: Arc<AtomicUsize>,
     over: Arc<AtomicBool>,
-    /// A file that is open and locked.
+    /// An open and locked file.
     file: u64,
     fh: u64,
 }
@@ -108,7 +108,7 @@ impl Slow {
         }
     }
 
-    /// A lock that waits, a READ and an FSYNC, once all of them hang.
+    /// Sends a blocking lock request, a READ and an FSYNC, and waits until all of them block.
     fn hang(&self) -> [Flight<'_>; 3] {
         let before = self.looks.load(Ordering::SeqCst);
         let fh = self.fh;
@@ -139,7 +139,7 @@ impl Slow {
             sent.expect("sent")
         });
         self.channel.kick(0);
-        // One looks when its time begins, and then until it is over: twice.
+        // Each blocked operation reads the clock at least twice: at its start and while it waits.
         while self.looks.load(Ordering::SeqCst) < before + 4 {
             std::thread::yield_now();
         }
@@ -166,12 +166,12 @@ fn what_lasts_stops_neither_its_queue_nor_forgets() {
             .expect("an entry")
             .nodeid
     };
-    // A FIFO is the client's own to open: nobody waits at its other end.
+    // FIFOs are opened by the client's kernel; at the server, no process is at the other end.
     let args = OpenIn::default();
     let fifo = make("fifo", 0o010644);
     let opened = slow.ask(fifo, &R::Open { args }, OpenOut::SIZE).map(drop);
     assert_eq!(opened, Err(Errno::ENXIO));
-    // So many forgets go at once.
+    // The size of a batch of forgets.
     let before = slow.session.figures().nodes;
     let nodes: Vec<u64> = (0..64)
         .map(|number| make(&number.to_string(), 0o100644))

@@ -1,13 +1,13 @@
-//! A file that requests are made for by hand.
+//! A file for requests made by hand.
 
 use p9::{Data, Fid, Names, Tmessage as T, Uid};
 use remote::ninep::Pipe;
 use vfs_testkit::bed::ok;
 
-/// The file's number, once [`create`] has made it.
+/// The fid of the file that [`create`] makes.
 pub(crate) const FILE: Fid = Fid(1 << 20);
 
-/// Makes [`FILE`] in the root, and opens it to read and write.
+/// Creates [`FILE`] in the root, and opens it for reading and writing.
 pub(crate) fn create(pipe: &Pipe) {
     let (root, names) = (Fid(FILE.0 + 1), Names::new(&[]));
     let attach = T::Attach {

@@ -1,4 +1,4 @@
-//! Calls that are cancelled while the server has not answered.
+//! Calls cancelled while the server has not answered.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -8,10 +8,10 @@ use remote::ninep::Pipe;
 use transports::{Link, StreamLink, pair};
 use vfs::{Call, Caller, Cx, Errno};
 
-/// What a server is told that answers only when the test says so.
+/// A server that answers only when the test says so.
 struct Silent {
     link: Arc<StreamLink>,
-    /// Requests: tag, number, and Tflush's target.
+    /// Requests: tag, type, and the tag that a Tflush cancels.
     came: Receiver<(Tag, u8, u16)>,
 }
 
@@ -117,7 +117,7 @@ fn a_reply_before_rflush_counts() {
         },
     );
     assert_eq!(reader.join().expect("no panic"), Ok(b"data".to_vec()));
-    // The tag is not used again before Rflush has come.
+    // The tag is not reused before Rflush has arrived.
     let other = reading(&pipe, &Arc::new(Call::detached()));
     let (next, ..) = server.next();
     assert_ne!(next, tag);
@@ -141,7 +141,7 @@ fn cancelling_one_leaves_the_others() {
         let reader = reading(&pipe, call);
         readers.push((server.next().0, reader));
     }
-    // One that does not receive itself, and one that does.
+    // A follower, and the leader.
     for at in [2, 0] {
         calls[at].cancel();
         let (flush, number, target) = server.next();
@@ -178,7 +178,7 @@ fn who_is_cancelled_before_sends_nothing() {
     let reader = reading(&pipe, &Arc::new(Call::detached()));
     let (tag, number, _) = server.next();
     assert_eq!(number, TREAD);
-    // A cancellation of a call whose request was answered is none of the next one's.
+    // Cancelling a call whose request was answered does not affect the next request.
     server.answer(tag, &Rmessage::Read { data: Data(b"") });
     assert_eq!(reader.join().expect("no panic"), Ok(Vec::new()));
 }

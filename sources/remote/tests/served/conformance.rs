@@ -5,7 +5,7 @@ use vfs_testkit::{Profile, Subject};
 
 use crate::net::Served;
 
-/// What 9P2000.L cannot say.
+/// The limits of 9P2000.L.
 pub(crate) fn linux() -> Profile {
     Profile {
         groups: false,
@@ -67,7 +67,7 @@ mod over_a_link_that_comes_again {
     vfs_testkit::conformance!(subject);
 }
 
-/// What 9P2000.u cannot say either.
+/// The further limits of 9P2000.u.
 pub(crate) fn unix() -> Profile {
     const CLOCK: &str = "there is no word for the server's clock";
     const LINKS: &str = "links are not counted";

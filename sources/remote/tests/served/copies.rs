@@ -1,5 +1,5 @@
-//! How often each way of data copies what it carries. Debug builds count, for a whole process: so each of these tests runs
-//! itself once more, alone in a process of its own.
+//! The number of times that each data path copies its payload. Debug builds count for a whole
+//! process: so each of these tests runs itself once more, alone in a process of its own.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::net::Served;
 use crate::nfs;
 use crate::pages::directory;
 
-/// Of a message.
+/// The size of a message's payload.
 const SIZE: usize = 512 << 10;
 
-/// How many are measured, behind one for which buffers grow.
+/// The number of measured messages, after a first one that lets buffers grow.
 const MESSAGES: usize = 4;
 
-/// Runs `test`, which is called `name`, where nothing else is copied.
+/// Runs `test`, whose name is `name`, in a process where no other test copies.
 fn alone(name: &str, test: impl FnOnce()) {
     const ALONE: &str = "BARGE_TEST_ALONE";
     if vfs::copies::so_far().is_none() {
@@ -41,7 +41,7 @@ fn alone(name: &str, test: impl FnOnce()) {
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// How often each byte is copied that is read from `fs`, and written to it.
+/// Returns how often each byte read from and written to `fs` is copied.
 fn copies(fs: &dyn FileSystem) -> (f64, f64) {
     let call = Call::detached();
     let cx = &Cx::new(&Caller::ROOT, &call);
@@ -52,7 +52,7 @@ fn copies(fs: &dyn FileSystem) -> (f64, f64) {
 
     let (_, out) = ok(root.create(cx, name, OpenFlags::WRITE, mode));
     let mut memory = vec![0; SIZE];
-    // Whoever answers this has counted all that he did before.
+    // The thread that answers this request has counted its previous copies.
     let settled = || {
         ok(root.attr(cx, Want::STAT));
         vfs::copies::so_far().expect("a debug build")
@@ -67,7 +67,8 @@ fn copies(fs: &dyn FileSystem) -> (f64, f64) {
     (read, write)
 }
 
-/// How often each byte is copied by `act`, which moves [`SIZE`] of them. `so_far` says how many have been copied.
+/// Returns how often each byte is copied by `act`, which moves [`SIZE`] of them. `so_far` is the
+/// copy counter.
 fn each(so_far: impl Fn() -> u64, mut act: impl FnMut() -> Result<usize>) -> f64 {
     assert_eq!(act(), Ok(SIZE));
     let before = so_far();
@@ -77,8 +78,8 @@ fn each(so_far: impl Fn() -> u64, mut act: impl FnMut() -> Result<usize>) -> f64
     (so_far() - before) as f64 / (SIZE * MESSAGES) as f64
 }
 
-/// What is around payloads is copied, too, and of one that comes in pieces the beginning: more of it where a reader is woken late,
-/// so the best of a few tries counts.
+/// Asserts the number of copies. Headers are copied, too, and the beginning of a payload that
+/// arrives in pieces: more of it if a reader is woken late, so the best of a few tries counts.
 fn assert_copies(what: &str, fs: &dyn FileSystem, expected: (f64, f64)) {
     let near = |found: f64, expected: f64| (-0.01..0.1).contains(&(found - expected));
     let mut tries = Vec::new();
@@ -115,14 +116,15 @@ fn sockets_copy_twice_at_each_end_at_most() {
         );
         let file = std::fs::File::open(dir.path().join("file")).expect("there");
         let asked = sys::cache::is_cached(std::os::fd::AsFd::as_fd(&file), 0, SIZE as u64);
-        // To read: of the client from the socket. Of the server none, or from the file and to the socket.
+        // Reads: the client copies from the socket; the server not at all, or from the file and to
+        // the socket.
         let server = if asked == Ok(true) { 0.0 } else { 2.0 };
         let (on, off) = (connect(pages.link(), true), connect(copying.link(), false));
-        // To write: of the client to the socket; of the server from there and to the file.
+        // Writes: the client copies to the socket; the server from the socket and to the file.
         assert_copies("zerocopy", &*on, (server + 1.0, 3.0));
-        // From and to the buffers of messages as well.
+        // Message buffers add a copy to each.
         assert_copies("zerocopy=off", &*off, (4.0, 4.0));
-        // A client that goes on when its server is lost does not keep what it has sent either.
+        // A client that reconnects does not keep sent payloads either.
         let link: Box<dyn Link> = Box::new(copying.link());
         let never = Box::new(|| Err(std::io::ErrorKind::ConnectionRefused.into()));
         let link = LastingLink::new(link, never, Retry::default()).expect("a link");
@@ -135,7 +137,8 @@ fn sockets_copy_twice_at_each_end_at_most() {
 fn nfs_copies_as_9p_does() {
     alone("nfs_copies_as_9p_does", || {
         for version in [(3, 0), (4, 0), (4, 1), (4, 2)] {
-            // Not of the host: no pages are moved, whatever else the machine does, so the server copies from the file and to the socket.
+            // Memory instead of host files: no pages can be moved, so the server always copies from
+            // the file and to the socket.
             let tree = nfs::net::Served::new().mount(remote::nfs::Options {
                 version: Some(version),
                 ..remote::nfs::Options::default()
@@ -148,7 +151,8 @@ fn nfs_copies_as_9p_does() {
     });
 }
 
-/// What the driver half copies from and to its queue's memory is a program's own in a guest, and does not count.
+/// The driver's copies from and to its queue's memory would be the program's own in a guest, and do
+/// not count.
 #[test]
 fn virtiofs_copies_once() {
     alone("virtiofs_copies_once", || {

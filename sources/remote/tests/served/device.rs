@@ -22,7 +22,7 @@ use virtqueue::{Config, Device, Stop};
 
 use crate::landing::with_cx;
 
-/// A device and what drives it. Stops when dropped.
+/// A device and its engine, stopped when dropped.
 pub(crate) struct Shared {
     engine: Arc<Engine>,
     stop: Arc<OwnedFd>,
@@ -36,7 +36,7 @@ impl Shared {
         Shared::answering(Arc::new(server.session()))
     }
 
-    /// Whatever `session` answers.
+    /// Serves `session`.
     pub(crate) fn answering(session: Arc<dyn wire::Session>) -> (Shared, UnixStream) {
         let engine = Engine::new(Tuning::default()).expect("an engine");
         let queues = engine.queues(session);
@@ -64,7 +64,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Stops the device, which answers everything before.
+    /// Stops the device after it has answered all requests.
     pub(crate) fn end(&self) {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         self.await_end();
@@ -109,7 +109,7 @@ pub(crate) fn mounted(
     (shared, mount)
 }
 
-/// What FUSE cannot say.
+/// The limits of FUSE.
 fn profile() -> Profile {
     Profile {
         groups: false,
@@ -180,7 +180,7 @@ fn who_wants_small_requests_one_at_a_time_has_them() {
     fault.add(Op::Write, When::Nth(2), What::Fail(Errno::EIO));
     let write = |cx: &Cx<'_>| file.write(cx, 0, &mut SlicePayload::new(&data));
     assert_eq!(with_cx(write), Ok(PAGE));
-    // What would have come behind was not sent.
+    // The rest was not sent.
     assert_eq!(
         with_cx(|cx| ok(file.attr(cx, Want::SIZE)).size),
         PAGE as u64

@@ -1,4 +1,4 @@
-//! The shared suite over diod, another's server (Debian's `diod`).
+//! The shared suite over diod, an independent server (Debian's `diod`).
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -17,7 +17,7 @@ use crate::net::Served;
 
 const DIOD: &str = "/usr/sbin/diod";
 
-/// A directory, and a diod that serves it.
+/// A directory served by diod.
 struct Diod {
     process: Arc<Mutex<Child>>,
     dir: TempDir,
@@ -38,9 +38,9 @@ impl Diod {
         let all = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(dir.path(), all).expect("set");
         let process = Command::new(DIOD)
-            // It wants to be allowed core files; they go with the directory.
+            // diod enables core files, which are removed with the directory.
             .current_dir(&dir)
-            // Without authentication and without a user database: our users are numbers.
+            // Without authentication and user database, as the tests use numeric users.
             .args(["-f", "-n", "-N", "-l"])
             .arg(dir.path().join("socket"))
             .arg("-e")
@@ -60,7 +60,7 @@ impl Diod {
                 Ok(link) => break link,
                 Err(error) => assert!(Instant::now() < deadline, "diod does not listen: {error}"),
             }
-            // It tells nobody when it listens.
+            // diod does not signal that it listens.
             std::thread::sleep(Duration::from_millis(5));
         };
         let aname = self.dir.path().join("export").display().to_string();
@@ -85,7 +85,7 @@ fn why_not() -> Option<&'static str> {
     }
 }
 
-/// Over diod; where there is none, over barge's own server, with the reason.
+/// diod, or barge's own server if diod is missing, with the reason printed.
 fn subject() -> Subject {
     if let Some(why) = why_not() {
         eprintln!("skipped over diod: {why}");
@@ -98,7 +98,7 @@ fn subject() -> Subject {
     let diod = Diod::start();
     let mut subject = Subject::new(diod.connect(false), profile());
     let process = diod.process.clone();
-    // Its threads race: 1.0.24 dies of it now and then.
+    // diod 1.0.24 has a race that crashes it now and then.
     subject.excuse = Box::new(move || {
         let ended = process.lock().expect("no panic holds it").try_wait();
         let signal = ended.ok().flatten()?.signal()?;
@@ -108,11 +108,11 @@ fn subject() -> Subject {
     subject
 }
 
-/// What diod 1.0.24 does otherwise.
+/// The deviations of diod 1.0.24.
 fn profile() -> Profile {
     const PATHS: &str = "diod's fids are paths, which do not follow a rename or an unlink";
     Profile {
-        // It acts as the user who attaches, but with the super-user's powers.
+        // It acts as the attaching user, but keeps the superuser's capabilities.
         identity: false,
         groups: false,
         rename_flags: false,
@@ -151,7 +151,7 @@ fn profile() -> Profile {
 
 vfs_testkit::conformance!(subject);
 
-/// Nor does it end the connection of who offers to take them.
+/// diod accepts the connection of a client that offers to take file descriptors, too.
 #[test]
 fn it_knows_nothing_of_files_that_are_handed_over() {
     if let Some(why) = why_not() {

@@ -1,4 +1,5 @@
-//! virtiofs servers that answer what they may not: an error to whoever asked, no panic, and nobody waits for ever.
+//! virtiofs servers with invalid replies: the caller gets an error, without a panic or an endless
+//! wait.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,18 +19,18 @@ use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
 
 use crate::device::Shared;
 
-/// What becomes of a reply.
+/// A way to spoil a reply.
 #[derive(Clone, Debug)]
 enum Spoiled {
-    /// It is as it should be.
+    /// An unchanged reply.
     No,
-    /// These bytes are the reply.
+    /// These bytes instead of the reply.
     Raw(Vec<u8>),
-    /// These stand behind a header that is right, or says this errno.
+    /// A valid header with this errno, followed by these bytes.
     Body(i32, Vec<u8>),
-    /// So much of it is missing.
+    /// The reply without this many bytes.
     Short(usize),
-    /// These stand somewhere in it.
+    /// These bytes written over a part of the reply.
     Bent(usize, Vec<u8>),
 }
 
@@ -45,7 +46,7 @@ fn spoiled() -> impl Strategy<Value = Spoiled> {
     ]
 }
 
-/// A good server whose replies are spoiled, by turns.
+/// A good server whose replies are spoiled in turn.
 struct Spoiler {
     session: fuse::server::Session,
     turns: Mutex<(usize, Vec<Spoiled>)>,
@@ -112,7 +113,7 @@ impl Session for Spoiler {
     }
 }
 
-/// Takes some entries.
+/// A sink for up to 1000 entries.
 struct Few(usize);
 
 impl DirSink for Few {
@@ -122,7 +123,7 @@ impl DirSink for Few {
     }
 }
 
-/// Does a little of everything, whatever comes of it.
+/// Calls many operations, ignoring errors.
 fn use_it(fs: &RemoteFuse) -> vfs::Result<()> {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);

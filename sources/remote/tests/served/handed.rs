@@ -1,4 +1,4 @@
-//! Open files that a server of this host hands over, and what servers that misbehave hand over instead.
+//! File descriptors passed by a server on this host, and by misbehaving servers.
 
 use std::fs::File;
 use std::io::{IoSlice, Read};
@@ -36,7 +36,7 @@ fn with<T>(what: impl FnOnce(&Cx<'_>) -> T) -> T {
     what(&Cx::new(&caller, &call))
 }
 
-/// A directory of a file system that has backings on every machine, and who serves it.
+/// A served directory on a file system whose files have backings on every machine.
 struct Bed {
     dir: TempDir,
     served: Served,
@@ -56,7 +56,7 @@ impl Bed {
     }
 }
 
-/// What is behind the file of this name, opened so.
+/// The backing of the file of this name, opened with `flags`.
 fn backing(fs: &Remote9p, name: &str, flags: OpenFlags) -> Option<Arc<dyn Backing>> {
     with(|cx| {
         let root = fs.root(cx).expect("a root");
@@ -83,7 +83,7 @@ fn what_is_written_by_it_is_the_servers_file() {
         let file = entry.node.open(cx, OpenFlags::READ).expect("opened");
         assert_eq!(file.attr(cx, Want::SIZE).expect("told").size, 4);
         let read = file.backing(cx).expect("handed over");
-        // Once: who has it does not ask again.
+        // The descriptor is returned once: the caller keeps it.
         assert!(file.backing(cx).is_none());
         let mut room = Room::new(8);
         file.read(cx, 0, 8, &mut room).expect("read");
@@ -97,7 +97,7 @@ fn what_is_written_by_it_is_the_servers_file() {
     });
 }
 
-/// Replies to others stand around it, and one of each kind is long.
+/// Replies to others surround each descriptor's reply, and one of each kind is long.
 #[test]
 fn each_has_his_own_file_among_many_who_ask_at_once() {
     let bed = Bed::new(true, true);
@@ -145,7 +145,7 @@ fn nothing_is_handed_over_that_was_not_offered_and_asked_for() {
         std::fs::write(bed.path("a"), "text").expect("written");
         let fs = bed.served.connect(options.clone());
         assert_eq!(fs.pipe().takes_files(), server && options.takes_files);
-        // More often than it is asked for in vain.
+        // More requests than consecutive refusals after which the client stops asking.
         for _ in 0..70 {
             assert!(backing(&fs, "a", BOTH).is_none());
         }
@@ -172,7 +172,7 @@ fn a_request_that_was_not_agreed_on_is_as_unknown_as_any() {
         ours.write_all(message).expect("sent");
         reply(&mut ours)[4..].to_vec()
     };
-    // Also one that is none, which is another matter where there is such a request.
+    // Also a truncated one, which is malformed where the request is known.
     let cut = [8, 0, 0, 0, 200, 1, 0, 9];
     assert_eq!(ask(b"9P2000.L", &cut), [7, 1, 0, 95, 0, 0, 0]);
     assert_eq!(ask(b"9P2000.L.hand", &cut), [7, 1, 0, 71, 0, 0, 0]);
@@ -187,7 +187,7 @@ fn reply(from: &mut UnixStream) -> Vec<u8> {
     message
 }
 
-/// What a connection cannot carry stays behind, if it should be asked for.
+/// TCP cannot carry descriptors, so none is passed even if requested.
 #[test]
 fn no_file_goes_by_tcp() {
     let bed = Bed::new(true, true);
@@ -201,10 +201,10 @@ fn no_file_goes_by_tcp() {
     assert!(backing(&fs, "a", OpenFlags::READ).is_none());
 }
 
-/// What a server of the test's making hands over with its reply.
+/// The descriptors that the test's server passes with its reply.
 type Hands = fn(&Path) -> Vec<OwnedFd>;
 
-/// A server of one file, which hands over what it likes, with every reply if `always`.
+/// A server of one file, which passes the descriptors of `hands`, with every reply if `always`.
 fn server(mut stream: UnixStream, dir: &Path, hands: Hands, always: bool) {
     loop {
         let mut size = [0; 4];
@@ -261,7 +261,7 @@ fn server(mut stream: UnixStream, dir: &Path, hands: Hands, always: bool) {
         if !files.is_empty() {
             assert!(rights.push(SendAncillaryMessage::ScmRights(&files)));
         }
-        // Who has enough has gone.
+        // The client disconnects once it has its reply.
         let _ = sendmsg(
             &stream,
             &[IoSlice::new(&bytes)],
@@ -305,7 +305,7 @@ fn good(dir: &Path) -> Vec<OwnedFd> {
     vec![open(&dir.join("a"), OFlags::RDWR)]
 }
 
-/// How many descriptors this process has of files below `dir`.
+/// The number of descriptors of files below `dir` in this process.
 fn held(dir: &Path) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").expect("there");
     let leads = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();

@@ -1,4 +1,4 @@
-//! Servers that answer what they may not: everyone who waits gets an error, and nobody waits for ever.
+//! Servers with invalid replies: every waiting caller gets an error, and none waits forever.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use remote::ninep::{Options, Pipe, Remote9p};
 use transports::StreamLink;
 use vfs::{Call, Caller, Cx, Errno, FileSystem, Kind, OpenFlags, Plus, Want};
 
-/// A server of the test's making.
+/// A server scripted by the test.
 struct Fake {
     stream: UnixStream,
-    /// Whether it stays there after what it does, until the client leaves: sending to it might fail before
-    /// what it sent is read.
+    /// Whether to stay connected until the client disconnects, as sending to a closed socket might
+    /// fail before the replies are read.
     stays: bool,
 }
 
@@ -32,7 +32,7 @@ impl Fake {
         )
     }
 
-    /// The next request: its tag and number, or nothing at the end.
+    /// Receives the next request: its tag and type, or `None` at the end.
     fn next(&mut self) -> Option<(Tag, u8)> {
         let mut size = [0; 4];
         self.stream.read_exact(&mut size).ok()?;
@@ -48,7 +48,7 @@ impl Fake {
     }
 
     fn raw(&mut self, bytes: &[u8]) {
-        // The client may have gone already.
+        // The client may have disconnected.
         let _ = self.stream.write_all(bytes);
     }
 
@@ -60,7 +60,7 @@ impl Fake {
     }
 }
 
-/// A pipe, and what the server does once it has greeted.
+/// A pipe to a server that runs `serve` after the session set-up.
 fn against(serve: impl FnOnce(&mut Fake) + Send + 'static) -> Arc<Pipe> {
     let (link, mut fake) = Fake::pair();
     std::thread::spawn(move || {
@@ -76,7 +76,8 @@ fn read(count: u32) -> Tmessage<'static> {
     Tmessage::Read { fid, offset, count }
 }
 
-/// Three requests at once, two from other threads: all fail alike, and so does what comes later.
+/// Sends three requests at once, two of them from other threads: all fail alike, and so do later
+/// ones.
 #[track_caller]
 fn all_fail(serve: impl FnOnce(&mut Fake) + Send + 'static, expected: Errno, why: &str) {
     let pipe = against(serve);
@@ -109,7 +110,7 @@ fn a_reply_to_nobody_ends_the_connection() {
 fn a_second_reply_ends_the_connection() {
     let pipe = against(|fake| {
         let (tag, _) = fake.next().expect("a request");
-        // In one piece: a second one that came later could be taken for the next request's.
+        // In one piece: a second reply that arrives later could be taken for the next request's.
         let mut twice = Vec::new();
         for _ in 0..2 {
             Rmessage::Read { data: Data(b"1") }.encode(Dialect::Linux, tag, &mut twice);
@@ -117,7 +118,7 @@ fn a_second_reply_ends_the_connection() {
         fake.raw(&twice);
         while fake.next().is_some() {}
     });
-    // The first may get through or not.
+    // The first reply may be delivered or not.
     let _ = pipe.call(&read(4));
     assert_eq!(pipe.call(&read(4)).err(), Some(Errno::EIO));
 }
@@ -213,7 +214,7 @@ fn a_server_of_something_else_is_refused_with_a_reason() {
             .err()
             .expect("refused");
         let text = error.to_string();
-        // A reset may come before the bytes.
+        // The reset may arrive before the bytes.
         assert!(
             text.contains(why) || text.contains("reset") || text.contains("ipe"),
             "{text}"
@@ -221,7 +222,7 @@ fn a_server_of_something_else_is_refused_with_a_reason() {
     }
 }
 
-/// Answers each request by its number, as long as there are any.
+/// Answers each request by its type until the end.
 fn serving(answer: impl Fn(&mut Fake, Tag, u8) + Send + 'static) -> Arc<Remote9p> {
     let (link, mut fake) = Fake::pair();
     std::thread::spawn(move || {
@@ -239,7 +240,7 @@ const DIR: Qid = Qid {
     path: 1,
 };
 
-/// Rgetattr of a node with this mode and number.
+/// Rgetattr of a node with this mode and qid path.
 fn getattr(mode: u32, path: u64) -> Rmessage<'static> {
     Rmessage::Getattr {
         valid: 0x7ff,
@@ -312,7 +313,7 @@ fn entries_that_lead_elsewhere_or_never_end_are_errors() {
         let dir = root.open(&cx, OpenFlags::READ).expect("open");
         let mut count = Count(0);
         let done = dir.readdir(&cx, 0, Plus::Names, &mut count);
-        // An `iounit` of 1 has been taken for a bound, so what comes is more than was asked for.
+        // The client honours the `iounit` of 1, so the reply is longer than requested.
         assert_eq!((done, count.0), (Err(Errno::EIO), 0));
     }
 }
@@ -343,13 +344,14 @@ fn attributes_that_make_no_sense_are_bounded_or_refused() {
     }
 }
 
-/// As a server of several threads may do it: Tgetattr, sent along with Twalk, finds the fid where the walk began.
+/// A multi-threaded server may process a Tgetattr sent with a Twalk early, while the fid is still
+/// at the walk's start.
 #[test]
 fn attributes_are_of_what_was_walked_to() {
     const FOUND: Qid = Qid { path: 7, ..DIR };
     let asked = std::sync::atomic::AtomicU64::new(0);
     let fs = serving(move |fake, tag, number| match number {
-        // The root's, at first.
+        // Requests for the root's attributes, at first.
         24 => match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0 | 1 => fake.answer(tag, &getattr(0o040755, DIR.path)),
             _ => fake.answer(tag, &getattr(0o040700, FOUND.path)),
@@ -376,7 +378,7 @@ fn attributes_are_of_what_was_walked_to() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes instead of replies, in whatever pieces: each request ends.
+    /// With any bytes in any pieces instead of replies, each request ends.
     #[test]
     fn garbage_ends_every_request(
         garbage in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 1..8),

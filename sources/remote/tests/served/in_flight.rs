@@ -1,4 +1,4 @@
-//! How many bytes of payload a client has on their way at a time.
+//! The limit on bytes of payload in flight.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ const IO: usize = 8168;
 
 const MSIZE: u32 = IO as u32 + 24;
 
-/// As many messages as a transfer has on its way at most.
+/// The most messages of a transfer in flight.
 const MESSAGES: usize = 8;
 
-/// What has passed somebody between a client and a server.
+/// The payload in flight between a client and a server, in bytes.
 #[derive(Default)]
 struct Traffic {
     now: AtomicUsize,
@@ -32,7 +32,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// Stands between the two.
+    /// Relays and counts between the two.
     fn watch(self: &Arc<Traffic>, mut client: UnixStream, server: StreamLink) {
         let server = Arc::new(server);
         let (traffic, mut requests, to) = (
@@ -83,7 +83,7 @@ impl Traffic {
         self.most.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// The most there has been, which is forgotten.
+    /// Returns the maximum so far, and resets it.
     fn most(&self) -> usize {
         self.most.swap(0, Ordering::SeqCst)
     }
@@ -124,7 +124,7 @@ fn payloads_on_their_way_are_bounded_and_one_message_always_goes() {
         }));
         let written = with_cx(|cx| file.write(cx, 0, &mut SlicePayload::new(&content)));
         assert_eq!(ok(written), content.len());
-        // A payload leaves by itself, and may be answered before the next has left.
+        // Each payload is sent separately, and may be answered before the next is sent.
         assert!((IO..=most).contains(&traffic.most()), "{in_flight:?}");
         let mut memory = vec![0; content.len()];
         let mut sink = SliceSink::new(&mut memory);

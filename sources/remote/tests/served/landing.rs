@@ -1,4 +1,4 @@
-//! Payloads that come straight to the reader's memory, and what never comes there.
+//! Payloads received directly into the reader's memory, and replies that must not be.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -18,24 +18,24 @@ use vfs_testkit::bed::{Seen, ok, pattern};
 
 use crate::net::Served;
 
-/// What lies in memory where nothing has come.
+/// The content of memory that nothing has been written to.
 const UNTOUCHED: u8 = 0xee;
 
 const MSIZE: u32 = (64 << 10) + 24;
 
-/// More than what is not received apart.
+/// More than the largest payload that does not land.
 const LARGE: usize = 32 << 10;
 
 const SIZE: usize = 300_000;
 
-/// For how long the client waits at a time.
+/// The receive timeout of the client.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What somebody between server and client makes of the reply to a read, the how manieth it is: its dialect, tag and payload.
-/// Nothing ends the connection.
+/// Replaces the reply to a read, given its index, dialect, tag and payload. `None` ends the
+/// connection.
 type Meddle = Box<dyn FnMut(usize, Dialect, Tag, &[u8]) -> Option<Vec<Vec<u8>>> + Send>;
 
-/// A file of [`SIZE`] bytes that a server has, and somebody between who meddles with what is read of it.
+/// A file of [`SIZE`] bytes on a server, behind a relay that alters the replies to reads.
 struct Meddled {
     file: Arc<dyn File>,
     tree: Arc<Remote9p>,
@@ -74,7 +74,7 @@ impl Meddled {
         }
     }
 
-    /// Reads into memory that nothing has come to, and answers that memory, too.
+    /// Reads into memory filled with [`UNTOUCHED`], and returns that memory, too.
     fn read(&self, offset: usize, len: usize) -> (Result<usize>, Vec<u8>) {
         let mut memory = vec![UNTOUCHED; len];
         let mut sink = SliceSink::new(&mut memory);
@@ -93,7 +93,7 @@ pub(crate) fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
     act(&Cx::new(&Caller::ROOT, &call))
 }
 
-/// Stands between `client` and `server`.
+/// Relays between `client` and `server`.
 fn between(client: UnixStream, server: StreamLink, dialect: Dialect, mut meddle: Meddle) {
     let server = Arc::new(server);
     let (mut requests, to) = (client.try_clone().expect("a descriptor"), server.clone());
@@ -120,7 +120,7 @@ fn between(client: UnixStream, server: StreamLink, dialect: Dialect, mut meddle:
                 reads += 1;
             }
             for (at, piece) in sent.iter().enumerate() {
-                // A server that pauses for longer than its client waits at a time.
+                // Pauses for longer than the client's receive timeout.
                 if at > 0 {
                     thread::sleep(2 * PATIENCE);
                 }
@@ -134,7 +134,7 @@ fn between(client: UnixStream, server: StreamLink, dialect: Dialect, mut meddle:
     });
 }
 
-/// Receives a whole message; not at the end.
+/// Receives a whole message. Returns `false` at the end.
 pub(crate) fn receive(link: &StreamLink, message: &mut Vec<u8>) -> bool {
     let mut size = [0; 4];
     let received = link.recv_exact(&mut size).and_then(|()| {
@@ -191,7 +191,7 @@ fn no_error_of_any_dialect_comes_to_the_readers_memory() {
     for dialect in Dialect::ALL {
         let error = move |tag| match dialect {
             Dialect::Linux => encoded(dialect, tag, &Rmessage::Lerror { errno: 5 }),
-            // Longer than the memory that some of it might come to.
+            // Longer than the memory that a part of it might be written to.
             _ => {
                 let (text, errno) = (&[b'E'; 250][..], DotuErrno(5));
                 encoded(dialect, tag, &Rmessage::Error { text, errno })
@@ -237,14 +237,14 @@ fn what_is_short_leaves_the_rest_of_the_memory_alone() {
 fn a_payload_that_was_not_asked_for_ends_the_connection_and_comes_nowhere() {
     type Bad = fn(Tag, &[u8]) -> Vec<u8>;
     let bad: [Bad; 5] = [
-        // More than asked for.
+        // More than requested.
         |tag, data| rread(tag, &[data, b"!"].concat()),
-        // Asked for by nobody.
+        // For no request in flight.
         |tag, data| rread(Tag(tag.0 + 1), data),
-        // Shorter than the message, and longer.
+        // A count below the message's size, and above.
         |tag, data| [&rread(tag, data)[..7], &[1, 0, 0, 0], data].concat(),
         |tag, data| [&rread(tag, data)[..7], &[0xff, 0xff, 0, 0], data].concat(),
-        // What no read is answered.
+        // A reply of another type.
         |tag, data| {
             let data = Data(data);
             encoded(Dialect::Linux, tag, &Rmessage::Readdir { data })
@@ -303,7 +303,7 @@ fn replies_in_another_order_come_to_their_places() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// However the bytes are cut on their way, and whatever else is asked meanwhile.
+    /// With the bytes cut anywhere, and other requests in flight.
     #[test]
     fn pieces_of_any_length_make_what_was_read(
         cuts in prop::collection::vec(1usize..20_000, 1..12),

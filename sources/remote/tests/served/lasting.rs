@@ -1,4 +1,4 @@
-//! A server that is lost and comes again under its clients.
+//! A server that crashes and restarts while clients use it.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,11 +20,11 @@ use vfs::{
 
 use crate::net::Served;
 
-/// A tree, and whoever serves it at the moment.
+/// A tree, and its current server.
 pub(crate) struct Place {
     pub(crate) fs: Arc<Memory>,
     now: Mutex<Option<(Served, Vec<Arc<StreamLink>>)>>,
-    /// The next answer is lost, and the connection with it.
+    /// Whether to lose the next reply and the connection.
     pub(crate) deaf: Arc<AtomicBool>,
 }
 
@@ -90,12 +90,12 @@ impl Place {
         *self.now.lock().expect("no panic") = Some((served, Vec::new()));
     }
 
-    /// The server is killed.
+    /// Kills the server.
     pub(crate) fn end(&self) {
         let gone = self.now.lock().expect("no panic").take();
         if let Some((served, links)) = gone {
             links.iter().for_each(|link| link.hang_up());
-            // A program that is killed does nothing any more either.
+            // A killed program performs no further requests either.
             served.end();
         }
     }
@@ -170,7 +170,7 @@ fn what_is_open_goes_on_where_it_was() {
     write(&*file, 0, b"hello").expect("written");
     place.again();
     assert_eq!(read(&*file).expect("read"), b"hello");
-    // Moved under its old name, it is found under its new one.
+    // After a rename of its parent, the file is found under the new path.
     with(|cx| top.rename(cx, name("d"), &*top, name("e"), RenameFlags::empty())).expect("moved");
     place.again();
     write(&*file, 5, b", world").expect("written");
@@ -219,7 +219,7 @@ fn locks_are_taken_again() {
     lock(&*ours, 0, 9).expect("locked");
     with(|cx| ours.host_lock(cx, Space::Posix.range(3, 5), HostLock::Unlocked)).expect("unlocked");
     place.again();
-    // Ours comes again first.
+    // The lock holder's session is recovered first.
     with(|cx| ours.attr(cx, Want::STAT)).expect("there");
     assert_eq!(lock(&*theirs, 2, 2), Err(Errno::EAGAIN));
     assert_eq!(lock(&*theirs, 6, 9), Err(Errno::EAGAIN));
@@ -262,8 +262,8 @@ fn who_cancels_need_not_wait_for_a_server() {
     assert!(with(|cx| top.attr(cx, Want::STAT)).is_ok());
 }
 
-/// Random operations by several threads while the server is killed again and again: nobody gets an error that a
-/// server that stays would not give, and all is there that should be.
+/// Random operations on several threads while the server is killed repeatedly: no caller gets an
+/// error that a server without crashes would not return, and no data is lost.
 #[test]
 fn nothing_is_lost_or_done_twice_when_servers_are_killed_all_the_time() {
     let place = Place::new();
@@ -278,7 +278,7 @@ fn nothing_is_lost_or_done_twice_when_servers_are_killed_all_the_time() {
             .collect();
         let mut killed = 0;
         while workers.iter().any(|worker| !worker.is_finished()) {
-            // Somebody has come further, in the midst of what others do.
+            // Another thread has progressed, in the middle of the others' operations.
             if steps.load(Ordering::Relaxed) >= killed {
                 place.again();
                 killed = steps.load(Ordering::Relaxed) + 20;
@@ -288,7 +288,7 @@ fn nothing_is_lost_or_done_twice_when_servers_are_killed_all_the_time() {
     });
 }
 
-/// A directory, and what should be in it.
+/// A directory and its expected content.
 struct Model {
     dir: Arc<dyn Node>,
     random: u64,
@@ -402,7 +402,8 @@ impl Model {
                 };
                 let len = 1 + self.random(20_000);
                 let fill = self.random(256) as u8;
-                // The same bytes never follow one another: appended twice would look like once else.
+                // The pattern varies: in uniform data, an append carried out twice could go
+                // unnoticed.
                 let data: Vec<u8> = (0..len)
                     .map(|at| fill.wrapping_add((at / 100) as u8))
                     .collect();

@@ -1,4 +1,4 @@
-//! Writes whose payloads nobody has but their callers, when their server is lost.
+//! Lent write payloads after their server is lost.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use vfs_testkit::bed::pattern;
 
 use crate::lasting::{BOTH, Place, create, root, with, write};
 
-/// From where on they are lent, one message, and some of them with a part of one.
+/// The smallest lent size, one message, and several messages of which the last is short.
 const SIZES: [usize; 3] = [8 << 10, 256 << 10, (5 << 20) + 3];
 
-/// All of a file.
+/// The whole content of a file.
 fn content(file: &dyn File) -> Vec<u8> {
     let mut sink = VecSink::new(8 << 20);
     with(|cx| file.read(cx, 0, 8 << 20, &mut sink)).expect("read");
@@ -38,7 +38,7 @@ fn a_write_whose_answer_is_lost_is_written_from_its_callers_memory() {
             let mut written = 0;
             while written < size {
                 place.deaf.store(true, Ordering::SeqCst);
-                // Of what is appended the server may have taken a part, and says so.
+                // The server may have written, and reported, a part of an append.
                 written += write(&*file, written as u64, &data[written..]).expect("written");
                 assert!(!place.deaf.load(Ordering::SeqCst), "nothing was lost");
             }
@@ -65,7 +65,7 @@ fn what_is_written_without_a_server_is_there_when_there_is_one() {
     }
 }
 
-/// What was its caller's memory may be anything by then.
+/// The caller may have reused its memory by then.
 #[test]
 fn a_write_that_was_given_up_is_not_written_when_there_is_a_server() {
     let place = Place::new();
@@ -92,7 +92,8 @@ fn a_write_that_was_given_up_is_not_written_when_there_is_a_server() {
     assert_eq!(write(&*file, 0, &[1; 9000]), Ok(9000));
 }
 
-/// Whoever lent it has been answered: he is not asked again, though the server has not even heard all of it.
+/// The payload of a request that has been answered is not requested again, even if the server has
+/// not received all of it.
 #[test]
 fn an_answer_that_comes_before_its_payload_has_gone_counts() {
     let (ours, theirs) = transports::pair().expect("a pair");

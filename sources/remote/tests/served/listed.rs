@@ -1,4 +1,4 @@
-//! Files that were listed with their attributes and keep no fid: what becomes of their nodes.
+//! Nodes of files that were listed with attributes and have no fid.
 
 use memory::Memory;
 use remote::ninep::{Options, Retry};
@@ -21,7 +21,7 @@ fn listed(dir: &Seen, most: usize) -> Vec<Kept> {
     ok(ok(dir.open(R)).readdir(0, Plus::Entries, most))
 }
 
-/// The node of `name`, as a listing has it.
+/// The node of `name` in a listing.
 fn of(dir: &Seen, name: &str) -> Seen {
     let entries = listed(dir, usize::MAX);
     let kept = entries
@@ -37,7 +37,7 @@ fn attr(node: &Seen) -> Result<u32> {
     run(&node.who, |cx| node.node.attr(cx, vfs::Want::STAT)).map(|attr| attr.nlink)
 }
 
-/// A tree in memory, as its server and as a client of it see it.
+/// A tree in memory, as seen by its client and by its server.
 struct Both {
     ours: Seen,
     theirs: Seen,
@@ -83,7 +83,7 @@ fn no_more_is_looked_up_than_there_is_room_for() {
     for at in 0..100 {
         ok(theirs.file(&format!("f{at}"), b""));
     }
-    // The root's, the listing's and five of entries.
+    // One fid for the root, one for the listing and five for entries.
     let served = Served::narrow(fs, 8);
     let ours = root(&*served.connect(Options::default()));
     assert_eq!(listed(&ours, 5).len(), 5);
@@ -100,7 +100,7 @@ fn a_listed_file_is_found_by_the_name_that_it_was_given_here() {
     ok(ours.rename("two", &one, "three"));
     assert_eq!(attr(&file), Ok(1));
     assert_eq!(file.content(), Ok(b"hello".to_vec()));
-    // With a fid, it is found wherever others have it.
+    // With a fid, it is found wherever other clients have moved it.
     ok(ok(ok(theirs.lookup("one")).lookup("three")).rename("h", theirs, "i"));
     assert_eq!(attr(&file), Ok(1));
 }
@@ -114,7 +114,7 @@ fn a_listed_file_outlives_the_name_that_is_taken_from_it_here() {
     let (f, g) = (of(ours, "f"), of(ours, "g"));
     ok(ours.unlink("f"));
     assert_eq!(attr(&f), Ok(0));
-    // Another takes its name.
+    // Another file takes its name.
     ok(ours.rename("h", ours, "g"));
     assert_eq!(attr(&g), Ok(0));
     assert_eq!(ok(ours.lookup("g")).content(), Ok(b"h".to_vec()));

@@ -1,4 +1,4 @@
-//! A remote file system over a barge server in the same process, and over servers that misbehave.
+//! A remote file system over a barge server in the same process, and over misbehaving servers.
 
 mod blocking;
 mod blocks;

@@ -23,7 +23,7 @@ fn server(export: Export, options: p9::server::Options) -> Server {
     Server::new(Arc::new(exports), Arc::new(NumericUsers), options)
 }
 
-/// A tree and an engine that serves it. Stops when dropped.
+/// A tree and an engine that serves it, stopped when dropped.
 pub(crate) struct Served {
     engine: Arc<Engine>,
     service: Service,
@@ -42,13 +42,13 @@ impl Served {
         Served::handing(Export::new("", fs), false, tuning)
     }
 
-    /// Of an export that says itself whether it hands files over, as does a connection.
+    /// Serves an export, over connections that pass file descriptors if `hands_over`.
     pub(crate) fn handing(export: Export, hands_over: bool, tuning: Tuning) -> Served {
         let server = server(export, p9::server::Options::default()).handing_over(hands_over);
         Served::by(server, tuning)
     }
 
-    /// By a server that lets a connection have `max_fids` fids.
+    /// Serves with a limit of `max_fids` fids per connection.
     pub(crate) fn narrow(fs: Arc<dyn FileSystem>, max_fids: usize) -> Served {
         let options = p9::server::Options {
             max_fids,
@@ -64,26 +64,26 @@ impl Served {
         }
     }
 
-    /// What answers a new device's guest.
+    /// The session of a new device.
     pub(crate) fn queue_session(&self) -> Arc<dyn wire::Session> {
         Arc::new(self.service.0.queue_session())
     }
 
-    /// A new connection's client end.
+    /// The client's end of a new connection.
     pub(crate) fn link(&self) -> StreamLink {
         let (ours, theirs) = transports::pair().expect("a socket pair");
         self.serve(theirs);
         ours
     }
 
-    /// Serves who is at the other end.
+    /// Serves the peer of `link`.
     pub(crate) fn serve(&self, link: StreamLink) {
         self.engine
             .connect(Box::new(link), &self.service)
             .expect("connected");
     }
 
-    /// A new connection.
+    /// Connects a new client.
     pub(crate) fn connect(&self, options: Options) -> Arc<Remote9p> {
         Remote9p::connect(self.link(), options).expect("attached")
     }
@@ -99,7 +99,7 @@ impl Served {
 }
 
 impl Served {
-    /// Stops, and waits until nothing is being done any more.
+    /// Stops the server, and waits until all its requests have ended.
     pub(crate) fn end(self) {
         self.engine.stop();
         self.engine.wait();

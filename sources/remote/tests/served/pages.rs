@@ -1,4 +1,5 @@
-//! Long reads of cached files, whose pages are sent as they are, while the files change.
+//! Long reads of cached files, whose page-cache pages are sent without copying, while the files
+//! change.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -20,7 +21,7 @@ use crate::net::Served;
 
 const SIZE: usize = 600_000;
 
-/// A directory of the host with one file of [`pattern`]'s bytes.
+/// A host directory with one file of [`pattern`]'s bytes.
 pub(crate) fn directory(size: usize) -> (TempDir, Arc<dyn FileSystem>) {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("file"), pattern(size, 7)).expect("written");
@@ -32,8 +33,8 @@ pub(crate) fn directory(size: usize) -> (TempDir, Arc<dyn FileSystem>) {
     (dir, fs)
 }
 
-/// Reads by several threads while the file below `dir` is cut and written again: what comes is what stood there or, where it was
-/// being made longer, zeros, and no reader loses track.
+/// Reads with several threads while the file below `dir` is truncated and rewritten: readers get
+/// the old content or, in parts being rewritten, zeros, and the message stream stays intact.
 pub(crate) fn read_while_it_changes(dir: &Path, fs: &dyn FileSystem) {
     let content = pattern(SIZE, 7);
     let host = OpenOptions::new().write(true).open(dir.join("file"));
@@ -90,7 +91,8 @@ fn a_file_that_is_cut_while_it_is_sent_loses_nobody() {
     }
 }
 
-/// A server's thread that waits for somebody who does not receive ends with the connection, and stops with the server.
+/// A server's thread that waits for a client to receive ends with the connection, and stops with
+/// the server.
 #[test]
 fn who_does_not_receive_pages_keeps_nobody_else_waiting() {
     let (_dir, fs) = directory(4 << 20);
@@ -120,7 +122,8 @@ fn who_does_not_receive_pages_keeps_nobody_else_waiting() {
             let pipe = pipe.expect("a session");
             let (fid, count) = (ask(&pipe), 4 << 20);
             for _ in 0..70 {
-                // Sent, as they are many, and nobody waits for the answers.
+                // As there are many, the requests are sent, although no thread waits for the
+                // replies.
                 drop(pipe.submit(&T::Read {
                     fid,
                     offset: 0,

@@ -1,4 +1,4 @@
-//! Many requests at a time, from one thread and from many.
+//! Many requests in flight, from one thread and from many.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::net::Served;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// A pipe with [`FILE`](crate::blocks::FILE) open to read and write.
+/// A pipe with [`FILE`](crate::blocks::FILE) open for reading and writing.
 fn with_file(served: &Served, msize: u32) -> Arc<Pipe> {
     let pipe = Pipe::open(served.link(), Dialect::Linux, msize).expect("a session");
     create(&pipe);
@@ -95,7 +95,8 @@ fn tickets_that_nobody_waits_for_are_forgotten() {
     }
 }
 
-/// A server stops listening to who does not take its replies: sending has to make room for itself.
+/// The server stops reading from a client that does not take its replies, so the sender must
+/// receive.
 #[test]
 fn requests_that_pile_up_do_not_stop_the_connection() {
     let served = Served::new();
@@ -161,7 +162,7 @@ fn many_threads_share_a_connection() {
     assert_eq!(fs.pipe().failure(), None);
 }
 
-/// Nothing that needs the wire is done with less than full patience.
+/// Operations that need a request return `WOULD_BLOCK` below full patience.
 #[test]
 fn impatience_would_block() {
     let served = Served::new();
@@ -179,7 +180,7 @@ fn impatience_would_block() {
     }
 }
 
-/// What is clunked on its own is told to the server, and numbers are used again.
+/// Clunks are sent without further requests, and fids are reused.
 #[test]
 fn dropping_many_nodes_leaves_nothing_behind() {
     let served = Served::new();

@@ -1,4 +1,5 @@
-//! 9P through the queue of a device in the same process: the shared suite, many requests at once, and devices that lie.
+//! 9P through the virtqueue of a device in the same process: the shared suite, many requests in
+//! flight, and invalid devices.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -15,7 +16,7 @@ use crate::blocks::{FILE, create, read, write};
 use crate::device::Shared;
 use crate::net::Served;
 
-/// A device of a tree, and who mounts it.
+/// A mounted device that serves `fs`.
 fn mounted(
     fs: Arc<dyn FileSystem>,
     version: Dialect,
@@ -68,7 +69,7 @@ mod with_9p2000_u {
     vfs_testkit::conformance!(subject);
 }
 
-/// A device, and a pipe to it with [`FILE`] open to read and write.
+/// A device, and a pipe to it with [`FILE`] open for reading and writing.
 fn with_file(msize: u32) -> ((Served, Shared), Arc<Pipe>) {
     let (kept, mount) = mounted(Memory::new(clock()), Dialect::Linux, msize);
     let pipe = mount.pipe().clone();
@@ -91,7 +92,7 @@ fn more_requests_than_the_queue_has_room_for_wait_for_it() {
         written
             .into_iter()
             .for_each(|ticket| drop(ok(pipe.wait(ticket))));
-        // What is read may be older than what is written.
+        // The reads may return older data than the writes.
         got.into_iter()
             .for_each(|ticket| assert!(ok(pipe.wait(ticket)).data().len() <= size));
         for (piece, at) in pieces() {
@@ -139,7 +140,7 @@ fn a_call_that_waits_is_cancelled_through_the_same_queue() {
             pipe.call_in(&cx, &lock(2)).map(drop)
         }
     });
-    // Whatever is answered came after it, or before.
+    // Other requests are answered while the lock request waits.
     for _ in 0..100 {
         drop(ok(pipe.call(&read(0, 1))));
     }
@@ -173,14 +174,14 @@ fn a_device_that_goes_leaves_nobody_waiting() {
         shared.end();
         drop(served);
         drop(shared);
-        // What waited is answered before the device goes, if it had come there.
+        // A request that has reached the device is answered before the device stops.
         assert!(waiting.join().expect("no panic").is_err());
     });
     assert!(pipe.call(&read(0, 1)).is_err());
     assert!(pipe.failure().is_some());
 }
 
-/// Answers each request with the same bytes once it has agreed on a version.
+/// A session that answers every request with the same bytes after Tversion.
 struct Same<F>(F);
 
 impl<F: Fn(&[u8]) -> Vec<u8> + Send + Sync> Session for Same<F> {
@@ -236,7 +237,7 @@ fn a_device_that_answers_less_or_more_than_a_reply_is_given_up() {
         let error = refused.map(drop).expect_err("no mount").to_string();
         assert!(error.contains(why), "{error}");
     }
-    // An error is one.
+    // An error reply is passed on as an error.
     let denied = move |asked: &[u8]| [&[11, 0, 0, 0, 7][..], &tag(asked), &[13, 0, 0, 0]].concat();
     let (_shared, socket) = Shared::answering(Arc::new(Same(denied)));
     let refused = Remote9p::connect_device(socket, options(Dialect::Linux, 8192));

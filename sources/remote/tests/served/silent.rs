@@ -1,4 +1,4 @@
-//! Servers that are there and do not answer, or no more.
+//! Servers that are connected but do not answer, or stop answering.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,19 +14,19 @@ use remote::{Silence, Url};
 use transports::{Addr, Link, dial};
 use vfs::{Call, Caller, Cx, Errno};
 
-/// A second to wait.
+/// Soft, with a timeout of 1 s.
 const SOFT: Silence = Silence {
     timeo: Duration::from_secs(1),
     soft: true,
 };
 
-/// For ever.
+/// Hard, so that calls wait forever.
 const HARD: Silence = Silence {
     soft: false,
     ..SOFT
 };
 
-/// A place to listen at, and where it is.
+/// A listener and its address.
 fn listening() -> (tempfile::TempDir, UnixListener, Addr) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("socket");
@@ -34,11 +34,11 @@ fn listening() -> (tempfile::TempDir, UnixListener, Addr) {
     (dir, listener, Addr::Unix(path))
 }
 
-/// A 9P server by hand.
+/// A scripted 9P server.
 struct Peer(UnixStream);
 
 impl Peer {
-    /// The next request's tag and number.
+    /// Receives the next request's tag and type.
     fn next(&mut self) -> (Tag, u8) {
         let mut size = [0; 4];
         self.0.read_exact(&mut size).expect("a request");
@@ -54,7 +54,7 @@ impl Peer {
     }
 }
 
-/// A session with a peer.
+/// A session with a scripted server.
 fn session(silence: Silence) -> (Arc<Pipe>, Peer) {
     let (_dir, listener, addr) = listening();
     let server = spawn(move || {
@@ -96,7 +96,7 @@ fn who_is_soft_gives_up_and_goes_on_when_there_is_an_answer() {
     for reader in readers {
         assert_eq!(reader.join().expect("no panic"), Err(Errno::ETIMEDOUT));
     }
-    // Their tags are theirs until they are answered.
+    // The tags of unanswered requests are not reused.
     let reader = reading(&pipe, &call());
     let (tag, _) = peer.next();
     assert!(!late.contains(&tag));
@@ -154,7 +154,7 @@ fn a_server_that_takes_nothing_loses_its_connection() {
         pipe.call(&Tmessage::Write { fid, offset, data })
     };
     std::thread::scope(|scope| {
-        // More than sockets hold.
+        // More than socket buffers hold.
         let writers = [(); 32].map(|()| scope.spawn(write));
         for writer in writers {
             assert!(writer.join().expect("no panic").is_err());
@@ -165,7 +165,7 @@ fn a_server_that_takes_nothing_loses_its_connection() {
     drop(peer);
 }
 
-/// Lets clients in, and does not say a word.
+/// Accepts a client, and sends nothing.
 fn mute() -> (tempfile::TempDir, String, Sender<()>) {
     let (dir, listener, addr) = listening();
     let (end, ended): (_, Receiver<()>) = channel();
@@ -197,7 +197,7 @@ fn nobody_waits_for_ever_to_get_to_know_a_server() {
             assert!(matches!(retry, Retry::For(_)));
         }
         let error = url.open().map(drop).expect_err("it says nothing");
-        // A device is set up by words that have their own errors.
+        // A device is set up over vhost-user, which has its own errors.
         let known = error.errno() == Errno::ETIMEDOUT || scheme == "virtiofs";
         assert!(known, "{scheme}{query}: {error}");
     }

@@ -1,4 +1,4 @@
-//! The shared suite over virtiofsd 1.14, another's server (crates.io's `virtiofsd`).
+//! The shared suite over virtiofsd 1.14, an independent server (crates.io's `virtiofsd`).
 
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use remote::virtiofs::{Options, RemoteFuse, WaitMode};
 use tempfile::TempDir;
 use vfs_testkit::{Profile, Subject};
 
-/// A directory, and a virtiofsd that serves it.
+/// A directory served by virtiofsd.
 struct Daemon {
     process: Child,
     dir: TempDir,
@@ -23,7 +23,7 @@ impl Drop for Daemon {
 }
 
 impl Daemon {
-    /// Nothing if it is not installed.
+    /// Starts virtiofsd. Returns `None` if it is not installed.
     fn start() -> Option<Daemon> {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("share")).expect("made");
@@ -33,7 +33,7 @@ impl Daemon {
             .arg("--shared-dir")
             .arg(dir.path().join("share"))
             .args(["--sandbox", "none", "--xattr"])
-            // Else what has lost its last name is gone for who knows it.
+            // With file handles, an unlinked file could not be opened any more.
             .args(["--inode-file-handles=never", "--preserve-noatime"])
             .stdin(Stdio::null())
             .stderr(Stdio::null())
@@ -54,14 +54,14 @@ impl Daemon {
                     );
                 }
             }
-            // It tells nobody when it listens.
+            // virtiofsd does not signal that it listens.
             std::thread::sleep(Duration::from_millis(2));
         };
         RemoteFuse::mount(socket, Options::default()).expect("mounted")
     }
 }
 
-/// Over virtiofsd; where there is none, over barge's own server, with the reason.
+/// virtiofsd, or barge's own server if virtiofsd is missing, with the reason printed.
 fn subject() -> Subject {
     let daemon = match rustix::process::geteuid().is_root() {
         true => Daemon::start().ok_or("virtiofsd is not installed"),
@@ -80,12 +80,12 @@ fn subject() -> Subject {
     }
 }
 
-/// What virtiofsd 1.14 does otherwise.
+/// The deviations of virtiofsd 1.14.
 fn profile() -> Profile {
     const PARENT: &str = "virtiofsd looks no parents up";
     const TMPFILE: &str = "virtiofsd does not know TMPFILE";
     Profile {
-        // It leaves permissions to its client's kernel.
+        // It leaves permission checks to its client's kernel.
         identity: false,
         groups: false,
         skip: vec![

@@ -5,7 +5,7 @@ use vfs_testkit::{Profile, Subject};
 
 use super::net::Served;
 
-/// What NFS cannot say.
+/// The limits of NFS.
 fn any(more: &[(&'static str, &'static str)]) -> Profile {
     let mut skip = vec![
         (
@@ -37,7 +37,7 @@ pub(crate) fn v3() -> Profile {
         ),
     ]);
     Profile {
-        // Nothing says that a file is open: when its name goes, it goes.
+        // v3 has no opens: an unlinked file is gone.
         open_unlinked: false,
         ..profile
     }
@@ -48,10 +48,10 @@ const FLOCK: (&str, &str) = (
     "NFS has one kind of lock",
 );
 
-/// What is not open, and has no name any more.
+/// The reason for unlinked nodes that are not open.
 const CLOSED: &str = "nothing says that it is in use: when its name goes, it goes";
 
-/// What v4 cannot say of what has no name.
+/// The limits of v4 for unlinked nodes.
 fn v4(more: &[(&'static str, &'static str)]) -> Profile {
     let mut profile = any(&[
         FLOCK,

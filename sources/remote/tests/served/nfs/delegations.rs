@@ -1,4 +1,4 @@
-//! Delegations, over a directory of a file system that the kernel has leases for.
+//! Delegations, over a host directory on a file system with kernel leases.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,7 +18,7 @@ use super::net::Served;
 
 const READ: OpenFlags = OpenFlags::READ;
 
-/// A server, and a client of it that can be kept from connecting again.
+/// A server, and a client that the test can keep from reconnecting.
 struct Bed {
     fs: Arc<dyn FileSystem>,
     served: Arc<Served>,
@@ -32,7 +32,7 @@ impl Bed {
     }
 
     fn with(options: Options) -> Bed {
-        // tmpfs wherever there is Linux.
+        // /dev/shm is a tmpfs on every Linux.
         let dir = TempDir::new_in("/dev/shm").expect("a directory");
         let shown = Shown {
             identity: Identity::Fixed,
@@ -68,7 +68,7 @@ impl Bed {
         root(&self.fs)
     }
 
-    /// A file that has been read.
+    /// A file that the client has read.
     fn was_read(&self, name: &str) -> Seen {
         fs::write(self.path(name), "before").expect("written");
         let node = ok(self.root().lookup(name));
@@ -76,16 +76,17 @@ impl Bed {
         node
     }
 
-    /// Has a program of the host write the file, which it may as soon as nobody has a delegation of it.
+    /// Writes the file as a program of the host, which waits while the file is delegated.
     fn write(&self, name: &str) {
-        // Who does not give back is helped after this long.
+        // The time after which the kernel breaks a lease.
         const REVOKED: Duration = Duration::from_secs(40);
         let began = Instant::now();
         fs::write(self.path(name), "behind").expect("written");
         assert!(began.elapsed() < REVOKED / 2);
     }
 
-    /// Whether a program that wants to write the file is held up: then it is asked for.
+    /// Returns whether an open for writing by a program of the host would block, which also recalls
+    /// the delegation.
     fn is_delegated(&self, name: &str) -> bool {
         const NONBLOCK: i32 = 0o4000;
         let mut options = fs::OpenOptions::new();
@@ -132,7 +133,8 @@ fn a_program_of_the_host_writes_after_a_recall() {
         let node = bed.was_read("file");
         let kept = ok(node.open(READ));
         assert!(bed.is_delegated("file"), "4.{minor}");
-        // It is held up until the delegation has been given back, with nobody asking for anything meanwhile.
+        // The write waits until the delegation is returned, while the client sends no other
+        // requests.
         bed.write("file");
         assert_eq!(ok(kept.read_all()), b"behind");
         assert_eq!(ok(ok(node.open(READ)).read_all()), b"behind");

@@ -1,4 +1,4 @@
-//! Calls in the protocol's own words.
+//! Direct calls of the protocol's procedures and compounds.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn procedures_are_in_flight_together_and_outlast_their_connection() {
         let first = flights.remove(0);
         assert!(link.end(cx, first, &ask, drop).is_ok());
         served.hang_up();
-        // The last first.
+        // In reverse order.
         while let Some(flight) = flights.pop() {
             let kind = link.end(cx, flight, &ask, |attr| attr.kind);
             assert_eq!(kind, Ok(Kind::Directory));

@@ -1,7 +1,7 @@
-//! The shared suite over nfs-ganesha, another's server (Debian's `nfs-ganesha-vfs`).
+//! The shared suite over nfs-ganesha, an independent server (Debian's `nfs-ganesha-vfs`).
 //!
-//! It insists on a portmapper and on ports of its own, so it runs in a network of its own, out of which two
-//! sockets lead.
+//! It needs a portmapper and fixed ports, so it runs in a network namespace, which two sockets lead
+//! out of.
 
 use std::any::Any;
 use std::fs;
@@ -21,7 +21,7 @@ use vfs_testkit::{Profile, Subject};
 
 use super::conformance;
 
-/// What has to be installed.
+/// The programs that have to be installed.
 const PROGRAMS: [&str; 4] = [
     "/usr/bin/ganesha.nfsd",
     "/usr/sbin/rpcbind",
@@ -29,7 +29,7 @@ const PROGRAMS: [&str; 4] = [
     "/usr/bin/unshare",
 ];
 
-/// Runs in DIR.
+/// A script that runs in DIR.
 const RUN: &str = "
 set -e
 mount -t tmpfs none /run
@@ -55,7 +55,7 @@ fn config(dir: &Path) -> String {
     )
 }
 
-/// A directory, and a Ganesha that serves it.
+/// A directory served by Ganesha.
 struct Ganesha {
     process: Mutex<Child>,
     dir: TempDir,
@@ -71,7 +71,7 @@ impl Drop for Ganesha {
 }
 
 impl Ganesha {
-    /// The one that runs, started if there is none.
+    /// Returns the running server, starting one if there is none.
     fn get() -> Arc<Ganesha> {
         static RUNNING: Mutex<Weak<Ganesha>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(|broken| broken.into_inner());
@@ -114,13 +114,13 @@ impl Ganesha {
         };
         while !serves() {
             assert!(Instant::now() < until, "Ganesha does not come up");
-            // It tells nobody when it listens.
+            // Ganesha does not signal that it listens.
             std::thread::sleep(Duration::from_millis(20));
         }
         ganesha
     }
 
-    /// A new directory: its name.
+    /// Creates a directory, and returns its name.
     fn directory(&self) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
@@ -128,11 +128,11 @@ impl Ganesha {
         name
     }
 
-    /// A new directory, mounted.
+    /// Creates and mounts a directory.
     fn mount(&self, version: (u32, u32)) -> Arc<dyn vfs::FileSystem> {
         let name = self.directory();
         let export = self.dir.path().join("export");
-        // v3 knows it by where it is, v4 by what it is called.
+        // v3 mounts by path, v4 by pseudo path.
         let path = match version {
             (3, _) => export.join(&name).display().to_string(),
             _ => format!("export/{name}"),
@@ -167,11 +167,11 @@ fn why_not() -> Option<String> {
     }
 }
 
-/// What makes connections to Ganesha.
+/// Connects to Ganesha.
 type Connect = Arc<dyn Fn() -> std::io::Result<StreamLink> + Send + Sync>;
 
-/// How Ganesha is reached, v4's path of a new directory on it, and what keeps it up; nothing, with the reason printed,
-/// where there is none.
+/// Returns a function that connects to Ganesha, the v4 path of a new directory, and a guard that
+/// keeps the server running; `None`, with the reason printed, if Ganesha is missing.
 pub(super) fn directory() -> Option<(Connect, String, Box<dyn Any>)> {
     if let Some(why) = why_not() {
         eprintln!("skipped over Ganesha: {why}");
@@ -184,7 +184,7 @@ pub(super) fn directory() -> Option<(Connect, String, Box<dyn Any>)> {
     Some((connect, path, Box::new(ganesha)))
 }
 
-/// Over Ganesha; where there is none, over barge's own server, with the reason.
+/// Ganesha, or barge's own server if Ganesha is missing, with the reason printed.
 fn subject(version: (u32, u32), ours: Profile) -> Subject {
     if let Some(why) = why_not() {
         eprintln!("skipped over Ganesha: {why}");
@@ -206,7 +206,7 @@ fn subject(version: (u32, u32), ours: Profile) -> Subject {
     subject
 }
 
-/// What Ganesha 4.3 does otherwise.
+/// The deviations of Ganesha 4.3.
 fn theirs(ours: Profile) -> Profile {
     let mut profile = ours;
     profile.skip.extend([
@@ -239,7 +239,7 @@ fn theirs(ours: Profile) -> Profile {
         ),
     ]);
     Profile {
-        // It forgets the handle along with the name.
+        // It loses the handle with the name.
         open_unlinked: false,
         ..profile
     }

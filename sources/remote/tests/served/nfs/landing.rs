@@ -1,5 +1,5 @@
-//! Payloads that come straight to the reader's memory, by each version, and what never comes there: `landing` of 9P tells how it is
-//! done.
+//! Payloads received directly into the reader's memory, over each version, and replies that must
+//! not be, as in 9P's `landing`.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,24 +17,24 @@ use crate::landing::with_cx;
 
 const VERSIONS: [(u32, u32); 4] = [(3, 0), (4, 0), (4, 1), (4, 2)];
 
-/// What lies in memory where nothing has come.
+/// The content of memory that nothing has been written to.
 const UNTOUCHED: u8 = 0xee;
 
-/// From here on payloads land.
+/// The size from which payloads land.
 const LARGE: usize = 32 << 10;
 
 const SIZE: usize = 300_000;
 
-/// Of a READ, so that a long read takes several.
+/// The size of a READ, so that a long read takes several.
 const IO: u32 = 64 << 10;
 
-/// For how long the client waits at a time.
+/// The receive timeout of the client.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What somebody between server and client makes of the answer to a long read: pieces, between which there is a pause.
+/// Replaces the reply to a long read by pieces that are sent with pauses.
 type Meddle = Arc<dyn Fn(&[u8]) -> Vec<Vec<u8>> + Send + Sync>;
 
-/// A file of [`SIZE`] bytes that a server has, and somebody between who meddles with what is read of it.
+/// A file of [`SIZE`] bytes on a server, behind a relay that alters the replies to reads.
 struct Meddled {
     file: Arc<dyn File>,
     content: Vec<u8>,
@@ -72,7 +72,7 @@ impl Meddled {
         }
     }
 
-    /// Reads into memory that nothing has come to, and answers that memory, too.
+    /// Reads into memory filled with [`UNTOUCHED`], and returns that memory, too.
     fn read(&self, offset: usize, len: usize) -> (Result<usize>, Vec<u8>) {
         let mut memory = vec![UNTOUCHED; len];
         let mut sink = SliceSink::new(&mut memory);
@@ -81,7 +81,7 @@ impl Meddled {
     }
 }
 
-/// A connection to `served` on which there is somebody who meddles.
+/// A connection to `served` through the relay.
 fn between(served: &Arc<Served>, meddle: &Meddle) -> StreamLink {
     let (ours, client) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
     ours.set_read_timeout(Some(PATIENCE)).expect("set");
@@ -104,7 +104,7 @@ fn between(served: &Arc<Served>, meddle: &Meddle) -> StreamLink {
                 _ => vec![record],
             };
             for (at, piece) in pieces.iter().enumerate() {
-                // A server that pauses for longer than its client waits at a time.
+                // Pauses for longer than the client's receive timeout.
                 if at > 0 {
                     thread::sleep(2 * PATIENCE);
                 }
@@ -122,7 +122,7 @@ fn link(stream: std::os::unix::net::UnixStream) -> Arc<StreamLink> {
     Arc::new(StreamLink::new(stream.into(), "client").expect("a link"))
 }
 
-/// A whole record; nothing at the end.
+/// Receives a whole record. Returns `None` at the end.
 fn receive(link: &StreamLink) -> Option<Vec<u8>> {
     let mut mark = [0; 4];
     link.recv_exact(&mut mark).ok()?;
@@ -132,7 +132,8 @@ fn receive(link: &StreamLink) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// Where the data begins in an answer by `version`, and where the number and status of the read do, if they are there.
+/// The offsets of the data in a READ reply of `version`, and of the operation number and status
+/// before it.
 fn places(version: (u32, u32), record: &[u8]) -> (usize, usize) {
     const RPC: usize = 4 + 24;
     match version {
@@ -153,7 +154,7 @@ fn marked(mut record: Vec<u8>) -> Vec<u8> {
     record
 }
 
-/// The same answer with no more than `len` bytes.
+/// Shortens the reply to at most `len` bytes of data.
 fn shorter(version: (u32, u32), record: &[u8], len: usize) -> Vec<u8> {
     let (data, _) = places(version, record);
     let mut short = record[..data + len].to_vec();
@@ -166,7 +167,7 @@ fn shorter(version: (u32, u32), record: &[u8], len: usize) -> Vec<u8> {
     marked(short)
 }
 
-/// An error instead of it: that of an I/O.
+/// Replaces the reply by an I/O error.
 fn error(version: (u32, u32), record: &[u8]) -> Vec<u8> {
     let (_, read) = places(version, record);
     let mut error = [&record[..read + 4], &[0, 0, 0, 5]].concat();
@@ -195,7 +196,8 @@ fn cut(record: &[u8], lens: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
 #[test]
 fn payloads_that_pause_on_their_way_come_whole() {
     for version in VERSIONS {
-        // In the mark, in the head, before, at and behind the data's beginning, in the middle, in the padding.
+        // In the mark, in the head, before, at and after the start of the data, in the middle, in
+        // the padding.
         let meddle = move |record: &[u8]| {
             let (data, _) = places(version, record);
             cut(
@@ -265,7 +267,7 @@ fn what_is_more_than_asked_for_comes_nowhere() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 
-    /// However the bytes are cut on their way, and whatever else is asked meanwhile.
+    /// With the bytes cut anywhere, and other requests in flight.
     #[test]
     fn pieces_of_any_length_make_what_was_read(
         lens in prop::collection::vec(1usize..20_000, 1..12),

@@ -1,4 +1,4 @@
-//! Listings that a server refuses.
+//! Failing listings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,8 @@ impl DirSink for Names {
     }
 }
 
-/// Some servers answer that nothing is there when an entry goes while they look: the page is asked for again, but not for ever.
+/// Some servers return `ENOENT` if an entry vanishes during the listing: the page is requested
+/// again, but not forever.
 #[test]
 fn an_entry_on_its_way_out_ends_no_listing() {
     for version in [(3, 0), (4, 0), (4, 1), (4, 2)] {

@@ -1,4 +1,4 @@
-//! NFS: over a barge server in the same process, and over Ganesha.
+//! NFS, over a barge server in the same process, and over Ganesha.
 
 mod conformance;
 mod delegations;

@@ -27,11 +27,11 @@ impl engine::Service for Service {
     }
 }
 
-/// A tree and an engine that serves it. Stops when dropped.
+/// A tree and an engine that serves it, stopped when dropped.
 pub(crate) struct Served {
     running: Mutex<Running>,
     fs: Arc<dyn FileSystem>,
-    /// What survives a restart.
+    /// The state that survives a restart.
     stable: Arc<dyn Stable>,
     lease: Duration,
     acceptor: Option<Arc<Acceptor>>,
@@ -51,7 +51,7 @@ impl Running {
         boot: u32,
         acceptor: Option<&Arc<Acceptor>>,
     ) -> Running {
-        // Nobody holds a lock.
+        // A new export, in which no locks are held.
         let export = Arc::new(Export::new("", fs.clone()));
         let start = Instant::now();
         let options = Options {
@@ -81,7 +81,7 @@ impl Served {
         Served::with_lease(Duration::from_secs(90))
     }
 
-    /// A server whose clients may be silent for so long.
+    /// A server with this lease time.
     pub(crate) fn with_lease(lease: Duration) -> Arc<Served> {
         Served::start(Memory::new(vfs_testkit::clock()), lease, None)
     }
@@ -91,7 +91,7 @@ impl Served {
         Served::start(fs, Duration::from_secs(90), None)
     }
 
-    /// A server that is only spoken to over TLS.
+    /// A server that requires TLS.
     pub(crate) fn secure(acceptor: Arc<Acceptor>) -> Arc<Served> {
         let fs = Memory::new(vfs_testkit::clock());
         Served::start(fs, Duration::from_secs(90), Some(acceptor))
@@ -116,20 +116,20 @@ impl Served {
         self.running.lock().expect("no panic holds it")
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub(crate) fn hang_up(&self) {
         let mut running = self.running();
         running.engine.stop();
         running.engine = Engine::new(Tuning::default()).expect("an engine");
     }
 
-    /// Ends the server and starts another, which knows what the first one has kept.
+    /// Stops the server and starts another with the first one's stable state.
     pub(crate) fn restart(&self) {
         self.restart_after(|_| {});
     }
 
-    /// [`Served::restart`], with a change of the tree in between: what a crash of the machine
-    /// loses.
+    /// Does [`Served::restart`] with a change of the tree in between, such as the data loss of a
+    /// crash.
     pub(crate) fn restart_after(&self, change: impl FnOnce(&Arc<dyn FileSystem>)) {
         let mut running = self.running();
         running.engine.stop();
@@ -138,7 +138,7 @@ impl Served {
         *running = Running::start(&self.fs, &self.stable, self.lease, boot, acceptor);
     }
 
-    /// The tree as the server has it.
+    /// The tree on the server.
     pub(crate) fn tree(&self) -> &Arc<dyn FileSystem> {
         &self.fs
     }

@@ -1,4 +1,4 @@
-//! Pages that are sent as they are, with what NFS has behind them.
+//! Page-cache pages sent without copying, followed by XDR padding.
 
 use remote::nfs::Options;
 

@@ -1,4 +1,4 @@
-//! A server that goes away and comes again.
+//! A server that disconnects or restarts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,7 +19,7 @@ const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 const VERSIONS: [(u32, u32); 4] = [(3, 0), (4, 0), (4, 1), (4, 2)];
 
 fn mounted(version: (u32, u32)) -> (Arc<Served>, Arc<dyn FileSystem>, Seen) {
-    // Short, since v4.0 has whoever has something to reclaim wait for so long after a restart.
+    // Short, as v4.0's grace period after a restart is that long if there is state to reclaim.
     let served = Served::with_lease(Duration::from_secs(2));
     let fs = served.mount(Options {
         version: Some(version),
@@ -71,7 +71,7 @@ fn what_is_open_stays_open_over_a_restart() {
     }
 }
 
-/// Restarts a server whose machine crashes: `file` has what was durable, `left`.
+/// Restarts the server after a crash that leaves `left`, the durable content, in `file`.
 fn crash(served: &Served, left: &[u8]) {
     served.restart_after(|fs| {
         let file = ok(ok(root(fs).lookup("file")).open(RW | OpenFlags::TRUNC));
@@ -100,14 +100,14 @@ fn unstable_writes_that_a_crash_has_lost_are_written_again() {
         ok(file.fsync(false));
         assert!(stored(&served) == want, "{version:?}");
 
-        // Behind a restart, and before it: only what is newer counts.
+        // Writes before and after a restart: the newer data wins.
         ok(file.write_all(0, b"first second"));
         crash(&served, b"durable");
         ok(file.write_all(6, b"third!"));
         ok(file.fsync(false));
         assert_eq!(stored(&served), b"first third!", "{version:?}");
 
-        // Once more after it was confirmed there is no more to be written.
+        // Data is not written again after it was committed.
         crash(&served, b"gone");
         ok(file.fsync(false));
         assert_eq!(stored(&served), b"gone", "{version:?}");
@@ -121,7 +121,7 @@ fn a_file_is_seen_with_its_unstable_writes_after_a_crash() {
         let (node, file) = ok(root.create("file", RW, 0o644));
         ok(file.write_all(0, b"written"));
         crash(&served, b"");
-        // The new connection is found by a call that sees no file.
+        // A call without a file handle's attributes establishes the new connection.
         ok(root.statfs());
         assert_eq!(node.attr().size, 7, "{version:?}");
         assert_eq!(ok(file.read_all()), b"written", "{version:?}");
@@ -159,7 +159,7 @@ fn what_was_cut_off_after_an_unstable_write_is_not_written_again() {
             ok(file.fsync(false));
             assert_eq!(stored(&served), b"ab\0\0efghi");
         }
-        // Opened anew to be cut, nothing of it is left.
+        // An open with truncation drops all data.
         ok(file.write_all(0, b"again and again"));
         drop(ok(node.open(RW | OpenFlags::TRUNC)));
         crash(&served, b"");
@@ -181,7 +181,7 @@ fn a_removed_file_has_no_data_to_be_written_again() {
     }
 }
 
-/// A server that counts the commits of files, by their ids.
+/// A server that records the commits of files, by node ID.
 fn counting() -> (Arc<Served>, Arc<Mutex<Vec<NodeId>>>) {
     let commits = Arc::<Mutex<Vec<NodeId>>>::default();
     let counted = commits.clone();
@@ -214,14 +214,14 @@ fn much_uncommitted_data_is_committed_early() {
         }
         let committed = || commits.lock().expect("no panic holds it").clone();
         assert!(committed().is_empty(), "{version:?}");
-        // 64 MiB of one file are too much.
+        // More than 64 MiB of one file are committed early.
         for at in 33..66 {
             ok(files[0].1.write_all(at << 20, &piece));
         }
         let first = files[0].0.id();
         let early = committed();
         assert!(!early.is_empty() && early.iter().all(|&id| id == first));
-        // And so are 64 MiB of several, of which the oldest is committed by a thread of its own.
+        // So are more than 64 MiB of several files, the oldest first, on a background thread.
         for at in 0..40 {
             ok(files[1].1.write_all(at << 20, &piece));
             ok(files[2].1.write_all(at << 20, &piece));
@@ -278,12 +278,12 @@ fn locks_are_kept_over_a_restart() {
         };
         ok(take(&node, &table, &lock(1, 0, 9)));
         served.restart();
-        // Somebody else, who comes by another connection and asks by another table.
+        // Another client, with its own connection and lock table.
         let fs = served.mount(Options {
             version: Some(version),
             ..Options::default()
         });
-        // It is only now that the first one finds that the server has begun anew.
+        // Only now does the first client notice the restart.
         assert_eq!(ok(node.content()), b"data");
         let theirs = ok(root(&fs).lookup("file"));
         let others = LockTable::default();
@@ -296,8 +296,8 @@ fn locks_are_kept_over_a_restart() {
     }
 }
 
-/// A server whose first removal of a file ends only once the returned sender says so; the receiver
-/// hears that the file is gone.
+/// A server whose first file removal blocks until the returned sender is used; the receiver is
+/// notified when the file is gone.
 fn removing_slowly() -> (Arc<Served>, Receiver<()>, SyncSender<()>) {
     let (removed, is_removed) = sync_channel(1);
     let (end, may_end) = sync_channel(1);
@@ -333,7 +333,7 @@ fn a_request_that_goes_on_over_a_lost_connection_is_not_carried_out_twice() {
             });
             is_removed.recv().expect("removed");
             served.hang_up();
-            // These take slots all the time, and find out that the connection is lost.
+            // These occupy slots all the time, and notice the lost connection.
             let others: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(|| {
@@ -343,7 +343,7 @@ fn a_request_that_goes_on_over_a_lost_connection_is_not_carried_out_twice() {
                     })
                 })
                 .collect();
-            // The removal has come over the new connection, before this.
+            // The removal has been retransmitted over the new connection before this call.
             ok(root.file("other", b""));
             end.send(()).expect("heard");
             assert_eq!(removes.join().expect("no panic"), Ok(()), "{version:?}");
@@ -373,8 +373,8 @@ fn many_threads_go_on_over_restarts() {
                             ok(file.write_all(0, &data));
                             assert!(ok(file.read_all()) == data, "{version:?}");
                             drop(file);
-                            // What has been answered before is not known after a restart, and barge's
-                            // server keeps no answers of v4.0.
+                            // A restarted server has lost its reply cache, and barge's server has
+                            // none for v4.0.
                             let forgets = || restarted.load(Ordering::Relaxed) || version == (4, 0);
                             match root.unlink(&name) {
                                 Err(Errno::ENOENT) if forgets() => {}

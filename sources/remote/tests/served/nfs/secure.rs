@@ -1,4 +1,4 @@
-//! Over TLS (RFC 9289): the shared suite, a connection that comes again, and servers that do not agree.
+//! NFS over TLS (RFC 9289): the shared suite, reconnecting, and servers that refuse.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use vfs_testkit::Subject;
 
 use super::net::Served;
 
-/// Files of a server called `localhost`, which trust its own certificate, and the directory that they are in.
+/// The files of a server named `localhost` that trusts its own certificate, and their directory.
 fn files() -> (tempfile::TempDir, Files) {
     let dir = tempfile::tempdir().expect("a directory");
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
@@ -29,7 +29,7 @@ fn files() -> (tempfile::TempDir, Files) {
     (dir, files)
 }
 
-/// A server that answers NFS over TLS only, and what its clients need.
+/// A server that requires TLS, and the connector of its clients.
 fn secure() -> (Arc<Served>, Arc<Connector>) {
     let (_dir, files) = files();
     let acceptor = Acceptor::open(files.clone(), Demand::Optional, nfs::ALPN);

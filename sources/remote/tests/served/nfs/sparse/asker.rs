@@ -1,4 +1,4 @@
-//! A client of v4.2 that sees answers as they come: what the client half makes of them is not asked for here.
+//! A v4.2 client that exposes raw replies, bypassing the client half.
 
 use std::cell::Cell;
 
@@ -21,7 +21,7 @@ pub(super) const OPENMODE: u32 = 10038;
 pub(super) const REP_TOO_BIG: u32 = 10066;
 pub(super) const UNION_NOTSUPP: u32 = 10090;
 
-/// Operations by their numbers, and how an argument is written.
+/// Operation numbers.
 const GETFH: u32 = 10;
 const LOCK: u32 = 12;
 const LOOKUP: u32 = 15;
@@ -36,7 +36,7 @@ const RECLAIM_COMPLETE: u32 = 58;
 const READ_PLUS: u32 = 68;
 const SEEK: u32 = 69;
 
-/// A session of one slot.
+/// A session with one slot.
 pub(super) struct Asker {
     link: Procedures,
     caller: Caller,
@@ -45,14 +45,14 @@ pub(super) struct Asker {
     turn: Cell<u32>,
 }
 
-/// A segment of an answer to READ_PLUS.
+/// A segment of a READ_PLUS reply.
 #[derive(Debug, PartialEq)]
 pub(super) enum Segment {
     Data(u64, Vec<u8>),
     Hole(u64, u64),
 }
 
-/// What READ_PLUS or SEEK answers, or the status that it fails with.
+/// The result of READ_PLUS or SEEK, or the status it failed with.
 pub(super) type Answer<T> = Result<T, u32>;
 
 struct Operations<'a> {
@@ -91,7 +91,7 @@ impl Ask for Operations<'_> {
         from.opaque(0)?;
         from.u32()?;
         if self.session.is_some() {
-            // Number, status, session, sequence, three slots, flags.
+            // Operation number, status, session ID, sequence ID, three slot fields, flags.
             from.fixed(8 + 16 + 20)?;
         }
         Ok(from.rest().to_vec())
@@ -99,7 +99,8 @@ impl Ask for Operations<'_> {
 }
 
 impl Asker {
-    /// A client of the server that `dial` leads to, whose replies may have `most` bytes.
+    /// Creates a client of the server that `dial` connects to, with replies of at most `most`
+    /// bytes.
     pub(super) fn new(dial: Dial, name: &[u8], most: u32) -> Asker {
         let mut asker = Asker {
             link: Procedures::open(dial).expect("connected"),
@@ -111,7 +112,7 @@ impl Asker {
         let mut exchange = op(EXCHANGE_ID);
         [7u8; 8].put(&mut exchange);
         name.put(&mut exchange);
-        // No flags, no protection, no word of what the client is.
+        // No flags, no state protection, no implementation ID.
         words(&mut exchange, &[0, 0, 0]);
         let reply = asker.send(None, 1, &exchange);
         let mut from = done(&reply, &[EXCHANGE_ID]);
@@ -144,13 +145,13 @@ impl Asker {
         answer.expect("an answer")
     }
 
-    /// What stands behind SEQUENCE's results.
+    /// Sends a compound, and returns the results after SEQUENCE's.
     fn ask(&self, count: u32, bytes: &[u8]) -> Vec<u8> {
         self.turn.set(self.turn.get() + 1);
         self.send(Some((self.session, self.turn.get())), count, bytes)
     }
 
-    /// The handle of `path`.
+    /// Looks up the handle of `path`.
     pub(super) fn look_up(&self, path: &str) -> Vec<u8> {
         let mut ops = op(PUTROOTFH);
         let names: Vec<_> = path.split('/').filter(|name| !name.is_empty()).collect();
@@ -167,11 +168,11 @@ impl Asker {
         <&[u8]>::get(&mut from).expect("a handle").to_vec()
     }
 
-    /// Opens a file to read (1), write (2) or both (3).
+    /// Opens a file for reading (1), writing (2) or both (3).
     pub(super) fn open(&self, handle: &[u8], access: u32) -> StateId {
         let mut ops = op(PUTFH);
         handle.put(&mut ops);
-        // No delegation; nothing is denied; to be there; by the handle.
+        // No delegation wanted, no deny, no creation, claim by handle.
         words(&mut ops, &[OPEN, 0, access | 0x400, 0]);
         self.client.put(&mut ops);
         (&b"opener"[..]).put(&mut ops);
@@ -180,7 +181,7 @@ impl Asker {
         Xdr::get(&mut done(&reply, &[PUTFH, OPEN])).expect("a stateid")
     }
 
-    /// Locks all of what is open, to read.
+    /// Takes a shared lock on the whole file.
     pub(super) fn lock(&self, handle: &[u8], open: &StateId) -> StateId {
         let mut ops = op(PUTFH);
         handle.put(&mut ops);
@@ -196,7 +197,7 @@ impl Asker {
         Xdr::get(&mut done(&reply, &[PUTFH, LOCK])).expect("a stateid")
     }
 
-    /// One of READ, READ_PLUS and SEEK of a file.
+    /// Sends a READ, READ_PLUS or SEEK on a file.
     fn of_file(
         &self,
         (handle, number): (&[u8], u32),
@@ -222,7 +223,7 @@ impl Asker {
         Ok(from.rest().to_vec())
     }
 
-    /// Whether it is the end, and the segments before it.
+    /// Returns the end-of-file flag and the segments.
     pub(super) fn read_plus(
         &self,
         handle: &[u8],
@@ -251,7 +252,7 @@ impl Asker {
         Ok((eof, segments))
     }
 
-    /// Whether it is the end, and the bytes before it.
+    /// Returns the end-of-file flag and the data.
     pub(super) fn read(
         &self,
         handle: &[u8],
@@ -266,7 +267,7 @@ impl Asker {
         Ok((eof, bytes.to_vec()))
     }
 
-    /// Whether it is the end, and where data (0) or a hole (1) is.
+    /// Returns the end-of-file flag and the offset of data (0) or of a hole (1).
     pub(super) fn seek(
         &self,
         handle: &[u8],
@@ -291,7 +292,8 @@ fn words(to: &mut Vec<u8>, words: &[u32]) {
     }
 }
 
-/// What the last of `numbers` says, all of which must be done and all but the last say nothing.
+/// Returns the result of the last of the operations `numbers`. All must have succeeded, and all
+/// others must have empty results.
 fn done<'r>(reply: &'r [u8], numbers: &[u32]) -> XdrReader<'r> {
     let mut from = XdrReader::new(reply);
     for number in numbers {

@@ -1,4 +1,4 @@
-//! File systems of a kind, each in a file of its own: for user 0, where there are loop devices.
+//! File systems of given types, each in a file: for user 0, where loop devices are available.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,11 +11,12 @@ pub(super) struct Disk {
     dir: TempDir,
 }
 
-/// How large it is: what mkfs.xfs wants at least. Little of it is ever there.
+/// The size of the sparse file, in bytes: the minimum of mkfs.xfs.
 const SIZE: u64 = 1 << 30;
 
 impl Disk {
-    /// The one of this kind (`ext4`, `xfs`, `btrfs`) that is mounted, made if there is none; or why it cannot be.
+    /// Returns the mounted file system of this type (`ext4`, `xfs`, `btrfs`), creating it if there
+    /// is none, or the reason why that is impossible.
     pub(super) fn get(kind: &'static str) -> Result<Arc<Disk>, String> {
         static DISKS: Mutex<Vec<(&str, Weak<Disk>)>> = Mutex::new(Vec::new());
         let mut disks = DISKS.lock().unwrap_or_else(|broken| broken.into_inner());

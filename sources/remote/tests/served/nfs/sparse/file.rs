@@ -1,4 +1,4 @@
-//! A file of a known layout, and what may be told of it.
+//! A file of a known layout, and checks of replies against it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use vfs::{
 
 use super::asker::{Asker, Segment, StateId};
 
-/// Runs `act` as the super-user.
+/// Runs `act` as the superuser.
 pub(super) fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
     let call = Call::detached();
     act(&Cx::new(&Caller::ROOT, &call))
 }
 
-/// Where there is what.
+/// The layout of a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
     pub(super) size: u64,
     pub(super) data: Vec<Range<u64>>,
-    /// Where space is reserved and nothing written.
+    /// Ranges that are allocated but not written.
     pub(super) reserved: Vec<Range<u64>>,
 }
 
 impl Layout {
-    /// Data and holes of `chunk` bytes by turns.
+    /// Alternates data and holes of `chunk` bytes.
     pub(super) fn alternating(chunk: u64, size: u64, data_first: bool) -> Layout {
         let first = if data_first { 0 } else { chunk };
         let starts = (first..size).step_by(2 * chunk as usize);
@@ -37,7 +37,7 @@ impl Layout {
         }
     }
 
-    /// The bytes from `offset` on, up to the end.
+    /// The bytes from `offset` on, up to the end of the file.
     pub(super) fn bytes(&self, offset: u64, count: u64) -> Vec<u8> {
         let end = offset.saturating_add(count).min(self.size);
         let mut bytes = vec![0; end.saturating_sub(offset) as usize];
@@ -49,7 +49,7 @@ impl Layout {
         bytes
     }
 
-    /// Offsets where something begins or ends, and those beside them.
+    /// The offsets where a range begins or ends, and their neighbours.
     pub(super) fn edges(&self) -> Vec<u64> {
         let ranges = self.data.iter().chain(&self.reserved);
         let mut edges: Vec<u64> = ranges.flat_map(|range| [range.start, range.end]).collect();
@@ -62,18 +62,19 @@ impl Layout {
     }
 }
 
-/// The byte at an offset where there is data: never zero, another in each block, and not the same in two of 251.
+/// The byte at an offset within data: never zero, and shifted in each block, so that it differs for
+/// adjacent offsets and blocks.
 fn byte(at: u64) -> u8 {
     1 + ((at + at / 4096) % 251) as u8
 }
 
-/// A file that lies on the server.
+/// A file on the server.
 pub(super) struct Made {
     pub(super) layout: Layout,
     pub(super) handle: Vec<u8>,
 }
 
-/// Makes a file, empty and open to be written.
+/// Creates an empty file, open for writing.
 pub(super) fn create(tree: &Arc<dyn FileSystem>, name: &str) -> (Arc<dyn Node>, Arc<dyn File>) {
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXCL;
     let name = Name::new(name.as_bytes()).expect("a name");
@@ -114,7 +115,7 @@ pub(super) fn punch(file: &dyn File, range: Range<u64>) -> Result<(), Errno> {
 }
 
 impl Made {
-    /// Makes one. Its reserved ranges are left holes where none can be reserved.
+    /// Creates the file. Reserved ranges stay holes if the file system cannot allocate them.
     pub(super) fn new(
         tree: &Arc<dyn FileSystem>,
         handle: impl Fn(&str) -> Vec<u8>,
@@ -141,8 +142,8 @@ impl Made {
         }
     }
 
-    /// Asks for a range and holds the answer against the layout; says how many bytes of it were told, and how many of
-    /// those came in holes.
+    /// Reads a range and checks the reply against the layout. Returns the number of bytes in the
+    /// reply, and the number of those in holes.
     #[track_caller]
     pub(super) fn check(
         &self,
@@ -185,7 +186,8 @@ impl Made {
         (at - offset, holes)
     }
 
-    /// Reads all of it, `count` bytes at a time, from `offset` on; says how many came in holes.
+    /// Reads from `offset` to the end, `count` bytes at a time, and returns the number of bytes in
+    /// holes.
     #[track_caller]
     pub(super) fn check_all(
         &self,

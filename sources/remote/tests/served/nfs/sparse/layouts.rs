@@ -1,4 +1,4 @@
-//! READ_PLUS of files of every layout (RFC 7862 section 15.10).
+//! READ_PLUS on files of every layout (RFC 7862 section 15.10).
 
 use vfs_testkit::bed::Random;
 
@@ -10,7 +10,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 4 * MIB;
 
-/// Sizes of reads: what Linux asks for, less, and odd ones.
+/// Sizes of reads: Linux's size, a smaller one, and odd ones.
 const COUNTS: [u32; 4] = [1 << 20, 128 << 10, 100_003, 20 << 10];
 
 fn made(subject: &Subject, name: &str, layout: Layout) -> Made {
@@ -44,7 +44,7 @@ pub(super) fn rfc7862_15_10_every_layout_reads_as_written(subject: &Subject) {
     for chunk in [4 * KIB, 32 * KIB, 64 * KIB, MIB] {
         for first in [true, false] {
             let layout = Layout::alternating(chunk, SIZE, first);
-            // Holes of a few blocks may go as zeros.
+            // Small holes may be sent as zeros.
             let holes = if chunk >= 64 * KIB { SIZE / 2 } else { 0 };
             layouts.push((format!("{chunk} {first}"), layout, holes));
         }
@@ -58,7 +58,7 @@ pub(super) fn rfc7862_15_10_every_layout_reads_as_written(subject: &Subject) {
                 assert!(told >= holes, "{name}: {told} of {holes} bytes as holes");
             }
         }
-        // Again, by somebody whom the server knows nothing of, and from the middle on.
+        // Again with the anonymous stateid, and from an offset within the file.
         made.check_all(&asker, &ANONYMOUS, 3 * MIB + 7, 64 << 10);
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn rfc7862_15_10_pieces_are_clipped_to_what_was_asked_for(subject: &S
             assert_eq!((told, holes), (count.into(), count.into()), "{offset}");
         }
     };
-    // The hole goes on at both ends.
+    // The hole extends beyond both ends.
     hole_only(300 * KIB + 1, 200 << 10);
     hole_only(2 * MIB + 513, 333_333);
     hole_only(4096, 64 << 10);
@@ -160,7 +160,7 @@ pub(super) fn rfc7862_15_10_any_stateid_that_reads(subject: &Subject) {
     for state in [open, lock, ANONYMOUS, BYPASS] {
         made.check_all(&asker, &state, 0, 1 << 20);
     }
-    // The latest of an open, whichever that is (RFC 8881 section 8.2.2).
+    // The current stateid of an open (RFC 8881 section 8.2.2).
     let mut latest = open;
     latest[..4].fill(0);
     made.check_all(&asker, &latest, 0, 1 << 20);
@@ -168,7 +168,8 @@ pub(super) fn rfc7862_15_10_any_stateid_that_reads(subject: &Subject) {
     bad[4..].fill(0x5a);
     let refused = asker.read_plus(&made.handle, &bad, 0, 10);
     assert_eq!(refused, Err(BAD_STATEID));
-    // Linux and barge let who may write read back, as POSIX clients read around what they write; others need not.
+    // Linux and barge permit reads by opens for writing, as POSIX clients read before partial
+    // writes; other servers need not.
     let writer = subject.asker();
     let to_write = writer.open(&made.handle, 2);
     let plain = writer.read(&made.handle, &to_write, 0, 10);
@@ -179,7 +180,7 @@ pub(super) fn rfc7862_15_10_any_stateid_that_reads(subject: &Subject) {
 
 pub(super) fn rfc7862_15_10_more_than_a_session_carries(subject: &Subject) {
     let made = made(subject, "much", Layout::alternating(64 * KIB, SIZE, true));
-    // As much as there can be asked for.
+    // As much as can be requested.
     let asker = subject.asker();
     made.check_all(&asker, &ANONYMOUS, 0, u32::MAX);
     let small = subject.asker_with(8192);
@@ -193,7 +194,7 @@ pub(super) fn rfc7862_15_10_more_than_a_session_carries(subject: &Subject) {
     }
 }
 
-/// Files of random layouts, at random offsets, and against READ.
+/// Files of random layouts at random offsets, compared with READ.
 pub(super) fn any_layout_reads_as_written(subject: &Subject) {
     let asker = subject.asker();
     for seed in 0..12 {

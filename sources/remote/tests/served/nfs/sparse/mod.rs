@@ -1,9 +1,10 @@
-//! A suite of READ_PLUS and SEEK (RFC 7862 sections 15.10, 15.11), which no other has: each answer is read off the wire
-//! and held against what the file is made of.
+//! A conformance suite for READ_PLUS and SEEK (RFC 7862 sections 15.10, 15.11), which no other test
+//! suite has: each reply is parsed from the wire and compared with the content of the file.
 //!
-//! It makes its files through the server under test, so it goes over any: `BARGE_SPARSE_SERVER=nfs://HOST[:PORT]/PATH`
-//! names one, `BARGE_SPARSE_HOLES=no` says that it need not tell of holes. What a server may do as it likes (send zeros
-//! for a hole, answer less than was asked for) is not asked for, but of those that are barge.
+//! It creates its files through the server under test, so it runs over any server:
+//! `BARGE_SPARSE_SERVER=nfs://HOST[:PORT]/PATH` names one, `BARGE_SPARSE_HOLES=no` says that it
+//! need not report holes. Behaviour that the RFC leaves to the server (sending zeros for a hole,
+//! returning less than requested) is checked only for barge.
 
 mod asker;
 mod disk;
@@ -13,7 +14,7 @@ mod race;
 mod seek;
 mod servers;
 
-/// A test for each case, over the server that `$subject` gives, if it is there.
+/// One test per case, over the server `$subject`, if it is available.
 macro_rules! sparse {
     ($subject:expr; $($area:ident: $($case:ident)*;)*) => {
         $($(
@@ -50,7 +51,7 @@ macro_rules! sparse {
     };
 }
 
-/// Those of SEEK alone.
+/// The cases of SEEK alone.
 macro_rules! seek {
     ($subject:expr) => {
         sparse! { $subject;
@@ -88,8 +89,8 @@ mod named {
     sparse!(super::servers::named());
 }
 
-/// Ganesha 4.3 answers READ_PLUS of data with nothing, and SEEK without an open with offset 0, so only SEEK by opens is asked
-/// for.
+/// Ganesha 4.3 returns no data in READ_PLUS, and offset 0 in SEEK without an open, so only SEEK
+/// with opens is tested.
 mod ganesha {
     seek!(super::servers::ganesha());
 }

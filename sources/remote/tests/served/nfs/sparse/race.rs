@@ -1,6 +1,6 @@
-//! READ_PLUS beside others who write, punch holes and append: each byte that is told is one that the file had at some
-//! moment between the call and its reply. Once with threads, and once where something changes after each step that the
-//! server takes.
+//! READ_PLUS concurrent with writes, hole punching and appends: each byte of a reply must be one
+//! that the file had at some moment between call and reply. Tested with threads, and with a change
+//! after each step of the server.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,21 +18,22 @@ use super::servers::Subject;
 
 const BLOCK: u64 = 4096;
 
-/// Of how many blocks the file is, each written by one of [`WRITERS`] alone.
+/// The size of the file in blocks, each of which only one of the [`WRITERS`] writes.
 const BLOCKS: u64 = 512;
 const WRITERS: u64 = 2;
 
-/// How many times is read.
+/// The number of reads.
 const READS: usize = 200;
 
-/// A block's history: the last version whose making has begun, and the last whose has ended.
+/// A block's history: the latest version whose write has begun, and the latest whose write has
+/// ended.
 #[derive(Default)]
 struct Versions {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// What a block of a version is full of: zeros of every third, which are made by a hole.
+/// The fill byte of a version: zero for every third, which is a hole.
 fn fill(version: u64) -> u8 {
     match version % 3 {
         0 => 0,
@@ -72,7 +73,7 @@ pub(super) fn no_byte_is_wrong_while_others_write_and_punch(subject: &Subject) {
         let mut random = Random::new(99);
         let mut holes = 0;
         for turn in 0..READS {
-            // Whole blocks and others, by what the server knows and by somebody of whom it knows nothing.
+            // At block boundaries and elsewhere, with an open stateid and the anonymous one.
             let offset = random.below(BLOCKS) * BLOCK + random.below(2) * random.below(BLOCK);
             let state = if turn % 4 == 0 { ANONYMOUS } else { open };
             let since: Vec<u64> = ended(&blocks);
@@ -85,12 +86,12 @@ pub(super) fn no_byte_is_wrong_while_others_write_and_punch(subject: &Subject) {
     });
 }
 
-/// Makes the next version of a stretch of blocks among those `within`.
+/// Writes the next version of a range of blocks among those `within`.
 fn change(file: &dyn File, blocks: &[Versions], within: Range<u64>, random: &mut Random) {
     let len = 1 + random.below(48);
     let first = within.start + random.below(within.end - within.start - len);
     let stretch = &blocks[first as usize..(first + len) as usize];
-    // All of it goes on to versions of one kind.
+    // The whole range gets the same version.
     let latest = begun(stretch).into_iter().max();
     let version = latest.expect("not empty") + 1;
     for block in stretch {
@@ -119,7 +120,7 @@ fn begun(blocks: &[Versions]) -> Vec<u64> {
         .collect()
 }
 
-/// Holds each byte against the versions that its block had meanwhile; says how many holes were told.
+/// Checks each byte against the versions its block had meanwhile, and returns the number of holes.
 fn check(segments: &[Segment], since: &[u64], until: &[u64]) -> usize {
     for segment in segments {
         let (start, len, data) = match segment {
@@ -153,7 +154,7 @@ fn check(segments: &[Segment], since: &[u64], until: &[u64]) -> usize {
         .count()
 }
 
-/// Says that it is over, however that came.
+/// Sets the flag when dropped, even in a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -193,13 +194,13 @@ pub(super) fn no_hole_is_told_where_others_append(subject: &Subject) {
                 assert!(bytes.iter().all(|byte| *byte == 7), "from {start}");
                 told += bytes.len() as u64;
             }
-            // Always around the end.
+            // Stays near the end of the file.
             at = told.saturating_sub(64 << 10);
         }
     });
 }
 
-/// A tree in memory in which something happens after each step of whoever reads a file.
+/// A tree in memory that changes after each step of a reader.
 struct Meddled {
     served: Arc<Served>,
     tree: Arc<dyn FileSystem>,
@@ -300,7 +301,7 @@ fn no_hole_is_told_where_each_step_sees_a_longer_file() {
     let mut size = bytes.len() as u64;
     let mut random = Random::new(3);
     meddled.begin(move || {
-        // Now and then nothing, lest the end be never seen.
+        // Sometimes changes nothing, so that the reader can reach the end.
         if random.below(2) == 0 {
             write(&*file, size, &bytes);
             size += bytes.len() as u64;

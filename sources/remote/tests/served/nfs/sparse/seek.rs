@@ -8,10 +8,10 @@ const DATA: u32 = 0;
 const HOLE: u32 = 1;
 const KIB: u64 = 1 << 10;
 
-/// What every file system can make a hole of.
+/// A size and alignment at which every file system can have holes.
 const UNIT: u64 = 64 * KIB;
 
-/// Data in the units 0, 1, 3 and 6, and a hole behind them.
+/// Data in the units 0, 1, 3 and 6, followed by a hole.
 fn made(subject: &Subject, name: &str) -> Made {
     let layout = Layout {
         size: 8 * UNIT,
@@ -42,7 +42,8 @@ pub(super) fn rfc7862_15_11_data_and_holes_at_each_boundary(subject: &Subject) {
     }
     for at in [7 * UNIT, 7 * UNIT + 1, 8 * UNIT - 1] {
         assert_eq!(seek(at, HOLE), (false, at), "a hole from {at}");
-        // sr_eof, "if the server cannot find a corresponding sa_what"; Linux's server says NXIO, as lseek(2) does.
+        // The RFC requires sr_eof "if the server cannot find a corresponding sa_what"; Linux's
+        // server returns NXIO, as lseek(2) does.
         match asker.seek(&made.handle, &open, at, DATA) {
             Ok((eof, _)) => assert!(eof, "no data from {at}"),
             Err(status) => {
@@ -106,7 +107,7 @@ pub(super) fn rfc7862_15_11_what_is_neither_data_nor_hole_is_refused(subject: &S
     }
 }
 
-/// What SEEK calls a hole reads as zeros, and whoever follows it comes to the end.
+/// Holes found with SEEK read as zeros, and alternating SEEKs reach the end of the file.
 pub(super) fn rfc7862_15_11_seek_and_read_agree(subject: &Subject) {
     let asker = subject.asker();
     let layout = Layout::alternating(UNIT, 16 * UNIT, false);

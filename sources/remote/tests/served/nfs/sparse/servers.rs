@@ -1,4 +1,4 @@
-//! The servers that the suite goes over.
+//! The servers that the suite runs over.
 
 use std::any::Any;
 use std::path::Path;
@@ -18,14 +18,14 @@ use super::disk::Disk;
 
 type Connect = Arc<dyn Fn() -> std::io::Result<StreamLink> + Send + Sync>;
 
-/// A server, and a directory on it to make files in.
+/// A server, and a directory on it for the tests' files.
 pub(super) struct Subject {
     connect: Connect,
     path: String,
     tree: Arc<dyn FileSystem>,
-    /// Whether a hole of some size has to be told as one.
+    /// Whether large holes have to be reported as holes.
     pub(super) tells_holes: bool,
-    /// Whether it is to do as the RFC says where others do as they like.
+    /// Whether it must follow the RFC where other servers may deviate.
     pub(super) is_barge: bool,
     _keep: Box<dyn Any>,
 }
@@ -54,17 +54,17 @@ impl Subject {
         }
     }
 
-    /// Where the files are made.
+    /// The tree that the files are created in.
     pub(super) fn tree(&self) -> &Arc<dyn FileSystem> {
         &self.tree
     }
 
-    /// A client.
+    /// A new client.
     pub(super) fn asker(&self) -> Asker {
         self.asker_with((1 << 20) + 4096)
     }
 
-    /// A client whose replies may have `most` bytes.
+    /// A new client with replies of at most `most` bytes.
     pub(super) fn asker_with(&self, most: u32) -> Asker {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Subject {
         Asker::new(dial, name.as_bytes(), most)
     }
 
-    /// The handle of a file.
+    /// Looks up the handle of a file.
     pub(super) fn handle(&self, name: &str) -> Vec<u8> {
         self.asker().look_up(&format!("{}/{name}", self.path))
     }
@@ -89,7 +89,7 @@ pub(super) fn memory() -> Option<Subject> {
     Some(served(Served::new(), Box::new(())))
 }
 
-/// Over a directory below `dir`.
+/// A server of a new directory below `dir`.
 pub(super) fn directory(dir: &Path) -> Option<Subject> {
     Some(below(dir, Box::new(())))
 }
@@ -101,11 +101,11 @@ fn below(dir: &Path, keep: Box<dyn Any>) -> Subject {
         ..Shown::default()
     };
     let fs = HostDir::open(dir.path(), options).expect("exported");
-    // In this order: the directory goes before what it lies on.
+    // In this order: the directory must be removed before its file system.
     served(Served::over(fs), Box::new((dir, keep)))
 }
 
-/// Over a file system of its own of this kind.
+/// A server of a separate file system of this type.
 pub(super) fn disk(kind: &'static str) -> Option<Subject> {
     match Disk::get(kind) {
         Ok(disk) => Some(below(&disk.path(), Box::new(disk))),
@@ -116,7 +116,7 @@ pub(super) fn disk(kind: &'static str) -> Option<Subject> {
     }
 }
 
-/// Over the server that the environment names.
+/// The server named in the environment.
 pub(super) fn named() -> Option<Subject> {
     let Ok(text) = std::env::var("BARGE_SPARSE_SERVER") else {
         eprintln!("skipped: BARGE_SPARSE_SERVER names no server");
