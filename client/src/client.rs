@@ -1,4 +1,4 @@
-//! A tree by paths.
+//! Access to a tree by paths.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,9 +14,10 @@ use crate::ticket::Crew;
 use crate::tree::Tree;
 use crate::{DirEntry, File, Metadata, OpenOptions, Source, Walk};
 
-/// A tree that is open. Clones are the same; it is closed when the last of them and of its files is dropped.
+/// An open tree. Clones share it; it is closed when the last clone and the last of its files are
+/// dropped.
 ///
-/// All calls act as this process's own user. They may be made from several threads at once.
+/// All calls act as this process's effective user. They may be made by several threads at once.
 #[derive(Clone)]
 pub struct Client {
     tree: Tree,
@@ -24,7 +25,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a source: a path, or a URL as [`Source`] has them. Errors have one line that says what went wrong.
+    /// Opens a source: a path, or a URL as in [`Source`]. Errors have a message of one line.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -41,7 +42,7 @@ impl Client {
         source.open(crate::source::own_options()).map(Client::over)
     }
 
-    /// A client of a file system that is open already.
+    /// Creates a client of an open file system.
     pub fn over(fs: Arc<dyn FileSystem>) -> Client {
         Client {
             tree: Tree::new(fs),
@@ -49,30 +50,30 @@ impl Client {
         }
     }
 
-    /// The same in the words of the file-system traits.
+    /// The tree, for use with the file-system traits.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Attributes of what `path` names, links followed.
+    /// Returns the attributes of a file, following symbolic links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
         let entry = self.tree.resolve(bytes(path.as_ref()), true)?;
         Ok(Metadata::new(entry.attr))
     }
 
-    /// Attributes of what `path` names, of a link its own.
+    /// Returns the attributes of a file, or of a symbolic link itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
         let entry = self.tree.resolve(bytes(path.as_ref()), false)?;
         Ok(Metadata::new(entry.attr))
     }
 
-    /// Changes attributes of what `path` names, links followed, and answers the new ones.
+    /// Changes attributes of a file, following symbolic links, and returns the new ones.
     pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<Metadata> {
         self.at(path.as_ref(), true, |cx, node| node.setattr(cx, set))
             .map(Metadata::new)
     }
 
-    /// Sets permission bits, `0o7777`.
+    /// Sets the permission bits, `0o7777`.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
         let set = SetAttr {
             mode: Some(mode & 0o7777),
@@ -81,7 +82,7 @@ impl Client {
         self.set_attr(path, &set).map(drop)
     }
 
-    /// The entries of a directory, by name, without `.` and `..`.
+    /// Lists a directory, sorted by name, without `.` and `..`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
         let dir = self.tree.resolve(bytes(path.as_ref()), true)?;
         let listed = self.tree.list(&*dir.node)?;
@@ -92,7 +93,8 @@ impl Client {
         Ok(entries.collect())
     }
 
-    /// Everything below a directory, each directory before what is in it. Links are not followed.
+    /// Walks everything below a directory, each directory before its entries. Symbolic links are
+    /// not followed.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -114,7 +116,7 @@ impl Client {
         self.open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Opens a file for reading and writing: a new one, or an old one cut to nothing.
+    /// Opens a file for reading and writing, creating or truncating it.
     pub fn create(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let mut options = OpenOptions::new();
         self.open_with(
@@ -129,43 +131,43 @@ impl Client {
         Ok(File::new(self.tree.clone(), file, &self.crew))
     }
 
-    /// The contents of a file.
+    /// Reads the whole content of a file.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let mut contents = Vec::new();
         io::Read::read_to_end(&mut self.open_file(path)?, &mut contents)?;
         Ok(contents)
     }
 
-    /// Makes a file with these contents, or gives an old one these instead.
+    /// Writes a file with this content, replacing an existing one's.
     pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Result<()> {
         self.create(path)?.write_all_at(contents.as_ref(), 0)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.make(path.as_ref(), Make::Directory, 0o777)
     }
 
-    /// Makes a symbolic link at `path`.
+    /// Creates a symbolic link at `path`.
     pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> io::Result<()> {
         let target = Make::Symlink(target.as_ref().as_bytes());
         self.make(path.as_ref(), target, 0o777)
     }
 
-    /// The target of a symbolic link.
+    /// Reads the target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let target = self.at(path.as_ref(), false, |cx, node| node.readlink(cx))?;
         Ok(OsString::from_vec(target).into())
     }
 
-    /// Gives what `old` names the further name `new`.
+    /// Creates the hard link `new` to the file `old`.
     pub fn hard_link(&self, old: impl AsRef<Path>, new: impl AsRef<Path>) -> io::Result<()> {
         let target = self.tree.resolve(bytes(old.as_ref()), false)?.node;
         self.in_parent(new.as_ref(), |cx, dir, name| dir.link(cx, name, &*target))
             .map(drop)
     }
 
-    /// Moves what `from` names to `to`, in place of what is there.
+    /// Renames `from` to `to`, replacing an existing file.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let (to_dir, to_name) = self.tree.parent_of(bytes(to.as_ref()))?;
         let to_name = Name::new(&to_name)?;
@@ -174,7 +176,7 @@ impl Client {
         })
     }
 
-    /// Removes the name of anything but a directory.
+    /// Removes a file of any kind except a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.in_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, false))
     }
@@ -184,13 +186,13 @@ impl Client {
         self.in_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, true))
     }
 
-    /// An extended attribute, named with its namespace (`user.note`).
+    /// Returns an extended attribute, whose name includes the namespace (`user.note`).
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Vec<u8>> {
         let name = name.as_ref().as_bytes();
         self.at(path.as_ref(), true, |cx, node| node.xattr(cx, name))
     }
 
-    /// The names of extended attributes.
+    /// Lists the names of extended attributes.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
         let list = self.at(path.as_ref(), true, |cx, node| node.xattrs(cx))?;
         let names = list
@@ -220,12 +222,12 @@ impl Client {
         self.at(path.as_ref(), true, |cx, node| node.remove_xattr(cx, name))
     }
 
-    /// Figures of the file system that `path` is on.
+    /// Returns the statistics of the file system that `path` is on.
     pub fn statfs(&self, path: impl AsRef<Path>) -> io::Result<StatFs> {
         self.at(path.as_ref(), true, |cx, node| node.statfs(cx))
     }
 
-    /// Makes everything durable that has been written.
+    /// Makes all written data durable.
     pub fn sync(&self) -> io::Result<()> {
         Ok(self.tree.with(|cx| self.tree.fs.sync(cx))?)
     }

@@ -10,7 +10,7 @@ use crate::ticket::Crew;
 use crate::tree::Tree;
 use crate::{Metadata, Ticket};
 
-/// How a file is opened: what [`std::fs::OpenOptions`] is there.
+/// Options for opening a file, as [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     flags: OpenFlags,
@@ -25,11 +25,10 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// What is taken from the permissions of what is made. The process's own umask cannot be asked for without being
-    /// changed.
+    /// The umask for new files. The process's own umask cannot be read without changing it.
     pub(crate) const UMASK: u32 = 0o022;
 
-    /// Nothing yet.
+    /// Creates options with all flags unset.
     pub fn new() -> OpenOptions {
         OpenOptions {
             flags: OpenFlags::empty(),
@@ -38,45 +37,45 @@ impl OpenOptions {
         }
     }
 
-    /// For reading.
+    /// Opens for reading.
     pub fn read(&mut self, yes: bool) -> &mut OpenOptions {
         self.set(OpenFlags::READ, yes)
     }
 
-    /// For writing.
+    /// Opens for writing.
     pub fn write(&mut self, yes: bool) -> &mut OpenOptions {
         self.set(OpenFlags::WRITE, yes)
     }
 
-    /// For writing, each write at the end.
+    /// Opens for writing, each write at the end of the file.
     pub fn append(&mut self, yes: bool) -> &mut OpenOptions {
         self.set(OpenFlags::WRITE | OpenFlags::APPEND, yes)
     }
 
-    /// Cut to nothing.
+    /// Truncates the file.
     pub fn truncate(&mut self, yes: bool) -> &mut OpenOptions {
         self.set(OpenFlags::TRUNC, yes)
     }
 
-    /// It is made if there is none.
+    /// Creates the file if it does not exist.
     pub fn create(&mut self, yes: bool) -> &mut OpenOptions {
         self.create = yes;
         self
     }
 
-    /// It is made, and there must be none.
+    /// Creates the file, which must not exist.
     pub fn create_new(&mut self, yes: bool) -> &mut OpenOptions {
         self.create = yes;
         self.set(OpenFlags::EXCL, yes)
     }
 
-    /// Each write is durable.
+    /// Makes each write durable.
     pub fn sync(&mut self, yes: bool) -> &mut OpenOptions {
         self.set(OpenFlags::SYNC, yes)
     }
 
-    /// Permission bits of what is made, less group's and others' writing, and in a directory of
-    /// this host less the process's umask; `0o666` if not said.
+    /// Sets the permission bits of a new file, `0o666` by default. Write permission of group and
+    /// others is removed and, in a directory of this host, that of the process's umask.
     pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.mode = mode;
         self
@@ -111,8 +110,8 @@ impl OpenOptions {
     }
 }
 
-/// An open file. [`Read`], [`Write`] and [`Seek`] move one position, for `&File` as well; `read_at`, `write_at` and
-/// tickets leave it alone. Dropping it closes it.
+/// An open file. [`Read`], [`Write`] and [`Seek`] share one position, also for `&File`; `read_at`,
+/// `write_at` and tickets do not use it. Dropping it closes it.
 pub struct File {
     tree: Tree,
     file: Arc<dyn vfs::File>,
@@ -130,12 +129,12 @@ impl File {
         }
     }
 
-    /// The same in the words of the file-system traits.
+    /// The file, for use with the file-system traits.
     pub fn inner(&self) -> &Arc<dyn vfs::File> {
         &self.file
     }
 
-    /// Reads from `offset`, and says how many bytes: 0 at the end only.
+    /// Reads at `offset`, and returns the number of bytes, which is 0 only at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let len = buffer.len();
         let mut sink = SliceSink::new(buffer);
@@ -144,12 +143,13 @@ impl File {
             .with(|cx| self.file.read(cx, offset, len, &mut sink))?)
     }
 
-    /// Writes at `offset`, or at the end if open to append, and says how many bytes.
+    /// Writes at `offset`, or at the end if the file is open for appending, and returns the number
+    /// of bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         Ok(write(&self.tree, &*self.file, data, offset)?)
     }
 
-    /// Writes all of it.
+    /// Writes all of `data`.
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let mut written = 0;
         while written < data.len() {
@@ -161,7 +161,7 @@ impl File {
         Ok(())
     }
 
-    /// Begins to read up to `len` bytes from `offset`.
+    /// Begins to read up to `len` bytes at `offset`.
     pub fn submit_read(&self, offset: u64, len: usize) -> Ticket<Vec<u8>> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
         self.crew.submit(move || {
@@ -171,21 +171,21 @@ impl File {
         })
     }
 
-    /// Begins to write at `offset`, and will say how many bytes.
+    /// Begins to write at `offset`; the result is the number of bytes.
     pub fn submit_write(&self, offset: u64, data: Vec<u8>) -> Ticket<usize> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
         self.crew
             .submit(move || write(&tree, &*file, &data, offset))
     }
 
-    /// Begins to make durable what has been written. What is in flight yet is not part of that.
+    /// Begins to make written data durable, except that of writes in flight.
     pub fn submit_sync(&self) -> Ticket<()> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
         self.crew
             .submit(move || tree.with(|cx| file.fsync(cx, false)))
     }
 
-    /// Its attributes.
+    /// Returns the file's attributes.
     pub fn metadata(&self) -> io::Result<Metadata> {
         let want = Want::STAT | Want::BTIME | Want::GENERATION;
         Ok(Metadata::new(
@@ -193,7 +193,7 @@ impl File {
         ))
     }
 
-    /// Cuts it, or extends it by a hole.
+    /// Truncates the file, or extends it by a hole.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         let set = SetAttr {
             size: Some(len),
@@ -203,12 +203,12 @@ impl File {
         Ok(())
     }
 
-    /// Makes contents and attributes durable.
+    /// Makes content and attributes durable.
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(self.tree.with(|cx| self.file.fsync(cx, false))?)
     }
 
-    /// Makes contents durable.
+    /// Makes content durable.
     pub fn sync_data(&self) -> io::Result<()> {
         Ok(self.tree.with(|cx| self.file.fsync(cx, true))?)
     }
@@ -240,7 +240,7 @@ impl Write for &File {
         Ok(written)
     }
 
-    /// Nothing is kept back.
+    /// Does nothing, as writes are not buffered.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -12,17 +12,19 @@ use std::sync::Arc;
 use image::{ImageFs, OpenError, PublicKey, Trust};
 use vfs::FileSystem;
 
-/// An image, and perhaps a path in it: `IMAGE/PATH`, where IMAGE is the first part that is no directory.
+/// An image, optionally with a path in it: `IMAGE/PATH`, where IMAGE ends at the first component
+/// that is not a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     path: PathBuf,
     devices: Vec<PathBuf>,
-    /// Public keys, one of which has to have signed it, if there are any.
+    /// Public keys, one of which must have signed the image, unless there are none.
     keys: Vec<PathBuf>,
 }
 
 impl Image {
-    /// `PATH`, or `PATH?device=PATH&device=PATH` with the files of an image's further devices, in their order.
+    /// Parses `PATH`, or `PATH?device=PATH&device=PATH` with the files of the image's further
+    /// devices, in order.
     pub(crate) fn parse(text: &str) -> Image {
         let (path, devices) = match text.split_once("?device=") {
             Some((path, devices)) => (path, devices.split("&device=").map(PathBuf::from).collect()),
@@ -35,7 +37,7 @@ impl Image {
         }
     }
 
-    /// The same, but it has to be signed with one of these keys: files of PEM.
+    /// Requires a signature by one of these keys, which are PEM files.
     pub fn signed(self, keys: &[PathBuf]) -> Image {
         Image {
             keys: keys.to_vec(),
@@ -43,7 +45,7 @@ impl Image {
         }
     }
 
-    /// The image that `path` names, if it names one or something within.
+    /// The image, if `path` is that of a file or leads into one.
     pub(crate) fn whole(path: &Path) -> Option<Image> {
         let is_image = fs::metadata(path).is_ok_and(|metadata| is_file(&metadata));
         match is_image {
@@ -52,7 +54,7 @@ impl Image {
         }
     }
 
-    /// The image that `path` names, if it names a whole one: a file that says that it is one.
+    /// The image, if `path` is that of a file with the magic number of an image.
     pub(crate) fn bare(path: &Path) -> Option<Image> {
         let metadata = fs::metadata(path).ok()?;
         let mut head = Vec::with_capacity(ImageFs::HEAD);
@@ -65,7 +67,7 @@ impl Image {
         ImageFs::is_image(&head).then(|| Image::of(path))
     }
 
-    /// The image that `path` leads into, by as little as a slash behind the file's name.
+    /// The image, if `path` leads into a file, be it only with a trailing slash.
     pub(crate) fn around(path: &Path) -> Option<Image> {
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Some(Image::of(path)),
@@ -81,12 +83,13 @@ impl Image {
         }
     }
 
-    /// What is named, as bytes.
+    /// The path of the image and in it, as bytes.
     pub(crate) fn path(&self) -> &[u8] {
         self.path.as_os_str().as_bytes()
     }
 
-    /// The file or block device that it is in, and its further ones; an error if something within it is named.
+    /// The file or block device of the image, and its further devices. Returns an error if the path
+    /// leads into the image.
     pub fn file(&self) -> io::Result<(&Path, &[PathBuf])> {
         match split(self.path())? {
             (file, b"") => Ok((file, &self.devices)),
@@ -98,8 +101,8 @@ impl Image {
         }
     }
 
-    /// Opens the image, which has to be named without a path in it, for a program to run from: what it says that this reads first is
-    /// read ahead.
+    /// Opens the image for a program to run from, and prefetches the data that the image's read
+    /// trace lists. The path must not lead into the image.
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {
         self.file()?;
         let (tree, _) = self.parts()?;
@@ -107,7 +110,7 @@ impl Image {
         Ok(Arc::new(tree))
     }
 
-    /// Opens the image, and says which path in it is named.
+    /// Opens the image, and returns the path within it.
     pub(crate) fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
         let (tree, within) = self.parts()?;
         Ok((Arc::new(tree), within))
@@ -132,7 +135,7 @@ impl fmt::Display for Image {
     }
 }
 
-/// Why an image cannot be opened.
+/// Converts the error of opening an image.
 pub(crate) fn told(error: OpenError) -> io::Error {
     match error {
         OpenError::Io(error) => error,
@@ -140,7 +143,7 @@ pub(crate) fn told(error: OpenError) -> io::Error {
     }
 }
 
-/// What an image has to show: a signature by one of `keys`, if there are any.
+/// The required proof of integrity: a signature by one of `keys`, if there are any, or else hashes.
 pub(crate) fn trust(keys: &[PathBuf]) -> io::Result<Trust> {
     match keys {
         [] => Ok(Trust::Hashes),
@@ -148,7 +151,7 @@ pub(crate) fn trust(keys: &[PathBuf]) -> io::Result<Trust> {
     }
 }
 
-/// Reads public Ed25519 keys off files of PEM.
+/// Reads Ed25519 public keys from PEM files.
 pub fn public_keys(files: &[PathBuf]) -> io::Result<Vec<PublicKey>> {
     let key = |file: &PathBuf| {
         let failed = |error: &dyn fmt::Display| {
@@ -161,7 +164,7 @@ pub fn public_keys(files: &[PathBuf]) -> io::Result<Vec<PublicKey>> {
     files.iter().map(key).collect()
 }
 
-/// The first part of a path that is no directory, and what is behind it.
+/// Splits a path after the first component that is not a directory.
 fn split(path: &[u8]) -> io::Result<(&Path, &[u8])> {
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     let ends = slashes.map(|(at, _)| at).filter(|at| *at > 0);
@@ -184,7 +187,7 @@ fn split(path: &[u8]) -> io::Result<(&Path, &[u8])> {
     ))
 }
 
-/// Whether an image can be in it.
+/// Returns whether the file may contain an image.
 fn is_file(metadata: &fs::Metadata) -> bool {
     metadata.is_file() || metadata.file_type().is_block_device()
 }

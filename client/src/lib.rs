@@ -1,8 +1,10 @@
-//! Files of any source as a library: a 9P, NFS or virtiofs server's, a directory's of this host, or a tree in memory.
+//! Access to the files of any source as a library: of a 9P, NFS or virtiofs server, a directory of
+//! this host, or a tree in memory.
 //!
-//! [`Client::open`] takes a SOURCE as `barge` does on its command line. What follows is as in [`std::fs`]: paths, a
-//! [`File`] with the traits of [`std::io`], errors as [`std::io::Error`] with the errno of the source. Paths are of the
-//! tree that was opened; a link that is absolute begins at its root, and none leads out of it.
+//! [`Client::open`] takes a SOURCE as on the command line of `barge`. The rest is as in
+//! [`std::fs`]: paths, a [`File`] with the traits of [`std::io`], errors as [`std::io::Error`] with
+//! the errno of the source. Paths are relative to the root of the opened tree; absolute symbolic
+//! links begin at that root, and none leads out of it.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -26,9 +28,9 @@
 //!
 //! # Several calls at a time
 //!
-//! There is no async runtime, and none is needed: every call blocks its thread, clients and files may be shared by
-//! threads, and requests of several threads travel together. A thread that wants several calls in flight by itself
-//! takes a [`Ticket`] for each, and waits for them in any order.
+//! There is no async runtime, and none is needed: every call blocks its thread, clients and files
+//! may be shared by threads, and requests of several threads are sent together. A thread that wants
+//! several calls in flight takes a [`Ticket`] for each, and waits for them in any order.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -47,9 +49,10 @@
 //! # }
 //! ```
 //!
-//! What it lacks on purpose: a cache (that is a mount's), globs, the current directory.
+//! Deliberately absent: a cache (which a mount has), globs, the current directory.
 //!
-//! Lock order: a file's position, and the queue of tickets; each by itself, and the position across the call that moves it.
+//! Lock order: a file's position, held across the call that moves it, and the queue of tickets;
+//! never both.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! What somebody meant who mistyped it.
+//! Suggestions for mistyped names.
 
-/// The one of `known` that is most like `given`, if one is like it at all: for messages about names that are not known. Upper and lower
-/// case are the same.
+/// Returns the name in `known` that is most similar to `given`, if any is similar enough, for
+/// messages about unknown names. Ignores case.
 pub fn meant<T: AsRef<str>>(given: &str, known: impl IntoIterator<Item = T>) -> Option<T> {
-    // A letter of three may be wrong, or two have changed places.
+    // Accepts one wrong letter in three, or two transposed letters.
     const ALIKE: f64 = 0.6;
     let given = given.to_lowercase();
     let likeness =

@@ -1,11 +1,11 @@
-//! What is told of files.
+//! Attributes of files and directory entries.
 
 use std::ffi::{OsStr, OsString};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use vfs::{Attr, Kind, Time};
 
-/// Attributes of a file, as of when they were asked for.
+/// Attributes of a file at the time of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     attr: Attr,
@@ -16,12 +16,12 @@ impl Metadata {
         Metadata { attr }
     }
 
-    /// All there is, in the words of the file-system traits.
+    /// All attributes, as in the file-system traits.
     pub fn attr(&self) -> &Attr {
         &self.attr
     }
 
-    /// What it is.
+    /// The kind of file.
     pub fn kind(&self) -> Kind {
         self.attr.kind
     }
@@ -41,28 +41,28 @@ impl Metadata {
         self.attr.kind == Kind::Symlink
     }
 
-    /// Bytes.
+    /// The size in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         self.attr.size
     }
 
-    /// Permission bits, set-id bits and sticky bit: `0o7777`.
+    /// The permission bits, set-id bits and sticky bit: `0o7777`.
     pub fn mode(&self) -> u32 {
         self.attr.mode
     }
 
-    /// When its contents were changed last.
+    /// The time of the last modification of the content.
     pub fn modified(&self) -> SystemTime {
         system_time(self.attr.mtime)
     }
 
-    /// When it was read last.
+    /// The time of the last access.
     pub fn accessed(&self) -> SystemTime {
         system_time(self.attr.atime)
     }
 
-    /// When it was made, where the source knows.
+    /// The creation time, if the source has it.
     pub fn created(&self) -> Option<SystemTime> {
         self.attr.btime.map(system_time)
     }
@@ -74,7 +74,7 @@ fn system_time(time: Time) -> SystemTime {
         0.. => UNIX_EPOCH.checked_add(seconds),
         _ => UNIX_EPOCH.checked_sub(seconds),
     };
-    // A time beyond what the system has is the epoch's.
+    // Times beyond the system's range become the epoch.
     whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(time.nsec.into())
 }
 
@@ -86,12 +86,12 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// Its name.
+    /// The entry's name.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Its attributes, a link's own; nothing if it could not be looked at.
+    /// The entry's attributes, a symbolic link's own; `None` if they could not be read.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }

@@ -9,7 +9,8 @@ use vfs::FileSystem;
 
 use crate::images::{told, trust};
 
-/// Opens the image that `url` names, for a program to run from: what it says that this reads first is read ahead.
+/// Opens the image at `url` for a program to run from, and prefetches the data that the image's
+/// read trace lists.
 pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
     let tree = image(url)?;
     tree.read_ahead();
@@ -22,7 +23,8 @@ fn image(url: &Url) -> io::Result<ImageFs> {
     ImageFs::with(vec![object], DEFAULT_CACHE, &trust).map_err(told)
 }
 
-/// Opens the image that `url` names or leads into, and says which path in it is named: the image is the object with the longest name that is there.
+/// Opens the image at `url` or at a prefix of it, and returns the path within the image. The
+/// longest prefix that is an object is used.
 pub(crate) fn find(url: &Url) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
     let mut within = String::new();
     let mut url = url.clone();
@@ -32,7 +34,7 @@ pub(crate) fn find(url: &Url) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
             Ok(tree) => return Ok((Arc::new(tree), within.into_bytes())),
             Err(error) => error,
         };
-        // Whoever may not list a bucket is not told what is missing.
+        // Stores deny access to missing objects if the user may not list the bucket.
         let missing = matches!(
             error.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
@@ -46,7 +48,7 @@ pub(crate) fn find(url: &Url) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
                 };
                 url = parent;
             }
-            // What is wrong with the object that was named, if there is none at all.
+            // If there is no object at all, reports the error of the full URL.
             None => return Err(first.filter(|_| missing).unwrap_or(error)),
         }
     }

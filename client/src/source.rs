@@ -1,4 +1,4 @@
-//! What a program opens: a SOURCE, as `barge` has it on its command line.
+//! SOURCE: what a program opens, in the syntax of `barge`'s command line.
 
 use std::fmt;
 use std::fs;
@@ -18,23 +18,25 @@ use crate::images::Image;
 use crate::meant;
 use crate::object;
 
-/// Where a tree lives.
+/// The location of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// `PATH`, `dir:PATH`: a directory of this host; or, by what is found there, an image as below.
+    /// `PATH`, `dir:PATH`: a directory of this host or, if the path is or leads into a file, an
+    /// image as below.
     HostDir(PathBuf),
     /// `image:PATH`: an image of a file system, in a file or a block device.
     Image(Image),
-    /// `s3://…`, `gs://…`, `az://…`, `http://…`, `https://…`: an image of a file system that is an object in a store.
+    /// `s3://…`, `gs://…`, `az://…`, `http://…`, `https://…`: an image of a file system that is an
+    /// object in a store.
     Object(objects::Url),
-    /// `mem:`: a tree in memory, empty at first.
+    /// `mem:`: a tree in memory, initially empty.
     Memory,
-    /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`: another
-    /// server's.
+    /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`, `nfs://…`,
+    /// `nfs+unix:…`, `virtiofs:…`: a tree of another server.
     Remote(remote::Url),
 }
 
-/// A text that is no [`Source`]: says what was expected.
+/// The error for a text that is not a [`Source`]: states the expected form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadSource(String);
 
@@ -85,12 +87,12 @@ impl FromStr for Source {
     }
 }
 
-/// Whether the text is a URL rather than a path with a colon in it.
+/// Returns whether the text is a URL rather than a path with a colon in it.
 fn is_scheme(text: &str, scheme: &str) -> bool {
     text[scheme.len()..].starts_with("://")
 }
 
-/// The scheme of a URL that was meant, if one is like it.
+/// Returns the known scheme that is most similar to a mistyped one, if any is.
 fn alike(scheme: &str) -> Option<&'static str> {
     meant(
         scheme,
@@ -98,7 +100,7 @@ fn alike(scheme: &str) -> Option<&'static str> {
     )
 }
 
-/// Whether the text is the URL of an object.
+/// Returns whether the text is the URL of an object.
 fn is_object(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| objects::Url::SCHEMES.contains(&scheme))
@@ -117,8 +119,8 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// Opens what is named as a whole; `hostdir` says how, if it is a directory of this host. Errors have one clear
-    /// line, and the kind that comes nearest.
+    /// Opens the whole path or URL; `hostdir` applies to directories of this host. Errors have a
+    /// message of one line, and the closest kind.
     pub fn open(&self, hostdir: hostdir::Options) -> io::Result<Arc<dyn FileSystem>> {
         match self {
             Source::HostDir(path) => {
@@ -133,7 +135,7 @@ impl Source {
             }
             Source::Image(image) => image.open(),
             Source::Object(url) => object::open(url),
-            // It is whoever's who runs this.
+            // Owned by the user who runs this program.
             Source::Memory => Ok(memory::Memory::with(
                 Arc::new(now),
                 memory::Options {
@@ -146,8 +148,8 @@ impl Source {
         }
     }
 
-    /// Opens the tree that what is named is in, and says where in it: an empty path is the tree's root. What is named
-    /// need not exist, the directory it would be in must.
+    /// Opens the tree that contains the path or URL, and returns the path within the tree, which is
+    /// empty for its root. The file need not exist, but its directory must.
     pub fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
         let hostdir = own_options();
         match self {
@@ -168,14 +170,15 @@ impl Source {
         }
     }
 
-    /// Has what is fetched of an object kept on disk; of other sources nothing is.
+    /// Caches fetched data of an object on disk; has no effect on other sources.
     pub fn keep_in(&mut self, tier: &TierOptions) {
         if let Source::Object(url) = self {
             url.keep_in(tier);
         }
     }
 
-    /// The same, but it has to be signed with one of `keys`, which are files of PEM; nothing if it is no image.
+    /// Returns the source with the requirement of a signature by one of `keys`, which are PEM
+    /// files, or `None` if it is not an image.
     pub fn signed(&self, keys: &[PathBuf]) -> Option<Source> {
         match self {
             Source::Object(url) => {
@@ -187,7 +190,7 @@ impl Source {
         }
     }
 
-    /// The image in a file that is named, if it is one or something within.
+    /// The image in a file, if the path is one or leads into one.
     pub fn image(&self) -> Option<Image> {
         match self {
             Source::HostDir(path) => Image::whole(path),
@@ -196,8 +199,8 @@ impl Source {
         }
     }
 
-    /// The image of a path that names the file of one, as programs take it that show trees; `None`
-    /// for what is no image, or leads into one.
+    /// The image, if the path is that of a bare image file, as for programs that show trees; `None`
+    /// otherwise, also for paths that lead into images.
     pub fn bare_image(&self) -> Option<Source> {
         match self {
             Source::HostDir(path) => Image::bare(path).map(Source::Image),
@@ -205,7 +208,8 @@ impl Source {
         }
     }
 
-    /// The last name of what is named; nothing if it ends otherwise (`.`, `..`, a source's root).
+    /// The last component of the path, or `None` if that is not a name (`.`, `..`, a source's
+    /// root).
     pub fn name(&self) -> Option<Vec<u8>> {
         let path = match self {
             Source::HostDir(path) => path.as_os_str().as_bytes(),
@@ -222,8 +226,8 @@ impl Source {
     }
 }
 
-/// How directories of this host are opened for programs that use this library: their threads keep
-/// their umask.
+/// Options of host directories for programs that use this library: threads keep the process's
+/// umask.
 pub(crate) fn own_options() -> hostdir::Options {
     hostdir::Options {
         keep_umask: true,
@@ -235,10 +239,10 @@ fn told(error: ConnectError) -> io::Error {
     io::Error::new(io::Error::from(error.errno()).kind(), error)
 }
 
-/// A directory of this host that exists, and the name in it, if `path` is not that directory itself. Links on the
-/// way are followed, a link at the end is not.
+/// Splits `path` into an existing directory of this host and a name in it, which is empty if `path`
+/// is that directory. Symbolic links are followed except at the end.
 fn split(path: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
-    // With a slash behind it, a link to a directory is that directory.
+    // With a trailing slash, a link to a directory counts as that directory.
     let whole = path.as_os_str().as_bytes().ends_with(b"/");
     let is_dir = match whole {
         true => fs::metadata(path),
@@ -258,7 +262,7 @@ fn split(path: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
     }
 }
 
-/// The moment, by this machine's clock.
+/// The current time of the system clock.
 pub fn now() -> Time {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,12 +1,13 @@
-//! Calls in flight: a crew of threads makes them, and whoever holds a ticket hears what came of it.
+//! Calls in flight: a thread pool makes them, and a ticket receives the result.
 //!
-//! A remote source sends what its threads ask together, so a crew's calls are messages in flight.
+//! A remote source sends the requests of its threads together, so the pool's calls are messages in
+//! flight.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// A call in flight. Dropped, it goes on, and nobody hears what came of it.
+/// A call in flight. Dropping it discards the result; the call continues.
 #[must_use = "what comes of a call is told by its ticket"]
 pub struct Ticket<T> {
     outcome: Arc<Outcome<T>>,
@@ -18,7 +19,7 @@ struct Outcome<T> {
 }
 
 impl<T> Ticket<T> {
-    /// Waits for its end.
+    /// Waits for the result.
     pub fn wait(self) -> io::Result<T> {
         let mut slot = lock(&self.outcome.slot);
         loop {
@@ -29,7 +30,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Whether it has ended: then [`Ticket::wait`] does not wait.
+    /// Returns whether the call has ended, so that [`Ticket::wait`] does not block.
     pub fn is_done(&self) -> bool {
         lock(&self.outcome.slot).is_some()
     }
@@ -37,8 +38,8 @@ impl<T> Ticket<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that make calls. There are none until there is work, and none is left when it has been dropped and all is
-/// done.
+/// A thread pool. Threads start when there is work, and end after the pool has been dropped and the
+/// queue is empty.
 #[derive(Default)]
 pub(crate) struct Crew {
     queue: Arc<Queue>,
@@ -47,9 +48,9 @@ pub(crate) struct Crew {
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
-    /// Something to do, or nothing ever again.
+    /// Notified of a new job, and of the end.
     call: Condvar,
-    /// Room for more.
+    /// Notified when the queue has room.
     room: Condvar,
 }
 
@@ -62,13 +63,13 @@ struct State {
 }
 
 impl Crew {
-    /// The most threads, and so calls that are in flight at a time: as many as it takes to keep a connection busy.
+    /// The most threads, and so calls in flight: enough to keep a connection busy.
     const THREADS: usize = 16;
 
-    /// The most calls that wait for a thread; who submits more waits.
+    /// The most queued calls; submitting more blocks.
     const WAITING: usize = 1024;
 
-    /// Has a call made.
+    /// Queues a call.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> vfs::Result<T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! A tree as a program sees it: paths and listings, on behalf of its own process. What comes of them are nodes and files
+//! A tree for programs: paths and listings, on behalf of this process. Results are nodes and files
 //! of the file-system traits ([`vfs`]).
 
 use std::sync::Arc;
@@ -16,19 +16,19 @@ pub struct Tree {
     caller: Arc<Caller>,
 }
 
-/// An entry of a directory, looked up.
+/// A directory entry with its node.
 pub struct Listed {
-    /// Its name.
+    /// The entry's name.
     pub name: Vec<u8>,
-    /// Nothing if it could not be looked at.
+    /// The node, or `None` if it could not be looked up.
     pub entry: Option<Entry>,
 }
 
 impl Tree {
-    /// Symbolic links to follow on one path, as Linux (`MAXSYMLINKS`).
+    /// The most symbolic links to follow in one path, as in Linux (`MAXSYMLINKS`).
     const MOST_LINKS: usize = 40;
 
-    /// Of a file system.
+    /// Creates a tree of a file system.
     pub fn new(fs: Arc<dyn FileSystem>) -> Tree {
         let caller = Arc::new(myself());
         Tree { fs, caller }
@@ -39,13 +39,14 @@ impl Tree {
         with_cx(&self.caller, operation)
     }
 
-    /// What `path` names. Links on the way are followed within the tree, the last one with `follow`.
+    /// Resolves `path`. Symbolic links are followed within the tree, the last one only with
+    /// `follow`.
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Entry> {
         self.with(|cx| {
             let root = entry(cx, self.fs.root(cx)?)?;
             let mut at = vec![root];
             let mut links = 0;
-            // The names to go yet, the next one last.
+            // The remaining names, the next one last.
             let mut left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
             while let Some(name) = left.pop() {
                 let here = at.last().expect("the root stays").clone();
@@ -80,7 +81,7 @@ impl Tree {
         })
     }
 
-    /// The directory that `path` is in, and its name there. `EINVAL` for a root.
+    /// Returns the directory of `path`, and the name in it. Returns `EINVAL` for the root.
     pub fn parent_of(&self, path: &[u8]) -> Result<(Entry, Vec<u8>)> {
         let names: Vec<&[u8]> = names(path).collect();
         let (last, before) = names.split_last().ok_or(Errno::EINVAL)?;
@@ -88,7 +89,7 @@ impl Tree {
         Ok((self.resolve(&before.join(&b'/'), true)?, last.to_vec()))
     }
 
-    /// The entries of a directory, by name.
+    /// Lists a directory, sorted by name.
     pub fn list(&self, dir: &dyn Node) -> Result<Vec<Listed>> {
         self.with(|cx| {
             let open = dir.open(cx, OpenFlags::READ)?;
@@ -106,7 +107,7 @@ impl Tree {
         })
     }
 
-    /// The target of a symbolic link.
+    /// Reads the target of a symbolic link.
     pub fn readlink(&self, node: &dyn Node) -> Result<Vec<u8>> {
         self.with(|cx| node.readlink(cx))
     }
@@ -129,7 +130,7 @@ impl DirSink for All {
     }
 }
 
-/// Who this process is, to a file system.
+/// The credentials of this process.
 fn myself() -> Caller {
     let groups = rustix::process::getgroups().unwrap_or_default();
     Caller {
@@ -139,7 +140,7 @@ fn myself() -> Caller {
     }
 }
 
-/// Runs `operation` on behalf of this process, for as long as it takes.
+/// Runs `operation` on behalf of this process, without a deadline.
 fn with_cx<T>(caller: &Caller, operation: impl FnOnce(&Cx<'_>) -> T) -> T {
     let call = Call::detached();
     operation(&Cx::new(caller, &call))

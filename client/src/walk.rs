@@ -1,17 +1,18 @@
-//! Everything below a directory.
+//! Recursive directory walks.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::{Client, Metadata};
 
-/// What [`Client::walk`] finds, in order: paths that begin with the one it was given, and attributes, a link's own. A
-/// directory that cannot be listed is an error in its place, and the walk goes on behind it.
+/// The iterator of [`Client::walk`]: paths that begin with the given one, and attributes, a
+/// symbolic link's own. A directory that cannot be listed yields an error in its place, and the
+/// walk continues after it.
 pub struct Walk {
     client: Client,
-    /// Directories to list yet, the next one last.
+    /// Directories still to be listed, the next one last.
     to_list: Vec<PathBuf>,
-    /// What has been listed and not told, the next one last.
+    /// Listed entries still to be returned, the next one last.
     listed: Vec<(PathBuf, Option<Metadata>)>,
 }
 
@@ -53,7 +54,7 @@ impl Iterator for Walk {
                     }
                     return Some(Ok((path, metadata)));
                 }
-                // Gone since it was listed.
+                // Removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Some(Err(error)),
             }
