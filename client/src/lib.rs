@@ -11,7 +11,8 @@
 //! use barge_client::Client;
 //!
 //! # fn main() -> std::io::Result<()> {
-//! // "9p://host:5640/srv", "nfs://host/srv?vers=4.2", "virtiofs:/run/fs.sock" or "/srv" would do as well.
+//! // "9p://host:5640/srv", "nfs://host/srv?vers=4.2", "virtiofs:/run/fs.sock" and "/srv" work,
+//! too.
 //! let client = Client::open("mem:")?;
 //! client.create_dir("notes")?;
 //! let mut file = client.create("notes/today")?;

@@ -129,7 +129,7 @@ impl Url {
         }
     }
 
-    /// The path within the server, which ends in the name of the tree.
+    /// The path on the server, whose last component is the name of the source.
     pub fn path(&self) -> &[u8] {
         match self {
             Url::Ninep(url) if url.path.is_empty() => url.options.aname.as_bytes(),

@@ -19,7 +19,7 @@ use super::fs::Shared;
 use super::uncommitted::{Change, Commit, Uncommitted};
 use super::version::{Handle, Version};
 
-/// The number of verifier changes during one commit that is an error.
+/// The number of verifier changes after which a commit fails with `EIO`.
 const ATTEMPTS: u32 = 16;
 
 impl<V: Version> Shared<V> {

@@ -22,11 +22,11 @@ use crate::pipe::{self, Apart, Came, Half, Kept, Pipe, Shape, error_text};
 impl Half for Calls {
     const NAME: &'static str = "NFS";
     const HEADER: usize = 4;
-    /// Record mark, reply header, status, attributes and counts of v3, longer than all others but
-    /// the rare: READ_PLUS after a SEQUENCE has 124 bytes, v4.0's READ 64.
+    /// Record mark, reply header, status, attributes and counts of v3, the longest common head:
+    /// READ_PLUS after a SEQUENCE has 124 bytes, v4.0's READ 64.
     const DATA_HEAD: usize = 4 + 24 + 4 + 88 + 12;
     type Head = Box<[u8]>;
-    /// RPC has no one-way requests.
+    /// NFS sends no background requests.
     type Aside = std::convert::Infallible;
     type Reading = ();
 

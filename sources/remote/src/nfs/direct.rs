@@ -2,7 +2,7 @@
 //! flight from one thread. Calls are sent when a caller waits, or when enough are queued.
 //!
 //! Calls are retransmitted after a lost connection, and a client that the server has forgotten
-//! registers again. It deliberately does not reclaim opens, as [`super::mount()`] does.
+//! registers again. Unlike [`super::mount()`], this module deliberately does not reclaim opens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,8 +47,8 @@ impl Procedures {
         self.conn.end(cx, flight, ask, read)
     }
 
-    /// Makes a call, repeats it while the server answers with a delay error, and passes the reply
-    /// to `read`.
+    /// Makes a call, repeats it while the server answers `NFS3ERR_JUKEBOX`, and passes the reply to
+    /// `read`.
     pub fn call<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -126,9 +126,9 @@ impl Compounds {
         self.core.end(cx, turn, steps, read)
     }
 
-    /// Sends a compound, repeats it while the server answers with a delay error, and passes the
-    /// reply to `read`. It waits for a free slot, forever if this thread has begun compounds in all
-    /// of them.
+    /// Sends a compound, repeats it while the server answers `NFS4ERR_DELAY` or the like, and
+    /// passes the reply to `read`. It waits for a free slot, forever if this thread has begun
+    /// compounds in all of them.
     pub fn call<S: Steps, T>(
         &self,
         cx: &Cx<'_>,

@@ -29,7 +29,7 @@ pub struct Options {
     pub no_delegations: bool,
     /// Connects from a reserved port, as servers with `secure` in exports(5) demand.
     pub reserved_port: bool,
-    /// The most bytes of one READ and of one WRITE, below the limits of both sides.
+    /// The most bytes of one READ and of one WRITE, if less than the limits of both sides.
     pub sizes: (Option<u32>, Option<u32>),
     /// The most bytes of payload in flight, if not the link's default
     /// ([`transports::Payloads::in_flight`]).

@@ -772,7 +772,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each byte is the last one written there, in whatever way writes overlap.
+        /// Each byte is the last one written there, however writes overlap.
         #[test]
         fn copies_are_the_last_bytes_written(
             changes in prop::collection::vec((0u64..60, 1usize..40, 0u8..4), 1..40),

@@ -42,7 +42,7 @@ impl V3 {
         }
     }
 
-    /// Makes a call, repeating it while the server answers with a delay error.
+    /// Makes a call, repeating it while the server answers `NFS3ERR_JUKEBOX`.
     fn call<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -52,8 +52,8 @@ impl V3 {
         call(&self.conn, cx, ask, read)
     }
 
-    /// Waits for the reply to a call in flight, repeating the call while the server answers with a
-    /// delay error. `read` gets `place` if no payload has landed there.
+    /// Waits for the reply to a call in flight, repeating the call while the server answers
+    /// `NFS3ERR_JUKEBOX`. `read` gets `place` if no payload has landed there.
     fn end<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
@@ -129,7 +129,7 @@ impl V3 {
     }
 }
 
-/// Makes a call, repeating it while the server answers with a delay error.
+/// Makes a call, repeating it while the server answers `NFS3ERR_JUKEBOX`.
 pub(super) fn call<A: Ask, T>(
     conn: &Conn,
     cx: &Cx<'_>,

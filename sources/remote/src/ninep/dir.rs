@@ -106,8 +106,8 @@ fn at_once(listed: &[Dirent<'_>], sink: &dyn DirSink) -> usize {
     room.clamp(1, RemoteFile::LOOK_UPS.min(listed.len()))
 }
 
-/// Maps each by `step`, to `None` where a single entry is inaccessible. Stores the first other error
-/// in `failed`.
+/// Maps each item with `step`, to `None` where a single entry is inaccessible. Stores the first
+/// other error in `failed`.
 fn each<T, U>(
     all: impl IntoIterator<Item = T>,
     failed: &mut Result<()>,

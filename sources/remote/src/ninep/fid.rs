@@ -56,8 +56,8 @@ impl Held {
 /// A pipe, and the properties of its server learned so far.
 pub(super) struct Wire {
     pub(super) pipe: Arc<Pipe>,
-    /// Whether requests may be sent that depend on an earlier one without a reply. Cleared after
-    /// the server has refused such a request because it processed it out of order.
+    /// Whether requests may be sent that depend on an earlier one without a reply. Cleared when the
+    /// server turns out to process such requests out of order.
     in_order: AtomicBool,
     /// Whether requesting open file descriptors makes sense.
     pub(super) hands: Hands,

@@ -358,9 +358,9 @@ impl File for RemoteFile {
             return Err(Errno::EBADF);
         }
         cx.may_wait()?;
-        // A server may take bytes before the end of file that the client knows for page-cache
-        // write-back (barge's own does), so an append states the current end of the file. The lock
-        // orders the appends of this mount.
+        // A server may treat a write below the end of file that the client knows as page-cache
+        // write-back instead of an append (barge's own does), so an append states the current end
+        // of the file. The lock orders the appends of this mount.
         let both = OpenFlags::READ | OpenFlags::APPEND;
         let appending = self
             .flags

@@ -3,8 +3,8 @@
 //!
 //! The server may belong to a user with fewer privileges than this process. A descriptor is
 //! therefore accepted only for a regular file, on a file system where the identity of the reading
-//! and writing process does not matter, and opened with the access it is used for: a user who could
-//! open it so may do the I/O as well.
+//! and writing process does not matter, and opened with the access it is used for: the server,
+//! which could open it so, could do the same I/O itself.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};

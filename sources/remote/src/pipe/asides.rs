@@ -4,7 +4,7 @@ use super::state::{State, Who};
 use super::{Half, Pipe, Shape};
 use crate::tender::{Tended, Tender};
 
-/// The one-way requests: sent, queued and waiting.
+/// The background requests: sent, queued and waiting.
 pub(super) struct Asides<A> {
     /// The number of requests without a reply yet.
     pub(super) in_flight: usize,
@@ -65,8 +65,8 @@ impl<H: Half> Tended for Pipe<H> {
         &self.tender
     }
 
-    /// Also receives the replies of one-way requests while no caller receives, so that the waiting
-    /// ones can follow.
+    /// Also receives the replies of background requests while no caller receives, so that the
+    /// waiting ones can follow.
     fn tend(&self) -> bool {
         let mut state = self.state();
         if state.is_failed() || !state.asides.are_left() {

@@ -62,7 +62,7 @@ pub trait Half: Send + 'static {
     /// Encodes the cancellation of a request, or returns `false` if the protocol has none.
     fn cancel(&mut self, number: usize, to: &mut Vec<u8>) -> bool;
 
-    /// Encodes a one-way request, and returns the number of its reply.
+    /// Encodes a background request, and returns the number of its reply.
     fn aside(&mut self, aside: &Self::Aside, to: &mut Vec<u8>) -> Result<usize>;
 }
 

@@ -1,4 +1,4 @@
-//! Sending compounds, and repeating them after delay errors and server restarts.
+//! Sending compounds, and repeating them after `NFS4ERR_DELAY` and server restarts.
 //!
 //! Lock order: `recovering`, held during recovery; then the mutex of the life, of the opens, or of
 //! an open, one at a time and none across a request. `delegations` has its own. In a callback, the
@@ -433,7 +433,8 @@ impl Core {
         *self.life.lock().expect("no panic holds it") = life;
     }
 
-    /// Sends a compound in `life`, repeating it while the server answers with a delay error.
+    /// Sends a compound in `life`, repeating it while the server answers `NFS4ERR_DELAY` or the
+    /// like.
     pub(super) fn patiently<S: Steps, T>(
         &self,
         cx: &Cx<'_>,

@@ -38,7 +38,7 @@ pub(super) fn begin_read(
 }
 
 /// Waits for the reply, and returns the number of bytes read and whether the file ends after them.
-/// Repeats the read after delay and state errors.
+/// Repeats the read after `NFS4ERR_DELAY` and errors of the state.
 pub(super) fn end_read(
     v4: &V4,
     cx: &Cx<'_>,
@@ -93,7 +93,7 @@ pub(super) fn begin_write(
 }
 
 /// Waits for the reply, and returns how much was written, and how stably. Repeats the write after
-/// delay and state errors.
+/// `NFS4ERR_DELAY` and errors of the state.
 pub(super) fn end_write(
     v4: &V4,
     cx: &Cx<'_>,

@@ -203,7 +203,7 @@ impl Core {
         life.session.as_ref().is_some_and(|table| table.backchannel)
     }
 
-    /// Keeps a delegation, or returns it if it is of no use.
+    /// Keeps a delegation, or gives it back if it is of no use.
     pub(super) fn keep(&self, cx: &Cx<'_>, one: Delegation) {
         match one.of_use {
             true => self.give_all_back(cx, self.delegations.keep(one)),
@@ -211,13 +211,13 @@ impl Core {
         }
     }
 
-    /// Returns the delegation of a file before this client changes the file.
+    /// Gives back the delegation of a file before this client changes the file.
     pub(super) fn give_file_back(&self, cx: &Cx<'_>, handle: &Handle) {
         let taken = self.delegations.take(handle);
         self.give_all_back(cx, taken);
     }
 
-    /// Returns the delegation of a file before this client removes or renames its name.
+    /// Gives back the delegation of a file before this client removes or renames its name.
     pub(super) fn give_name_back(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) {
         let taken = self.delegations.take_if(|one| {
             let place = one.place.as_ref();
@@ -226,7 +226,7 @@ impl Core {
         self.give_all_back(cx, taken);
     }
 
-    /// Returns the delegations that have not been used for a while.
+    /// Gives back the delegations that have not been used for a while.
     pub(super) fn give_unused_back(&self, cx: &Cx<'_>) {
         self.give_all_back(cx, self.delegations.take_unused());
     }

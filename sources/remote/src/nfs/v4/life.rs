@@ -70,7 +70,7 @@ impl Table {
         }
     }
 
-    /// Returns a slot. `turned` says whether the server has advanced its sequence ID, `highest` is
+    /// Releases a slot. `turned` says whether the server has advanced its sequence ID, `highest` is
     /// the server's target highest slot.
     pub(super) fn give_back(&self, slot: Slot, turned: bool, highest: Option<u32>) {
         let mut state = self.state();

@@ -78,7 +78,7 @@ impl Bed {
 
     /// Writes the file as a program of the host, which waits while the file is delegated.
     fn write(&self, name: &str) {
-        // The time after which the kernel breaks a lease.
+        // The time after which barge's server revokes a recalled delegation.
         const REVOKED: Duration = Duration::from_secs(40);
         let began = Instant::now();
         fs::write(self.path(name), "behind").expect("written");
