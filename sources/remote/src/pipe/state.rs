@@ -86,7 +86,7 @@ impl<H: Half> Default for Slot<H> {
 pub(crate) enum Came<H: Half> {
     /// The whole reply.
     Whole(Reply<H>),
-    /// The decoded head, and the length of the payload, which is in the lent memory.
+    /// The kept part of the head, and the length of the payload, which is in the lent memory.
     Landed(H::Head, usize),
     /// No reply: the server is lost, and the lent payload has to be sent again.
     Again,
