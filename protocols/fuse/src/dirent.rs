@@ -4,26 +4,26 @@ use wire::{Malformed, Reader};
 
 use crate::layout::{DirentHead, EntryOut, Field};
 
-/// An entry of a directory.
+/// A directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirent<'a> {
-    /// The node as READDIRPLUS has looked it up; its id is 0 where it was not.
+    /// The result of READDIRPLUS's look-up; its node id is 0 if the entry was not looked up.
     pub entry: Option<EntryOut>,
-    /// The node's number.
+    /// The inode number.
     pub ino: u64,
-    /// Where to go on behind this entry.
+    /// The offset at which the next READDIR continues after this entry.
     pub off: u64,
-    /// `d_type` of readdir(3).
+    /// The type, as `d_type` of readdir(3).
     pub kind: u8,
-    /// Its name.
+    /// The name.
     pub name: &'a [u8],
 }
 
 impl<'a> Dirent<'a> {
-    /// Bytes before the name, with [`Dirent::entry`].
+    /// The size in bytes of everything before the name, with [`Dirent::entry`].
     pub const MOST_HEAD: usize = EntryOut::SIZE + DirentHead::SIZE;
 
-    /// Bytes of the whole entry, padding included.
+    /// Returns the size in bytes of the whole entry, padding included.
     pub const fn size(plus: bool, name: usize) -> usize {
         let head = if plus {
             Dirent::MOST_HEAD
@@ -33,7 +33,8 @@ impl<'a> Dirent<'a> {
         (head + name).next_multiple_of(8)
     }
 
-    /// The next entry of a reply to READDIRPLUS (`plus`) or READDIR; nothing behind the last.
+    /// Decodes the next entry of a reply to READDIRPLUS (`plus`) or READDIR; returns `None` at the
+    /// end.
     pub fn next(plus: bool, from: &mut Reader<'a>) -> Result<Option<Dirent<'a>>, Malformed> {
         if from.rest().is_empty() {
             return Ok(None);
@@ -51,7 +52,7 @@ impl<'a> Dirent<'a> {
         }))
     }
 
-    /// Gives `put` the bytes on the wire.
+    /// Passes the encoded entry to `put`, piece by piece.
     pub fn encode(&self, put: &mut dyn FnMut(&[u8])) {
         let head = DirentHead {
             ino: self.ino,

@@ -1,17 +1,17 @@
-//! The structures of messages, little-endian and without implicit padding: the table of them, and
-//! what comes of it: types, decoding, encoding.
+//! The structures of messages, little-endian and without implicit padding: a table, from which
+//! their types, decoding and encoding are generated.
 
 use wire::{Malformed, Reader};
 
-/// What a structure is made of.
+/// A component of a structure: a number or another structure.
 pub(crate) trait Field: Sized {
-    /// Bytes it takes.
+    /// Its size in bytes.
     const BYTES: usize;
 
-    /// Reads it.
+    /// Decodes it.
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 
-    /// Writes it over `to`, which has [`Field::BYTES`] bytes.
+    /// Encodes it into `to`, which is [`Field::BYTES`] bytes long.
     fn put(&self, to: &mut [u8]);
 }
 
@@ -50,15 +50,15 @@ macro_rules! layouts {
         }
 
         impl $name {
-            /// Bytes on the wire.
+            /// The size in bytes on the wire.
             pub const SIZE: usize = <$name as Field>::BYTES;
 
-            /// Reads it off the start of `bytes`.
+            /// Decodes the structure from the start of `bytes`.
             pub fn decode(bytes: &[u8]) -> Result<$name, Malformed> {
                 Field::take(&mut Reader::new(bytes))
             }
 
-            /// The bytes on the wire.
+            /// Encodes the structure.
             pub fn encode(&self) -> [u8; $name::SIZE] {
                 let mut bytes = [0; $name::SIZE];
                 self.put(&mut bytes);
@@ -92,15 +92,15 @@ macro_rules! layouts {
     )*};
 }
 
-// `+ n`: so many bytes of padding behind the field.
+// `+ n`: n bytes of padding after the field.
 layouts! {
-    /// `fuse_in_header`, which every request begins with. `total_extlen` is in units of 8 bytes.
+    /// `fuse_in_header`, the start of every request. `total_extlen` is in units of 8 bytes.
     InHeader {
         len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
         total_extlen: u16 + 2,
     }
 
-    /// `fuse_out_header`, which every reply begins with. `error` is a negative errno, or 0.
+    /// `fuse_out_header`, the start of every reply. `error` is a negative errno, or 0.
     OutHeader { len: u32, error: i32, unique: u64 }
 
     /// `fuse_attr`.
@@ -119,7 +119,7 @@ layouts! {
     /// `fuse_attr_out`.
     AttrOut { attr_valid: u64, attr_valid_nsec: u32 + 4, attr: Attr }
 
-    /// `fuse_init_out`, as long as it is since 7.23.
+    /// `fuse_init_out`, in its size since 7.23.
     InitOut {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
         congestion_threshold: u16, max_write: u32, time_gran: u32, max_pages: u16,

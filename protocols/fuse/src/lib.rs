@@ -1,13 +1,15 @@
-//! FUSE, as virtiofs and /dev/fuse speak it: messages, and both halves of the protocol.
+//! FUSE as virtiofs and /dev/fuse carry it: messages, the server half and the client half.
 //!
-//! - [`layout`] has the structures, [`message`] the table of requests, from which come their types,
-//!   decoding and encoding; [`dirent`] has the entries of directories.
-//! - [`server`] answers them over a [`vfs::Export`]; [`client`] asks.
+//! - [`layout`] defines the structures and [`message`] the table of requests, from which their
+//!   types, decoding and encoding are generated; [`dirent`] handles directory entries.
+//! - [`server`] answers requests from a [`vfs::Export`]; [`client`] encodes requests and checks
+//!   replies.
 //!
-//! What it lacks on purpose: queues, devices, threads, clocks. Whoever moves the bytes drives a
-//! [`wire::Session`]. Nothing is ever sent that was not asked for: no notifications.
+//! Deliberately absent: queues, devices, threads and clocks. The transport drives a
+//! [`wire::Session`]. The server only replies to requests: it sends no notifications.
 //!
-//! Sources: Linux `include/uapi/linux/fuse.h`, `fs/fuse`; virtiofsd 1.14 for what is granted.
+//! Sources: Linux `include/uapi/linux/fuse.h`, `fs/fuse`; virtiofsd 1.14 for the INIT flags
+//! granted.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,11 @@
-//! The table of requests, and what comes of it: types, decoding, encoding.
+//! The table of requests, from which their types, decoding and encoding are generated.
 //!
-//! A request is an [`InHeader`], its arguments, and extensions. Decoding is bounded by the message
-//! and never panics; what it yields borrows from the message. Bytes behind the arguments are
-//! ignored, as fields that a newer kernel may append.
+//! A request is an [`InHeader`], its arguments, and extensions. Decoding reads within the message
+//! only, never panics, and borrows from the message. Bytes after the arguments are ignored: a newer
+//! kernel may append fields.
 //!
-//! A reply is an [`OutHeader`] and one of the structures of [`crate::layout`], bytes, or nothing.
+//! A reply is an [`OutHeader`], followed by one of the structures of [`crate::layout`], by bytes,
+//! or by no data.
 
 use wire::{Malformed, Reader};
 
@@ -14,17 +15,17 @@ use crate::numbers::{EXT_GROUPS, InitFlags, MAX_SECURITY_CONTEXTS};
 /// Bytes before a request's arguments.
 pub const HEADER: usize = InHeader::SIZE;
 
-/// Bytes before the payload of WRITE.
+/// Bytes before the payload of a WRITE.
 pub const WRITE_HEAD: usize = HEADER + WriteIn::SIZE;
 
 /// Bytes before a reply's arguments.
 pub const REPLY_HEADER: usize = OutHeader::SIZE;
 
-/// What a request says before its arguments. `len` and `total_extlen` are reckoned when encoding.
+/// The header of a request. Encoding computes `len` and `total_extlen`.
 pub type Header = InHeader;
 
 impl Header {
-    /// A whole message with these bytes as its arguments, whatever they are.
+    /// Returns a whole message with these bytes as its arguments, without checking them.
     pub fn message(self, arguments: &[u8]) -> Vec<u8> {
         let header = Header {
             len: (HEADER + arguments.len()) as u32,
@@ -34,21 +35,21 @@ impl Header {
     }
 }
 
-/// What was agreed on that changes the shape of requests.
+/// The INIT flags that change the layout of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Form {
-    /// SETXATTR has the longer structure ([`InitFlags::SETXATTR_EXT`]).
+    /// SETXATTR uses the longer structure ([`InitFlags::SETXATTR_EXT`]).
     pub setxattr_ext: bool,
 }
 
-/// Bytes that are no request.
+/// The reason why bytes are not a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undecodable {
-    /// An opcode that no request has.
+    /// An unknown opcode.
     Opcode(u32),
-    /// Arguments that are not what the opcode promises.
+    /// Arguments that do not fit the opcode.
     Arguments(&'static str, Malformed),
-    /// Not even a header, or fewer bytes than it announces.
+    /// Less than a header, or fewer bytes than the header announces.
     Frame(Malformed),
 }
 
@@ -72,7 +73,7 @@ macro_rules! requests {
             $opcode:literal $name:ident { $($field:ident: $type:ty),* }
         )*
     ) => {
-        /// Which request: its number.
+        /// The opcode of a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Opcode {
@@ -80,10 +81,10 @@ macro_rules! requests {
         }
 
         impl Opcode {
-            /// All of them.
+            /// All opcodes.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
 
-            /// The opcode of this number.
+            /// Returns the opcode with this number.
             pub const fn of(number: u32) -> Option<Opcode> {
                 Some(match number {
                     $($opcode => Opcode::$name,)*
@@ -91,7 +92,7 @@ macro_rules! requests {
                 })
             }
 
-            /// Its name.
+            /// Returns the opcode's name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Opcode::$name => stringify!($name),)*
@@ -99,8 +100,8 @@ macro_rules! requests {
             }
         }
 
-        /// A request's arguments, by the names of the kernel's structures. The node they are about
-        /// is in the header.
+        /// A request's arguments, named as the kernel's structures are. The node id that they refer
+        /// to is in the header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum Request<$a> {
@@ -108,7 +109,7 @@ macro_rules! requests {
         }
 
         impl<$a> Request<$a> {
-            /// Which it is.
+            /// Returns the request's opcode.
             pub const fn opcode(&self) -> Opcode {
                 match self {
                     $(Request::$name { .. } => Opcode::$name,)*
@@ -142,75 +143,75 @@ macro_rules! requests {
 requests! {
     lifetime 'a;
 
-    /// A name in a directory. Answered by [`EntryOut`].
+    /// Looks up a name in a directory. Answered with [`EntryOut`].
     1 Lookup { name: Text<'a> }
-    /// So many look-ups are forgotten. Not answered.
+    /// Takes back look-ups of a node. Has no reply.
     2 Forget { args: ForgetIn }
-    /// Answered by [`AttrOut`].
+    /// Answered with [`AttrOut`].
     3 Getattr { args: GetattrIn }
-    /// Answered by [`AttrOut`].
+    /// Answered with [`AttrOut`].
     4 Setattr { args: SetattrIn }
-    /// Answered by the target.
+    /// Answered with the link's target.
     5 Readlink {}
-    /// Answered by [`EntryOut`].
+    /// Answered with [`EntryOut`].
     6 Symlink { name: Text<'a>, target: Text<'a> }
-    /// Answered by [`EntryOut`].
+    /// Answered with [`EntryOut`].
     8 Mknod { args: MknodIn, name: Text<'a> }
-    /// Answered by [`EntryOut`].
+    /// Answered with [`EntryOut`].
     9 Mkdir { args: MkdirIn, name: Text<'a> }
-    /// Of anything but directories.
+    /// Removes a name of a file that is not a directory.
     10 Unlink { name: Text<'a> }
-    /// Of directories.
+    /// Removes an empty directory.
     11 Rmdir { name: Text<'a> }
-    /// To another directory and name.
+    /// Moves a file to another directory and name.
     12 Rename { args: RenameIn, name: Text<'a>, newname: Text<'a> }
-    /// A further name. Answered by [`EntryOut`].
+    /// Adds a hard link. Answered with [`EntryOut`].
     13 Link { args: LinkIn, name: Text<'a> }
-    /// Answered by [`OpenOut`].
+    /// Answered with [`OpenOut`].
     14 Open { args: OpenIn }
-    /// Answered by bytes.
+    /// Answered with the bytes read.
     15 Read { args: ReadIn }
-    /// The payload follows at [`WRITE_HEAD`]. Answered by [`WriteOut`].
+    /// The payload follows at [`WRITE_HEAD`]. Answered with [`WriteOut`].
     16 Write { args: WriteIn }
-    /// Answered by [`StatFs`].
+    /// Answered with [`StatFs`].
     17 Statfs {}
-    /// Ends an open file.
+    /// Closes an open file.
     18 Release { args: ReleaseIn }
-    /// Makes a file durable.
+    /// fsync(2).
     20 Fsync { args: FsyncIn }
-    /// The value has `args.size` bytes.
+    /// The value is `args.size` bytes long.
     21 Setxattr { args: SetxattrIn, name: Text<'a>, value: Rest<'a> }
-    /// Answered by the value, or [`GetxattrOut`] if `args.size` is 0.
+    /// Answered with the value, or with [`GetxattrOut`] if `args.size` is 0.
     22 Getxattr { args: GetxattrIn, name: Text<'a> }
-    /// Answered by names, each ended by a NUL, or [`GetxattrOut`] if `args.size` is 0.
+    /// Answered with NUL-terminated names, or with [`GetxattrOut`] if `args.size` is 0.
     23 Listxattr { args: GetxattrIn }
-    /// Takes an extended attribute away.
+    /// Removes an extended attribute.
     24 Removexattr { name: Text<'a> }
-    /// A descriptor of an open file was closed.
+    /// A process closed a descriptor of an open file.
     25 Flush { args: FlushIn }
-    /// The first request. Answered by [`InitOut`].
+    /// The first request. Answered with [`InitOut`].
     26 Init { args: InitIn }
-    /// Answered by [`OpenOut`].
+    /// Answered with [`OpenOut`].
     27 Opendir { args: OpenIn }
-    /// Answered by entries of [`crate::dirent`].
+    /// Answered with entries of [`crate::dirent`].
     28 Readdir { args: ReadIn }
-    /// Ends an open directory.
+    /// Closes an open directory.
     29 Releasedir { args: ReleaseIn }
-    /// Makes a directory durable.
+    /// fsync(2) of a directory.
     30 Fsyncdir { args: FsyncIn }
-    /// Who is in the way of a lock. Answered by [`LkOut`].
+    /// Finds a conflicting lock. Answered with [`LkOut`].
     31 Getlk { args: LkIn }
-    /// Locks or unlocks, at once or not at all.
+    /// Locks or unlocks without waiting.
     32 Setlk { args: LkIn }
-    /// Locks, whenever that may be.
+    /// Locks, and waits until no other lock conflicts.
     33 Setlkw { args: LkIn }
     /// access(2).
     34 Access { args: AccessIn }
-    /// Answered by [`EntryOut`] and [`OpenOut`].
+    /// Answered with [`EntryOut`] and [`OpenOut`].
     35 Create { args: CreateIn, name: Text<'a> }
-    /// Cancels another request. Not answered.
+    /// Cancels another request. Has no reply.
     36 Interrupt { args: InterruptIn }
-    /// A block of a device.
+    /// Maps a block of a file to one of its device.
     37 Bmap { args: BmapIn }
     /// The last request.
     38 Destroy {}
@@ -218,36 +219,36 @@ requests! {
     39 Ioctl { args: IoctlIn, input: Rest<'a> }
     /// poll(2).
     40 Poll { args: PollIn }
-    /// What a server had asked for. Not answered.
+    /// The reply to a server's retrieve notification. Has no reply itself.
     41 NotifyReply { data: Rest<'a> }
-    /// Forgets look-ups of several nodes, `args.count` of them. Not answered.
+    /// Takes back look-ups of `args.count` nodes. Has no reply.
     42 BatchForget { args: BatchForgetIn, forgets: Rest<'a> }
     /// fallocate(2).
     43 Fallocate { args: FallocateIn }
-    /// Answered by entries of [`crate::dirent`], each looked up.
+    /// Answered with entries of [`crate::dirent`], each of them looked up.
     44 Readdirplus { args: ReadIn }
     /// renameat2(2).
     45 Rename2 { args: Rename2In, name: Text<'a>, newname: Text<'a> }
-    /// Data and holes. Answered by [`LseekOut`].
+    /// Finds data or a hole. Answered with [`LseekOut`].
     46 Lseek { args: LseekIn }
-    /// Answered by [`WriteOut`].
+    /// Answered with [`WriteOut`].
     47 CopyFileRange { args: CopyIn }
-    /// Maps a file into a window of memory.
+    /// Maps a part of a file into the DAX window.
     48 Setupmapping { data: Rest<'a> }
-    /// Takes such maps away.
+    /// Removes DAX mappings.
     49 Removemapping { data: Rest<'a> }
-    /// Makes everything durable.
+    /// syncfs(2).
     50 Syncfs {}
-    /// A file without a name; the one given means nothing. Answered as CREATE.
+    /// Makes an unnamed file; `name` is ignored. Answered as CREATE is.
     51 Tmpfile { args: CreateIn, name: Text<'a> }
-    /// Answered by [`StatxOut`].
+    /// Answered with [`StatxOut`].
     52 Statx { args: StatxIn }
-    /// Answered by [`CopyOut`].
+    /// Answered with [`CopyOut`].
     53 CopyFileRange64 { args: CopyIn }
 }
 
 impl Opcode {
-    /// Whether nobody waits for a reply.
+    /// Returns whether the request has no reply.
     pub const fn is_silent(self) -> bool {
         matches!(
             self,
@@ -257,7 +258,7 @@ impl Opcode {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a whole message, or of a WRITE at least [`WRITE_HEAD`] bytes of it.
+    /// Decodes a whole message; of a WRITE the first [`WRITE_HEAD`] bytes suffice.
     pub fn decode(form: Form, message: &'a [u8]) -> Result<(Header, Request<'a>), Undecodable> {
         let header = Header::decode(message).map_err(Undecodable::Frame)?;
         let opcode = Opcode::of(header.opcode).ok_or(Undecodable::Opcode(header.opcode))?;
@@ -283,7 +284,7 @@ impl<'a> Request<'a> {
         Ok((header, request))
     }
 
-    /// Appends a whole message to `to`, of a WRITE all but the payload.
+    /// Appends the encoded message to `to`, except for the payload of a WRITE.
     pub fn encode(&self, form: Form, header: Header, to: &mut Vec<u8>) {
         let begin = to.len();
         to.extend_from_slice(&[0; HEADER]);
@@ -302,7 +303,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Where a message's extensions begin: where its arguments end.
+/// Returns the offset of a message's extensions, which is the end of its arguments.
 fn extensions_at(header: &Header) -> Result<usize, Malformed> {
     let extensions = usize::from(header.total_extlen) * 8;
     (header.len as usize)
@@ -316,16 +317,17 @@ fn extensions_at(header: &Header) -> Result<usize, Malformed> {
         })
 }
 
-/// What a message's extensions say.
+/// The decoded extensions of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions<'a> {
-    /// The supplementary groups of the caller that count.
+    /// The caller's relevant supplementary groups.
     pub groups: Option<Vec<u32>>,
-    /// The security contexts of what is to be made.
+    /// The security contexts of the file to be made.
     pub contexts: Vec<SecurityContext<'a>>,
 }
 
-/// What a client's security module calls what is to be made: an extended attribute of it.
+/// A security context that the client's LSM assigns to a file to be made: the name and value of an
+/// extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SecurityContext<'a> {
@@ -333,8 +335,8 @@ pub struct SecurityContext<'a> {
     pub value: &'a [u8],
 }
 
-/// Reads a message's extensions. Those of unknown types are passed over, and of two of one type the
-/// last counts.
+/// Decodes a message's extensions. Extensions of unknown types are skipped; of several of one type
+/// the last is used.
 pub fn extensions<'a>(header: &Header, message: &'a [u8]) -> Result<Extensions<'a>, Malformed> {
     let mut extensions = Extensions::default();
     if header.total_extlen == 0 {
@@ -375,7 +377,7 @@ fn security_context<'a>(from: &mut Reader<'a>) -> Result<SecurityContext<'a>, Ma
     Ok(SecurityContext { name, value })
 }
 
-/// Passes over what fills up something of `len` bytes: the next begins at a multiple of 8.
+/// Skips the padding after a field of `len` bytes, which ends at a multiple of 8.
 fn padded(from: &mut Reader<'_>, len: usize) -> Result<(), Malformed> {
     let padding = (8 - len % 8) % 8;
     from.bytes(padding.min(from.rest().len())).map(drop)
@@ -401,7 +403,7 @@ impl<'a, T: Field> Argument<'a> for T {
     }
 }
 
-/// A name, or the target of a link: ended by a NUL on the wire, and without it here.
+/// A name, or the target of a symbolic link: NUL-terminated on the wire, without the NUL here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text<'a>(pub &'a [u8]);
 
@@ -428,7 +430,7 @@ impl<'a> Argument<'a> for Text<'a> {
     }
 }
 
-/// All that is left of the arguments.
+/// All remaining bytes of the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rest<'a>(pub &'a [u8]);
 
@@ -442,7 +444,7 @@ impl<'a> Argument<'a> for Rest<'a> {
     }
 }
 
-/// `fuse_setxattr_in`. What the longer structure has more is 0 in the shorter.
+/// `fuse_setxattr_in`. The additional fields of the longer structure are 0 in the shorter one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SetxattrIn {
@@ -476,8 +478,8 @@ impl<'a> Argument<'a> for SetxattrIn {
     }
 }
 
-/// `fuse_init_in`. Of another major version nothing else is known; a kernel that does not offer
-/// [`InitFlags::INIT_EXT`] sends no `flags2`.
+/// `fuse_init_in`. With another major version only the version fields are known; a kernel that does
+/// not offer [`InitFlags::INIT_EXT`] sends no `flags2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct InitIn {
@@ -521,7 +523,7 @@ impl<'a> Argument<'a> for InitIn {
 }
 
 impl InitIn {
-    /// Bytes behind `flags2`, for fields to come.
+    /// Reserved bytes after `flags2`.
     const UNUSED: usize = 44;
 }
 

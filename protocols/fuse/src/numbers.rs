@@ -1,83 +1,84 @@
-//! Numbers inside FUSE's messages, by `include/uapi/linux/fuse.h`.
+//! Constants of FUSE's messages, from `include/uapi/linux/fuse.h`.
 
 use bitflags::bitflags;
 
-/// The protocol's only major version.
+/// The protocol's major version.
 pub const MAJOR: u32 = 7;
 
-/// The newest minor version that is spoken: Linux 6.18.
+/// The newest supported minor version: Linux 6.18.
 pub const MINOR: u32 = 45;
 
-/// The oldest minor version that is spoken: Linux 4.18. Structures have kept their sizes since.
+/// The oldest supported minor version: Linux 4.18. Structures have kept their sizes since.
 pub const OLDEST_MINOR: u32 = 27;
 
-/// The oldest minor version whose requests say how long their extensions are.
+/// The oldest minor version with a length of extensions in its requests.
 pub const EXTENSIONS_MINOR: u32 = 38;
 
 /// The root's node id.
 pub const ROOT_ID: u64 = 1;
 
-/// The largest errno that the kernel takes; it drops a reply with another.
+/// The largest errno that the kernel accepts; it drops a reply with a larger one.
 pub const MAX_ERRNO: u16 = 511;
 
-/// The bytes of a page, by which `max_pages` counts.
+/// The size of a page in bytes, the unit of `max_pages`.
 pub const PAGE: u32 = 4096;
 
 bitflags! {
-    /// `flags` of FUSE_INIT, and `flags2` from bit 32 on: what one side offers and the other takes.
+    /// `flags` of FUSE_INIT, with `flags2` from bit 32 on: offered by the client, granted by the
+    /// server.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct InitFlags: u64 {
-        /// Several reads of one file at once.
+        /// Several reads of one file may be in flight.
         const ASYNC_READ = 1;
-        /// fcntl(2) locks are the server's.
+        /// The server handles fcntl(2) locks.
         const POSIX_LOCKS = 1 << 1;
-        /// Opening truncates.
+        /// OPEN handles `O_TRUNC`.
         const ATOMIC_O_TRUNC = 1 << 3;
-        /// `.` and `..` can be looked up.
+        /// LOOKUP accepts `.` and `..`.
         const EXPORT_SUPPORT = 1 << 4;
-        /// Writes of more than a page.
+        /// Writes larger than a page.
         const BIG_WRITES = 1 << 5;
-        /// The umask comes along instead of being applied.
+        /// The client sends the umask instead of applying it.
         const DONT_MASK = 1 << 6;
-        /// flock(2) locks are the server's.
+        /// The server handles flock(2) locks.
         const FLOCK_LOCKS = 1 << 10;
-        /// Cached pages go when the file turns out to have changed.
+        /// The client invalidates cached pages when a file's attributes show a change.
         const AUTO_INVAL_DATA = 1 << 12;
-        /// READDIRPLUS is there.
+        /// The server supports READDIRPLUS.
         const DO_READDIRPLUS = 1 << 13;
         /// The kernel chooses between READDIR and READDIRPLUS.
         const READDIRPLUS_AUTO = 1 << 14;
-        /// Several direct I/Os of one file at once.
+        /// Several direct I/O requests of one file may be in flight.
         const ASYNC_DIO = 1 << 15;
-        /// The kernel writes behind.
+        /// The client has a write-back cache.
         const WRITEBACK_CACHE = 1 << 16;
-        /// Files need not be opened: `ENOSYS` says so.
+        /// OPEN may fail with `ENOSYS`; the client then does without it.
         const NO_OPEN_SUPPORT = 1 << 17;
-        /// Several look-ups in one directory at once.
+        /// Several look-ups in one directory may be in flight.
         const PARALLEL_DIROPS = 1 << 18;
-        /// ACLs are enforced.
+        /// The client enforces POSIX ACLs.
         const POSIX_ACL = 1 << 20;
-        /// `max_pages` counts.
+        /// `max_pages` is valid.
         const MAX_PAGES = 1 << 22;
-        /// The targets of symbolic links are cached.
+        /// The client caches the targets of symbolic links.
         const CACHE_SYMLINKS = 1 << 23;
-        /// Directories need not be opened: `ENOSYS` says so.
+        /// OPENDIR may fail with `ENOSYS`; the client then does without it.
         const NO_OPENDIR_SUPPORT = 1 << 24;
-        /// Directories of another device become mounts of their own.
+        /// The client mounts directories of another device as submounts.
         const SUBMOUNTS = 1 << 27;
-        /// The server takes set-id bits away where it is told to.
+        /// The server removes set-id bits when a flag of the request says so.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
-        /// SETXATTR has the longer structure.
+        /// SETXATTR uses the longer structure.
         const SETXATTR_EXT = 1 << 29;
-        /// `flags2` counts.
+        /// `flags2` is valid.
         const INIT_EXT = 1 << 30;
-        /// What creates comes with a security context.
+        /// Requests that make files carry a security context.
         const SECURITY_CTX = 1 << 32;
-        /// What creates comes with the group that decides.
+        /// Requests that make files carry the relevant supplementary group.
         const CREATE_SUPP_GROUP = 1 << 34;
-        /// Files of direct I/O can be mapped all the same.
+        /// Files with direct I/O can be mapped as shared.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
-        /// The client may read and write by itself what backs a file.
+        /// The client may read and write a backing file directly.
         const PASSTHROUGH = 1 << 37;
 
         const _ = !0;
@@ -86,45 +87,46 @@ bitflags! {
     /// `open_flags` of the reply to OPEN, OPENDIR and CREATE (`FOPEN_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Fopen: u32 {
-        /// Past the page cache.
+        /// Reads and writes bypass the page cache.
         const DIRECT_IO = 1;
-        /// What is cached stays valid.
+        /// Opening keeps the cached pages.
         const KEEP_CACHE = 1 << 1;
-        /// The listing may be cached.
+        /// The client may cache the listing.
         const CACHE_DIR = 1 << 3;
-        /// Direct writes of one file may run at once.
+        /// Direct writes of one file may run concurrently.
         const PARALLEL_DIRECT_WRITES = 1 << 6;
-        /// The client reads and writes what backs the file by itself. Goes with no flag for caches.
+        /// The client reads and writes the backing file directly. Excludes the flags for caches.
         const PASSTHROUGH = 1 << 7;
 
-        /// Past the page cache, many at once.
+        /// Reads and writes bypass the page cache, and may run concurrently.
         const PAST = Fopen::DIRECT_IO.bits() | Fopen::PARALLEL_DIRECT_WRITES.bits();
     }
 
-    /// `flags` of OPEN and CREATE: Linux's open(2) flags, as the architecture of both sides has them.
+    /// `flags` of OPEN and CREATE: Linux's open(2) flags, numbered as on the architecture of both
+    /// sides.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Flags: u32 {
-        /// The access mode's two bits: 0 to read, 1 to write, 2 both.
+        /// The two bits of the access mode: 0 to read, 1 to write, 2 for both.
         const ACCESS = 0o3;
         /// For writing only.
         const WRONLY = 0o1;
         /// For reading and writing.
         const RDWR = 0o2;
-        /// To execute it (`__FMODE_EXEC`).
+        /// To execute (`__FMODE_EXEC`).
         const EXEC = 0o40;
-        /// There must be none.
+        /// The file must not exist.
         const EXCL = 0o200;
-        /// Cut to nothing.
+        /// Truncate.
         const TRUNC = 0o1000;
-        /// Write at the end.
+        /// Append.
         const APPEND = 0o2000;
-        /// Each write is durable with its size.
+        /// Each write is durable, with the file's size.
         const DSYNC = 0o10000;
-        /// Past the cache.
+        /// Direct I/O.
         const DIRECT = DIRECT;
-        /// Reading leaves atime.
+        /// Reads do not change atime.
         const NOATIME = 0o1000000;
-        /// Each write is durable with all metadata (with [`Flags::DSYNC`]).
+        /// Each write is durable, with all metadata (together with [`Flags::DSYNC`]).
         const SYNC = 0o4000000;
 
         const _ = !0;
@@ -145,17 +147,17 @@ bitflags! {
         const ATIME = 1 << 4;
         /// Time of last change of contents.
         const MTIME = 1 << 5;
-        /// `fh` counts.
+        /// `fh` is valid.
         const FH = 1 << 6;
-        /// The server's clock, instead of `atime`.
+        /// Set atime to the server's clock.
         const ATIME_NOW = 1 << 7;
-        /// The server's clock, instead of `mtime`.
+        /// Set mtime to the server's clock.
         const MTIME_NOW = 1 << 8;
-        /// `lock_owner` counts.
+        /// `lock_owner` is valid.
         const LOCKOWNER = 1 << 9;
-        /// Time of last change of anything.
+        /// Time of last change of contents or attributes.
         const CTIME = 1 << 10;
-        /// Take set-id bits away.
+        /// Remove set-id bits.
         const KILL_SUIDGID = 1 << 11;
 
         const _ = !0;
@@ -171,40 +173,40 @@ const DIRECT: u32 = if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
     0o40000
 };
 
-/// `getattr_flags`: `fh` counts.
+/// `getattr_flags`: `fh` is valid.
 pub const GETATTR_FH: u32 = 1;
 
-/// `open_flags` of OPEN and CREATE: take set-id bits away.
+/// `open_flags` of OPEN and CREATE: remove set-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
 
-/// `write_flags`: a page that was written behind, through any file of the node.
+/// `write_flags`: write-back of a cached page, through any open file of the node.
 pub const WRITE_CACHE: u32 = 1;
 
-/// `write_flags`: take set-id bits away.
+/// `write_flags`: remove set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// `release_flags`: the open file's flock(2) lock goes.
+/// `release_flags`: release the open file's flock(2) lock.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 
-/// `fsync_flags`: data alone.
+/// `fsync_flags`: data only.
 pub const FSYNC_FDATASYNC: u32 = 1;
 
 /// `lk_flags`: a flock(2) lock.
 pub const LK_FLOCK: u32 = 1;
 
-/// `setxattr_flags`: the set-gid bit goes along with the new ACL.
+/// `setxattr_flags`: remove the set-gid bit together with setting the ACL.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 
-/// `flags` of attributes: the root of a mount of its own.
+/// `flags` of attributes: the root of a submount.
 pub const ATTR_SUBMOUNT: u32 = 1;
 
-/// The type of an extension that has supplementary groups.
+/// The type of an extension with supplementary groups.
 pub const EXT_GROUPS: u32 = 32;
 
-/// The highest type of an extension that has security contexts: it says how many.
+/// The highest type of an extension with security contexts; the type is their number.
 pub const MAX_SECURITY_CONTEXTS: u32 = 31;
 
-/// fcntl(2)'s kinds of locks.
+/// The kinds of fcntl(2) locks.
 #[allow(missing_docs)]
 pub mod lock_kind {
     pub const RDLCK: u32 = 0;
@@ -212,7 +214,7 @@ pub mod lock_kind {
     pub const UNLCK: u32 = 2;
 }
 
-/// lseek(2)'s origins that a server is asked about.
+/// The origins of lseek(2) that the client sends to the server.
 #[allow(missing_docs)]
 pub mod whence {
     pub const DATA: u32 = 3;

@@ -1,10 +1,10 @@
-//! What FUSE and the traits have different words for, both ways.
+//! Conversions between FUSE's numbers and the `vfs` types, in both directions.
 
 use vfs::{Allocate, Device, OpenFlags};
 
 use crate::numbers::Flags;
 
-/// open(2)'s flags that mean the same here and there.
+/// The open(2) flags with the same meaning in FUSE and in [`OpenFlags`].
 pub(crate) const OPEN: [(Flags, OpenFlags); 5] = [
     (Flags::TRUNC, OpenFlags::TRUNC),
     (Flags::APPEND, OpenFlags::APPEND),
@@ -13,7 +13,7 @@ pub(crate) const OPEN: [(Flags, OpenFlags); 5] = [
     (Flags::NOATIME, OpenFlags::NOATIME),
 ];
 
-/// fallocate(2)'s modes. Of those that mean the same the first is what is sent.
+/// The fallocate(2) modes. The client half sends the first of those with the same meaning.
 const ALLOCATE: [(u32, Allocate); 9] = [
     (0, Allocate::Extend),
     (0x01, Allocate::KeepSize),
@@ -36,13 +36,13 @@ pub(crate) fn mode_of(how: Allocate) -> u32 {
     known.map_or(0, |&(mode, _)| mode)
 }
 
-/// A device number in 32 bits: Linux's `new_encode_dev`.
+/// Encodes a device number in 32 bits, as Linux's `new_encode_dev`.
 pub(crate) fn encode_device(device: Device) -> u32 {
     let (major, minor) = (device.major, device.minor);
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
 }
 
-/// [`encode_device`] the other way round.
+/// Decodes a device number that [`encode_device`] encoded.
 pub(crate) fn decode_device(rdev: u32) -> Device {
     Device {
         major: (rdev & 0xf_ff00) >> 8,

@@ -1,4 +1,4 @@
-//! What the traits ask, in FUSE's words.
+//! Converts `vfs` requests to FUSE's arguments.
 
 use vfs::{Allocate, Make, OpenFlags, SetAttr, SetTime, Time};
 
@@ -6,7 +6,7 @@ use crate::layout::{MknodIn, SetattrIn};
 use crate::numbers::{Fattr, Flags};
 use crate::words;
 
-/// open(2)'s flags.
+/// Returns the open(2) flags.
 pub fn open(flags: OpenFlags) -> Flags {
     let mut asked = match flags.contains(OpenFlags::WRITE) {
         true if flags.contains(OpenFlags::READ) => Flags::RDWR,
@@ -16,7 +16,7 @@ pub fn open(flags: OpenFlags) -> Flags {
     for (bits, flag) in words::OPEN {
         asked.set(bits, flags.contains(flag));
     }
-    // O_SYNC is both bits.
+    // `SYNC` is both bits of `O_SYNC`.
     for (bits, flag) in [
         (Flags::DSYNC, OpenFlags::SYNC),
         (Flags::DIRECT, OpenFlags::DIRECT),
@@ -30,7 +30,7 @@ pub fn open(flags: OpenFlags) -> Flags {
     asked
 }
 
-/// SETATTR, by the open file `fh` if there is one.
+/// Returns the arguments of SETATTR, with the open file `fh` if there is one.
 pub fn setattr(set: &SetAttr, fh: Option<u64>) -> SetattrIn {
     let mut valid = Fattr::empty();
     let mut has = |there, bit| valid.set(bit, there);
@@ -39,8 +39,8 @@ pub fn setattr(set: &SetAttr, fh: Option<u64>) -> SetattrIn {
     has(set.gid.is_some(), Fattr::GID);
     has(set.size.is_some(), Fattr::SIZE);
     has(fh.is_some(), Fattr::FH);
-    // An owner comes with it, as from Linux where that keeps times: overlayfs alone sets none, and
-    // a server may leave set-id bits then.
+    // A change of owner sends CTIME as well, as Linux does where the client maintains times: only
+    // overlayfs sends none, and a server may then leave set-id bits.
     let owned = set.uid.is_some() || set.gid.is_some();
     has(set.ctime || owned, Fattr::CTIME);
     has(set.kill_priv, Fattr::KILL_SUIDGID);
@@ -68,7 +68,8 @@ pub fn setattr(set: &SetAttr, fh: Option<u64>) -> SetattrIn {
     }
 }
 
-/// MKNOD, of all but directories and symbolic links, which have requests of their own.
+/// Returns the arguments of MKNOD, or `None` for directories and symbolic links, which have
+/// requests of their own.
 pub fn mknod(what: Make<'_>, mode: u32, umask: u32) -> Option<MknodIn> {
     let (kind, rdev) = match what {
         Make::File => (vfs::Kind::File, None),
@@ -85,7 +86,7 @@ pub fn mknod(what: Make<'_>, mode: u32, umask: u32) -> Option<MknodIn> {
     })
 }
 
-/// fallocate(2)'s mode.
+/// Returns the mode of fallocate(2).
 pub fn allocate(how: Allocate) -> u32 {
     words::mode_of(how)
 }

@@ -1,13 +1,13 @@
-//! What a server tells, in the traits' words.
+//! Converts a server's replies to `vfs` types.
 
 use vfs::{Attr, Errno, Kind, Result, StatFs, Time};
 
 use crate::layout;
 use crate::words::decode_device;
 
-/// Attributes; `EIO` for a mode that no kind of file has.
+/// Converts attributes. Returns `EIO` if the mode has an unknown file type.
 ///
-/// What changes with each change is the time of the last, in nanoseconds: FUSE has no counter.
+/// The change counter is ctime in nanoseconds: FUSE has none.
 pub fn of(attr: &layout::Attr, generation: u64) -> Result<Attr> {
     let ctime = time(attr.ctime as i64, attr.ctimensec);
     Ok(Attr {
@@ -33,19 +33,19 @@ pub fn of(attr: &layout::Attr, generation: u64) -> Result<Attr> {
     })
 }
 
-/// When it was made, if the server tells.
+/// Returns the birth time, if the server sent it.
 pub fn birth(stat: &layout::Statx) -> Option<Time> {
     let told = stat.mask & crate::numbers::statx::BTIME != 0;
     told.then(|| time(stat.btime.sec, stat.btime.nsec))
 }
 
-/// Figures of the file system.
+/// Converts the reply to STATFS.
 pub fn statfs(stat: &layout::StatFs) -> StatFs {
     /// `FUSE_SUPER_MAGIC`
     const KIND: u32 = 0x6573_5546;
     StatFs {
         kind: KIND,
-        // What the counts are in.
+        // The unit of the counts.
         bsize: match stat.frsize {
             0 => stat.bsize,
             size => size,

@@ -1,9 +1,9 @@
-//! The client half: what a kernel does for its programs, as far as messages go.
+//! The client half: the part of a FUSE client that concerns messages.
 //!
-//! A [`Client`] is what INIT agreed on. It encodes requests and tells what their replies mean; moving them
-//! is a transport's. [`ask`] and [`attr`] are between the traits' words and FUSE's.
+//! A [`Client`] holds the result of INIT. It encodes requests and checks reply headers; a transport
+//! moves the bytes. [`ask`] and [`attr`] convert between `vfs` types and FUSE's.
 //!
-//! What it lacks on purpose: caches, and checks of permissions, which a server may leave to its client.
+//! Deliberately absent: caches, and permission checks, which a server may leave to its client.
 
 pub mod ask;
 pub mod attr;
@@ -17,7 +17,7 @@ use crate::layout::{InitOut, OutHeader};
 use crate::message::{Header, InitIn, REPLY_HEADER, Request};
 use crate::numbers::{InitFlags, MAJOR, MAX_ERRNO, MINOR, OLDEST_MINOR, PAGE};
 
-/// A session as its client has it. May be used by many threads at once.
+/// A client's side of a session. May be used by many threads at once.
 pub struct Client {
     flags: InitFlags,
     minor: u32,
@@ -26,16 +26,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// The number of the request that [`Client::hello`] is.
+    /// The `unique` of the INIT request that [`Client::hello`] returns.
     const HELLO: u64 = 2;
 
-    /// Bytes of the reply that [`Client::meet`] needs room for.
+    /// The size in bytes of the INIT reply that [`Client::meet`] expects.
     pub const WELCOME: usize = REPLY_HEADER + InitOut::SIZE;
 
-    /// The most bytes of payload that are taken.
+    /// The largest payload offered and accepted, in bytes.
     pub const MAX_WRITE: u32 = 1 << 20;
 
-    /// The first request: INIT.
+    /// Returns the INIT request.
     pub fn hello() -> Vec<u8> {
         let args = InitIn {
             major: MAJOR,
@@ -62,12 +62,12 @@ impl Client {
         bytes
     }
 
-    /// A session, from the whole reply to [`Client::hello`]. Errs as the server says; `EPROTO` for
-    /// versions that are not spoken, `EIO` for what is no reply.
+    /// Starts a session from the whole reply to [`Client::hello`]. Returns the server's error,
+    /// `EPROTO` if the server's version is not supported, or `EIO` if the bytes are not a reply.
     pub fn meet(reply: &[u8]) -> Result<Client> {
         let head = reply.get(..REPLY_HEADER).ok_or(Errno::EIO)?;
         let body = body(Client::HELLO, head, reply.len())?;
-        // A server that wants to go on with another major version says no more.
+        // A server with another major version sends the version fields only.
         let answer = InitOut::decode(&reply[REPLY_HEADER..][..body]).map_err(|_| Errno::EIO)?;
         if answer.major != MAJOR || answer.minor < OLDEST_MINOR {
             return Err(Errno::EPROTO);
@@ -92,22 +92,23 @@ impl Client {
         })
     }
 
-    /// Whether both sides have `flag`.
+    /// Returns whether both sides support `flag`.
     pub fn has(&self, flag: InitFlags) -> bool {
         self.flags.contains(flag)
     }
 
-    /// The minor version spoken.
+    /// Returns the negotiated minor version.
     pub fn minor(&self) -> u32 {
         self.minor
     }
 
-    /// The most bytes of a READ or WRITE.
+    /// Returns the largest READ or WRITE, in bytes.
     pub fn max_write(&self) -> usize {
         self.max_write as usize
     }
 
-    /// Appends a whole message to `to`, of a WRITE all but the payload, and says what its number is.
+    /// Appends the encoded message to `to`, except for the payload of a WRITE, and returns its
+    /// `unique`.
     pub fn request(
         &self,
         caller: &Caller,
@@ -115,7 +116,7 @@ impl Client {
         request: &Request<'_>,
         to: &mut Vec<u8>,
     ) -> u64 {
-        // Even numbers, as Linux has them: an odd one would be an interrupt's.
+        // Even, as Linux's: an odd `unique` is an INTERRUPT's.
         let unique = self.next.fetch_add(2, Ordering::Relaxed);
         let form = Form {
             setxattr_ext: self.has(InitFlags::SETXATTR_EXT),
@@ -124,9 +125,9 @@ impl Client {
         unique
     }
 
-    /// How many bytes stand behind the header `head` of a reply of `len` bytes to request `unique`. Errs
-    /// as the server says, `EIO` if it is no reply to that, `EOPNOTSUPP` if the server does not know the
-    /// request.
+    /// Returns the number of bytes that follow the header `head` in a reply of `len` bytes to
+    /// request `unique`. Returns the server's error, `EIO` if the bytes are not a reply to that
+    /// request, or `EOPNOTSUPP` if the server does not implement the request.
     pub fn answer(&self, unique: u64, head: &[u8], len: usize) -> Result<usize> {
         body(unique, head, len)
     }

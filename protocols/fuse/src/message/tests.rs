@@ -1,4 +1,4 @@
-//! Golden bytes of every request, truncations, round trips.
+//! Golden bytes of every request, truncation, and round trips.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn header() -> Header {
     }
 }
 
-/// Each request, and its arguments in hex.
+/// Returns each request with its arguments in hexadecimal.
 fn requests() -> Vec<(Request<'static>, &'static str)> {
     use Request as R;
     let name = Text(b"ab");
@@ -359,7 +359,7 @@ fn requests() -> Vec<(Request<'static>, &'static str)> {
     ]
 }
 
-/// A whole message of `opcode` with these arguments, given in hex.
+/// Returns a whole message of `opcode` with the arguments given in hexadecimal.
 fn golden(opcode: Opcode, payload: u32, arguments: &str) -> Vec<u8> {
     let digits: Vec<u8> = arguments
         .bytes()
@@ -403,7 +403,7 @@ fn a_request_cut_short_is_refused_or_another() {
         let bytes = golden(request.opcode(), 3, hex);
         for len in 0..bytes.len() {
             let mut cut = bytes[..len].to_vec();
-            // More is announced than comes.
+            // The header announces more bytes than follow.
             let announced = Request::decode(FORM, &cut);
             if request.opcode() != Opcode::Write {
                 assert!(announced.is_err(), "{len} of {request:?}");
@@ -448,7 +448,7 @@ fn a_write_holds_no_more_than_its_message() {
 
 #[test]
 fn extensions_are_no_arguments() {
-    // None that is known, then two groups.
+    // An unknown extension, then one with two groups.
     let hex = "616200 1000000021000000 0000000000000000 14000000 20000000 02000000 07000000 08000000 00000000";
     let mut bytes = golden(Opcode::Lookup, 0, hex);
     bytes[36] = 5;
@@ -459,18 +459,18 @@ fn extensions_are_no_arguments() {
         contexts: vec![],
     };
     assert_eq!(extensions(&header, &bytes), Ok(groups));
-    // More groups than there are.
+    // More groups announced than present.
     bytes[67] = 3;
     assert!(extensions(&header, &bytes).is_err());
-    // More extensions than message.
+    // More extensions announced than the message is long.
     bytes[37] = 1;
     assert!(Request::decode(FORM, &bytes).is_err());
 }
 
-/// As Linux's `get_security_context` lays them out (`fs/fuse/dir.c`).
+/// The layout of Linux's `get_security_context` (`fs/fuse/dir.c`).
 #[test]
 fn security_contexts_are_extensions() {
-    // Two contexts of 3 and 2 bytes under names of 2 and 1, then none at all.
+    // Two contexts of 3 and 2 bytes with names of 2 and 1, then an extension with none.
     let hex = "616200 \
         30000000 02000000 \
         03000000 00000000 7379 00 010203 0000 \
@@ -480,7 +480,7 @@ fn security_contexts_are_extensions() {
     bytes[36] = 7;
     let (header, _) = Request::decode(FORM, &bytes).expect("a request");
     assert_eq!(extensions(&header, &bytes), Ok(Extensions::default()));
-    // The last but unknown.
+    // The last extension gets an unknown type.
     let last = bytes.len() - 4;
     bytes[last] = 40;
     let context = |name, value| SecurityContext { name, value };
@@ -490,7 +490,7 @@ fn security_contexts_are_extensions() {
         contexts,
     };
     assert_eq!(extensions(&header, &bytes), Ok(expected));
-    // Longer than its extension, then more of them than there are.
+    // A context longer than its extension, then more contexts announced than present.
     for (at, wrong) in [(51, 200), (47, 31)] {
         let mut bytes = bytes.clone();
         bytes[at] = wrong;

@@ -14,7 +14,7 @@ use crate::message::REPLY_HEADER;
 use crate::numbers::InitFlags;
 
 impl<'a> Turn<'a> {
-    /// With `plus`, each entry but the dots counts as looked up.
+    /// With `plus`, each entry except `.` and `..` counts as a look-up.
     pub(super) fn readdir(&mut self, args: &ReadIn, plus: bool) -> Result<()> {
         let open = match self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) {
             true => Arc::new(self.open_directory()?),
@@ -46,14 +46,14 @@ impl<'a> Turn<'a> {
         let (full, counted) = (entries.full, entries.counted);
         let empty = self.out.len() == REPLY_HEADER;
         match done {
-            // What was read before an error is good; the error comes again behind it.
+            // Entries before an error are returned; the next READDIR returns the error.
             Err(errno) if empty || errno.is_signal() => {
                 for nodeid in counted {
                     self.peer.nodes.forget(self.life, nodeid, 1);
                 }
                 return Err(errno);
             }
-            // Nothing would mean the end.
+            // An empty reply would mean the end of the directory.
             Ok(()) if empty && full => return Err(Errno::EINVAL),
             _ => {}
         }
@@ -61,7 +61,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// `.` and `..`, as far as `offset` is before them.
+/// Adds `.` and `..`, unless `offset` is after them.
 fn dots(cx: &Cx<'_>, open: &Open, offset: u64, entries: &mut Entries<'_, '_>) -> Result<()> {
     if offset == 0 {
         entries.dot(open.node().id(), BEHIND_DOT, b".");
@@ -70,7 +70,7 @@ fn dots(cx: &Cx<'_>, open: &Open, offset: u64, entries: &mut Entries<'_, '_>) ->
         let id = match open.node().parent(cx) {
             Ok(up) => up.node.id(),
             Err(errno) if errno.is_signal() => return Err(errno),
-            // Removed or moved away while it was open: it is above itself.
+            // The directory was removed or moved away while open: it is its own parent.
             Err(_) => open.node().id(),
         };
         entries.dot(id, BEHIND_DOTS, b"..");
@@ -78,22 +78,22 @@ fn dots(cx: &Cx<'_>, open: &Open, offset: u64, entries: &mut Entries<'_, '_>) ->
     Ok(())
 }
 
-/// Whole entries, behind the reply's header.
+/// Writes whole entries after the reply's header.
 struct Entries<'a, 'b> {
     turn: &'a mut Turn<'b>,
     /// The directory.
     up: &'a Known,
     plus: bool,
-    /// Where the reply must end.
+    /// The largest length of the reply.
     end: usize,
     /// Whether an entry did not fit.
     full: bool,
-    /// What was looked up for this reply.
+    /// The nodes that this reply looked up.
     counted: Vec<u64>,
 }
 
 impl Entries<'_, '_> {
-    /// What is not looked up has no node id.
+    /// Adds an entry with node id 0, which does not count as a look-up.
     fn dot(&mut self, ino: NodeId, off: u64, name: &[u8]) {
         if self.fits(name) {
             self.put(&Dirent {
@@ -113,7 +113,7 @@ impl Entries<'_, '_> {
     }
 
     fn put(&mut self, dirent: &Dirent<'_>) {
-        /// Names are no longer as a rule; then the transport is called once for the whole entry.
+        /// Most names are no longer; then the transport is called once for the whole entry.
         const NAME: usize = 104;
         let mut buffer = [0; Dirent::MOST_HEAD + NAME];
         let size = Dirent::size(self.plus, dirent.name.len());
@@ -136,7 +136,7 @@ impl DirSink for Entries<'_, '_> {
             return false;
         }
         let looked = self.plus.then(|| {
-            // The client looks up itself what there is no room to know here.
+            // The client looks up an entry itself if the node table has no room for it.
             let looked = entry.entry.as_ref();
             let looked = looked.and_then(|entry| self.turn.entry_out(self.up, entry).ok());
             looked.unwrap_or_default()

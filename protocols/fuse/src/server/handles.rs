@@ -1,4 +1,4 @@
-//! What the client has open.
+//! The client's open files.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,18 +9,18 @@ use super::lock::Lockers;
 use super::shards::{Life, Shard, Shards};
 use super::ways::Goer;
 
-/// An open file or directory. What was locked through it goes before the file does.
+/// An open file or directory. Its locks are released before the file is dropped.
 pub(super) struct Open {
     pub(super) locked: Locked,
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
-    /// The same file not open to append, if the client opened it to append.
+    /// The same file opened without append, if the client opened it to append.
     pub(super) in_place: Option<Arc<dyn File>>,
-    /// Which way it goes, if there are several.
+    /// The file's share in its node's I/O mode, if there are several modes.
     pub(super) goer: Option<Goer>,
 }
 
-/// A node that is open, and whether it was locked so.
+/// An open node, and whether locks were requested through this handle.
 pub(super) struct Locked {
     pub(super) node: Arc<dyn Node>,
     pub(super) lockers: Arc<Lockers>,
@@ -36,10 +36,10 @@ impl Open {
         self.node().kind() == Kind::Directory
     }
 
-    /// The file that a write goes to, at the end or at its own offset. A client may do either
-    /// through a file that is open to append: Linux writes pages of a mapping through any file of
-    /// the node that is open for writing, and fcntl(2) takes `O_APPEND` away. `EIO` if the source
-    /// did not let it be opened for that.
+    /// Returns the file for a write at the end (`appends`) or at the write's own offset. A client
+    /// may do either through a file that is open to append: Linux writes pages of a mapping through
+    /// any file of the node that is open for writing, and fcntl(2) can clear `O_APPEND`. Returns
+    /// `EIO` if the source refused to open the file without append.
     pub(super) fn writer(&self, appends: bool) -> Result<&dyn File> {
         if appends || !self.flags.contains(OpenFlags::APPEND) {
             return Ok(&*self.file);
@@ -48,31 +48,31 @@ impl Open {
     }
 }
 
-/// The open files of a mount, by numbers that are never used again. They are bounded in number,
-/// and their bytes are state of the guest in the memory budget.
+/// The open files of a mount, by numbers that are never reused. They are bounded in number, and
+/// their memory counts as guest state in the memory budget.
 pub(super) struct Handles {
     table: Shards<Handle>,
     next: AtomicU64,
     count: AtomicUsize,
     most: usize,
-    /// The bytes of the handles, on the client's account.
+    /// The memory of the handles, on the client's account.
     bytes: OnceLock<Arc<Allotment>>,
 }
 
-/// The bytes that an open file takes, by estimate, with the source's.
+/// The estimated size of an open file in bytes, with the source's part.
 const OPEN: usize = 640;
 
 /// An entry of the table.
 pub(super) struct Handle {
     open: Arc<Open>,
-    /// For [`OPEN`].
+    /// The [`OPEN`] bytes.
     _room: Portion,
 }
 
-/// A place for one more, given back when dropped.
+/// A reserved slot for a handle, released when dropped.
 pub(super) struct Reserved<'a> {
     handles: &'a Handles,
-    /// `None` once it is used.
+    /// `None` after use.
     room: Option<Portion>,
 }
 
@@ -87,7 +87,7 @@ impl Handles {
         }
     }
 
-    /// What is open as `fh`, `EBADF` if nothing is.
+    /// Returns the open file `fh`, or `EBADF` if there is none.
     #[inline]
     pub(super) fn get(&self, life: Life, fh: u64) -> Result<Arc<Open>> {
         let part = self.table.of(life, fh).ok_or(Errno::EBADF)?;
@@ -95,11 +95,11 @@ impl Handles {
         Ok(handle.open.clone())
     }
 
-    /// Keeps a place free, `ENFILE` if there is none, or no memory for it on `account`, which is
-    /// the same for all requests of a mount.
+    /// Reserves a slot. Returns `ENFILE` if the table is full or `account`, which is the same for
+    /// all requests of a mount, has no memory left.
     pub(super) fn reserve(&self, account: &Account) -> Result<Reserved<'_>> {
         let bytes = self.bytes.get_or_init(|| {
-            // The number of handles is the bound of this table itself.
+            // The table itself bounds the number of handles.
             Allotment::new(&Quota::shared(usize::MAX, 1), account)
         });
         let room = bytes.take(OPEN).map_err(|_| Errno::ENFILE)?;
@@ -113,7 +113,8 @@ impl Handles {
         }
     }
 
-    /// Ends what is open as `fh`, once no other request uses it; `EBADF` if nothing is.
+    /// Removes `fh`, whose file is closed when no other request uses it. Returns `EBADF` if it is
+    /// not open.
     pub(super) fn remove(&self, life: Life, fh: u64) -> Result<Arc<Open>> {
         let mut part = self.table.of(life, fh).ok_or(Errno::EBADF)?;
         let removed = part.table.remove(&fh).ok_or(Errno::EBADF)?;
@@ -122,7 +123,8 @@ impl Handles {
         Ok(removed.open)
     }
 
-    /// A life begins, without any. Those of the one before are to be closed.
+    /// Begins an incarnation with an empty table, and returns the previous one's handles to be
+    /// closed.
     pub(super) fn begin(&self, life: Life) -> Vec<Shard<Handle>> {
         let past = self.table.begin(life);
         let count = past.iter().map(Shard::len).sum();
@@ -130,14 +132,14 @@ impl Handles {
         past
     }
 
-    /// How many there are.
+    /// Returns the number of handles.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 }
 
 impl Reserved<'_> {
-    /// Puts `open` there, and says what it is open as; `ESTALE` if its life is over.
+    /// Stores `open` and returns its handle, or `ESTALE` if its incarnation is over.
     pub(super) fn keep(mut self, life: Life, open: Open) -> Result<u64> {
         let handles = self.handles;
         let fh = handles.next.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! INIT: what both sides can do.
+//! INIT: the negotiation of features.
 
 use std::sync::atomic::Ordering;
 
@@ -10,18 +10,18 @@ use crate::layout::InitOut;
 use crate::message::InitIn;
 use crate::numbers::{EXTENSIONS_MINOR, InitFlags, MAJOR, MINOR, OLDEST_MINOR, PAGE};
 
-/// Files are backed by file systems that are on no other: Linux stacks two in all (`FILESYSTEM_MAX_STACK_DEPTH`), and leaves the
-/// second to an overlayfs above the mount.
+/// Backing files are on file systems that are not stacked: Linux stacks two in all
+/// (`FILESYSTEM_MAX_STACK_DEPTH`), and the second is left to an overlayfs on top of the mount.
 const STACK_DEPTH: u32 = 1;
 
-/// What INIT agreed on.
+/// The result of INIT.
 #[derive(Clone, Copy)]
 pub(super) struct Agreed {
     minor: u32,
     pub(super) flags: InitFlags,
 }
 
-/// Nothing, before INIT.
+/// No features, as before INIT.
 impl Default for Agreed {
     fn default() -> Agreed {
         Agreed {
@@ -32,14 +32,14 @@ impl Default for Agreed {
 }
 
 impl Agreed {
-    /// No flag that is granted is so high.
+    /// No granted flag is this high.
     const MINOR_AT: u32 = 56;
 
     fn pack(self) -> u64 {
         u64::from(self.minor) << Agreed::MINOR_AT | self.flags.bits()
     }
 
-    /// In words.
+    /// Returns the version for logs and statistics.
     pub(super) fn version(self) -> String {
         format!("FUSE 7.{}", self.minor)
     }
@@ -67,7 +67,7 @@ impl Agreed {
 impl Turn<'_> {
     pub(super) fn init(&mut self, asked: &InitIn) -> Result<()> {
         if asked.major > MAJOR {
-            // The client comes again with a major version that both know.
+            // The client sends INIT again with a major version that both support.
             let known = InitOut {
                 major: MAJOR,
                 minor: MINOR,
@@ -80,7 +80,7 @@ impl Turn<'_> {
         }
         self.check_room(InitOut::SIZE)?;
         let root = self.peer.export.fs.root(&self.cx)?;
-        // The client takes it for a directory, whatever it is.
+        // The client assumes that the root is a directory.
         if root.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
@@ -121,11 +121,11 @@ impl Turn<'_> {
             max_readahead: asked.max_readahead,
             flags: agreed.flags.bits() as u32,
             flags2: (agreed.flags.bits() >> 32) as u32,
-            // As virtiofsd: how much is in flight is the transport's business.
+            // As virtiofsd: the transport limits the number of requests in flight.
             max_background: u16::MAX,
             congestion_threshold: u16::MAX / 4 * 3,
             max_write,
-            // Times have nanoseconds.
+            // Times have nanosecond granularity.
             time_gran: 1,
             max_pages: match agreed.has(InitFlags::MAX_PAGES) {
                 true => (max_write / PAGE) as u16,
@@ -142,7 +142,7 @@ impl Turn<'_> {
 }
 
 impl Session {
-    /// What is granted if the client offers it.
+    /// Returns the flags to grant if the client offers them.
     fn grants(&self) -> InitFlags {
         let options = &self.options;
         let mut flags = InitFlags::ASYNC_READ

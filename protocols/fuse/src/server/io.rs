@@ -57,12 +57,12 @@ impl Turn<'_> {
     }
 
     pub(super) fn lseek(&mut self, args: &LseekIn) -> Result<()> {
-        // Then the client takes the whole file for data, and does not ask again.
+        // After `ENOSYS` the client treats the whole file as data, and does not ask again.
         if self.peer.capabilities.holes == Level::None {
             return Err(Errno::ENOSYS);
         }
         let open = self.readable_or_writable(args.fh)?;
-        // A negative offset is beyond the end of any file, as Linux's file systems have it.
+        // A negative offset is beyond the end of any file, as in Linux's file systems.
         let what = match args.whence {
             whence::DATA => Seek::Data,
             whence::HOLE => Seek::Hole,
@@ -86,7 +86,7 @@ impl Turn<'_> {
         self.reply(&[])
     }
 
-    /// `wide`: the count that is answered has 64 bits.
+    /// `wide`: the reply's count has 64 bits.
     pub(super) fn copy(&mut self, args: &CopyIn, wide: bool) -> Result<()> {
         self.check_room(CopyOut::SIZE)?;
         if args.flags != 0 {
@@ -149,7 +149,7 @@ impl Turn<'_> {
     }
 }
 
-/// Offsets are signed wherever files are.
+/// Checks that an offset fits a signed number, as file offsets are.
 fn check_offset(offset: u64) -> Result<()> {
     i64::try_from(offset).map(drop).map_err(|_| Errno::EINVAL)
 }

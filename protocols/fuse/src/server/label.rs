@@ -1,14 +1,15 @@
-//! Labels: what the client's security module calls what is made, kept as extended attributes.
+//! Security labels that the client's LSM assigns to new files, stored as extended attributes.
 //!
-//! Making and labelling are two changes to the source. What cannot be labelled is taken away again; until
-//! then others on the host may see it without.
+//! Making a file and labelling it are two changes to the source. A file that cannot be labelled is
+//! removed again; until then other processes on the host may see it without its label.
 
 use vfs::{Caller, Entry, Errno, Kind, Name, Node, Result, Want, XattrFlags};
 
 use super::Turn;
 
 impl Turn<'_> {
-    /// Asked before what is to be labelled is made: neither change may be the other's trace.
+    /// Called before a file that needs a label is made: an operation that would block must leave
+    /// neither change as a trace.
     pub(super) fn may_label(&self) -> Result<()> {
         match self.labels.is_empty() {
             true => Ok(()),
@@ -16,7 +17,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Labels what was made as `name`, which is nothing if it has none, in `dir`.
+    /// Labels the new file `name` in `dir`; an unnamed file has no `name`.
     pub(super) fn label(
         &self,
         dir: &dyn Node,
@@ -44,7 +45,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The client's kernel sets them, not whoever makes the file.
+    /// The client's kernel sets the labels, not the process that makes the file.
     fn set_labels(&self, node: &dyn Node) -> Result<()> {
         let kernel = Caller::ROOT;
         let cx = self.cx.on_behalf_of(&kernel);

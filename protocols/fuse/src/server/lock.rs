@@ -1,8 +1,8 @@
-//! GETLK, SETLK, SETLKW: advisory locks, of bytes and of whole files.
+//! GETLK, SETLK and SETLKW: advisory locks of byte ranges and of whole files.
 //!
-//! An owner is what the client calls one, a process's table of files or an open file. The client
-//! itself says when an owner's locks go (FLUSH, RELEASE). What it forgets goes with the last handle of
-//! the file that any lock was asked for through, and so with the mount.
+//! An owner is an id from the client: a process's file table or an open file. The client releases
+//! an owner's locks with FLUSH and RELEASE. Any remaining locks are released together with the last
+//! handle of the file through which a lock was requested, and therefore at the end of the mount.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,13 +18,13 @@ use super::shards::lock;
 use crate::layout::{LkIn, LkOut};
 use crate::numbers::{LK_FLOCK, lock_kind};
 
-/// The locks of a mount, in one of its lives.
+/// The locks of one incarnation of a mount.
 pub(super) struct Lockers {
     export: Arc<Export>,
-    /// Whose they are.
+    /// The client's number in the lock table.
     pub(super) client: u64,
-    /// How many handles of a node locks were asked for through. Held while the last one's are
-    /// released, so that none which comes in between goes with them.
+    /// The number of handles of each node through which locks were requested. Held while the last
+    /// handle's locks are released, so that a lock requested meanwhile is not released with them.
     handles: Mutex<HashMap<NodeId, usize>>,
 }
 
@@ -46,7 +46,7 @@ impl Lockers {
 }
 
 impl Locked {
-    /// A lock is asked for through this handle.
+    /// Records that a lock is requested through this handle.
     fn note(&self) {
         if self.any.load(Ordering::Acquire) {
             return;
@@ -74,8 +74,8 @@ impl Drop for Locked {
     }
 }
 
-/// What the lock table calls one of the client's owners. The numbers of the two kinds of locks mean
-/// different things.
+/// The lock table's id of one of the client's owners. POSIX and flock(2) owner numbers are separate
+/// spaces.
 pub(super) struct Owners([u8; 9]);
 
 impl Owners {
@@ -182,5 +182,5 @@ fn asked(open: &Open, args: &LkIn) -> Result<Lock> {
     })
 }
 
-/// The last byte that a file can have (`OFFSET_MAX`): a lock that ends there has no end.
+/// The largest offset in a file (`OFFSET_MAX`): a lock that ends there has no end.
 const LAST: u64 = i64::MAX as u64;

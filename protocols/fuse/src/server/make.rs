@@ -1,4 +1,4 @@
-//! Names in directories: making, linking, moving, removing.
+//! Names in directories: create, link, rename and remove.
 
 use vfs::{Errno, Kind, Make, Mode, Name, RenameFlags, Result};
 
@@ -8,7 +8,7 @@ use crate::words::decode_device;
 
 impl Turn<'_> {
     pub(super) fn symlink(&mut self, name: &[u8], target: &[u8]) -> Result<()> {
-        /// Linux's `PATH_MAX`, its NUL included.
+        /// Linux's `PATH_MAX` without the NUL.
         const MOST: usize = 4095;
         match target {
             b"" => Err(Errno::ENOENT),
@@ -25,7 +25,7 @@ impl Turn<'_> {
     pub(super) fn mknod(&mut self, args: &MknodIn, name: &[u8]) -> Result<()> {
         let device = decode_device(args.rdev);
         let kind = match args.mode & S_IFMT {
-            // mknod(2): no kind is a file.
+            // As in mknod(2), a mode without a type makes a regular file.
             0 => Some(Kind::File),
             _ => Kind::from_mode(args.mode),
         };
@@ -89,8 +89,8 @@ impl Turn<'_> {
 
 const S_IFMT: u32 = 0o170000;
 
-/// A name that is there already, or that something is moved to: the dots are, but not to be moved
-/// or removed.
+/// Checks a name that exists already or is the target of a rename. `.` and `..` return `EINVAL`, as
+/// they cannot be renamed or removed.
 fn existing(name: &[u8]) -> Result<Name<'_>> {
     Name::new(name).map_err(|errno| match errno {
         Errno::EEXIST => Errno::EINVAL,

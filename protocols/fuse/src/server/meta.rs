@@ -14,7 +14,8 @@ impl Turn<'_> {
         self.reply_attr(&attr)
     }
 
-    /// All that it tells besides GETATTR is the time of birth. Where there is none the client goes on by what it knows after `ENOSYS`.
+    /// Adds only the birth time to GETATTR. If the source has none, `ENOSYS` makes the client use
+    /// GETATTR from then on.
     pub(super) fn statx(&mut self, args: &StatxIn) -> Result<()> {
         if self.peer.capabilities.no_births {
             return Err(Errno::ENOSYS);
@@ -55,7 +56,7 @@ impl Turn<'_> {
         self.reply(&[&answer.encode()])
     }
 
-    /// Attributes, of the open file if the client names one: they outlive its name.
+    /// Returns the attributes, of the open file if the client names one: it outlives its name.
     pub(super) fn attr(&self, fh: Option<u64>, want: Want) -> Result<Attr> {
         match fh {
             Some(_) if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) => {
@@ -69,7 +70,7 @@ impl Turn<'_> {
     pub(super) fn setattr(&mut self, args: &SetattrIn) -> Result<()> {
         let valid = Fattr::from_bits_retain(args.valid);
         let has = |bit| valid.contains(bit);
-        // All ones leave an owner, as in chown(2).
+        // An id of all ones leaves the owner unchanged, as in chown(2).
         let owner = |bit, id| (has(bit) && id != u32::MAX).then_some(id);
         let time = |bit, now, sec: u64, nsec: u32| match (has(bit), has(now)) {
             (false, _) => Ok(None),
@@ -90,14 +91,14 @@ impl Turn<'_> {
             size: has(Fattr::SIZE).then_some(args.size),
             atime: time(Fattr::ATIME, Fattr::ATIME_NOW, args.atime, args.atimensec)?,
             mtime: time(Fattr::MTIME, Fattr::MTIME_NOW, args.mtime, args.mtimensec)?,
-            // The moment is the source's own, as it is of every change.
+            // The source sets its own time, as for every change.
             ctime: has(Fattr::CTIME),
             kill_priv: self.kills_by(args),
         };
         let fh = has(Fattr::FH).then_some(args.fh);
         let attr = match self.restores(args) {
             true => match self.restore(fh, set) {
-                // No overlayfs restores as a caller who may not set a mode.
+                // The caller may not set a mode, so this is not an overlayfs that restores one.
                 Err(Errno::EPERM) => self.change(fh, &set)?,
                 restored => restored?,
             },
@@ -113,9 +114,9 @@ impl Turn<'_> {
         self.reply_attr(&attr)
     }
 
-    /// Changes attributes: of the open file if the client names one, which outlives its name and needs
-    /// no permission for a new size. A file open for reading alone cannot be cut, though its node may
-    /// be.
+    /// Changes attributes, of the open file if the client names one: it outlives its name, and a
+    /// new size needs no permission. A file that is open for reading only cannot be truncated, but
+    /// its node may be.
     pub(super) fn change(&self, fh: Option<u64>, set: &SetAttr) -> Result<Attr> {
         if let Some(fh) = fh {
             let open = self.opened(fh)?;

@@ -1,16 +1,17 @@
-//! The server half: a [`Session`] per mount, which answers requests over an exported tree.
+//! The server half: a [`Session`] per mount answers requests from an exported tree.
 //!
-//! A session's state is what INIT agreed on, the nodes that the client has looked up, and what it has
-//! open. DESTROY takes it all back to the beginning, and so does another INIT: the mount has another life then. A
-//! request belongs to the life that it was begun in, and leaves nothing to a later one. A request that answers
-//! [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
+//! A session's state is the result of INIT, the nodes that the client has looked up, and its open
+//! files. DESTROY resets all of it, and so does another INIT: a new incarnation ([`Life`]) of the
+//! mount begins. A request belongs to the incarnation in which it began, and changes no later one.
+//! A request that returns [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
 //!
-//! What it lacks on purpose: notifications, mappings of memory (DAX), ioctl(2), poll(2), and the order of
-//! replies and cancellation (the driver's, by [`Role`]).
+//! Deliberately absent: notifications, DAX mappings, ioctl(2), poll(2), and the order of replies
+//! and cancellation (left to the driver, see [`Role`]).
 //!
-//! Lock order: whose locks there are, held while a life ends, and then a shard of a table, which is
-//! otherwise held for a look-up only and never with another lock, as is the list of restored nodes.
-//! The table of those who lock (`lock.rs`) is held across the lock table's own.
+//! Lock order: `lockers`, held while an incarnation ends, then a shard of a table. A shard is
+//! otherwise held for a look-up only and never together with another lock, as is the list of
+//! restored nodes. The table of handles with locks (`lock.rs`) is held across the lock table's own
+//! lock.
 
 mod dir;
 mod handles;
@@ -61,7 +62,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `export`.
+    /// Returns a server for `export`.
     pub fn new(export: Arc<Export>, options: Options) -> Server {
         Server {
             export,
@@ -69,12 +70,12 @@ impl Server {
         }
     }
 
-    /// The most bytes that a request has.
+    /// Returns the largest size of a request, in bytes.
     pub fn longest(&self) -> usize {
         self.options.longest()
     }
 
-    /// A new mount.
+    /// Returns a session for a new mount.
     pub fn session(&self) -> Session {
         let (export, options) = (self.export.clone(), self.options.clone());
         let lockers = Lockers::new(&export);
@@ -99,32 +100,33 @@ pub struct Session {
     export: Arc<Export>,
     options: Options,
     capabilities: Capabilities,
-    /// Whose it is, for logs.
+    /// The client's number, for logs.
     client: u64,
     life: AtomicU64,
-    /// What INIT agreed on, packed: see [`Agreed`]. Before, which life is to begin.
+    /// The result of INIT, packed: see [`Agreed`]. Before INIT, the number of the next incarnation.
     agreed: AtomicU64,
     handles: Handles,
     nodes: Nodes,
     restored: Restored,
-    /// Where files may go another way than through what the client keeps.
+    /// The I/O modes of open files, if any file may bypass the client's page cache.
     ways: Option<Arc<Ways>>,
-    /// Of this life.
+    /// The locks of this incarnation.
     lockers: Mutex<Arc<Lockers>>,
 }
 
-/// What a client has of a server at a moment.
+/// The resources that a client holds at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Nodes that it knows, the root included.
+    /// Nodes that the client has looked up, the root included.
     pub nodes: usize,
-    /// Files and directories that it has open.
+    /// Files and directories that the client has open.
     pub handles: usize,
 }
 
 impl Session {
-    /// Lets the client read and write by itself the files that have a [`vfs::File::backing`], by `backings`. Not together with
-    /// [`Options::writeback`], and for a client on this host.
+    /// Enables passthrough: the client reads and writes files that have a [`vfs::File::backing`]
+    /// directly, registered with `backings`. Excludes [`Options::writeback`], and requires a client
+    /// on this host.
     pub fn passing_through(mut self, backings: Arc<dyn Backings>) -> Session {
         self.ways = Some(Arc::new(Ways::new(Some(backings))));
         self
@@ -134,12 +136,12 @@ impl Session {
         Agreed::unpack(self.agreed.load(Ordering::Acquire))
     }
 
-    /// The tree cannot be changed here, and is by nobody else.
+    /// Returns whether the tree cannot change: it is read-only here, and nobody else changes it.
     fn never_changes(&self) -> bool {
         self.options.cache == Cache::Always && self.capabilities.read_only
     }
 
-    /// What the client has now.
+    /// Returns the client's resources now.
     pub fn figures(&self) -> Figures {
         Figures {
             nodes: self.nodes.count(),
@@ -151,7 +153,7 @@ impl Session {
         lock(&self.lockers).clone()
     }
 
-    /// As if nothing had ever come. Says which life is to begin.
+    /// Returns the session to its initial state, and returns the number of the next incarnation.
     fn reset(&self) -> Life {
         let mut lockers = lock(&self.lockers);
         let life = self.life.load(Ordering::Relaxed) + 1;
@@ -162,7 +164,7 @@ impl Session {
             ways.begin(life);
         }
         let past = (self.handles.begin(life), self.nodes.begin(life));
-        // Letting them go may take time.
+        // Dropping them may take time.
         drop(lockers);
         drop(past);
         life
@@ -183,7 +185,7 @@ impl wire::Session for Session {
             )));
         }
         Ok(match Opcode::of(header.opcode) {
-            // One too short for its arguments is answered an error.
+            // A WRITE that is too short for its arguments is answered with an error.
             Some(Opcode::Write) => {
                 Some(len.min(WRITE_HEAD)).filter(|&head_len| head.len() >= head_len)
             }
@@ -214,11 +216,12 @@ impl wire::Session for Session {
         let bytes = message.bytes();
         let header = Header::decode(bytes)?;
         let silent = Opcode::of(header.opcode).is_some_and(Opcode::is_silent);
-        // A client that leaves no room for an answer gets none.
+        // A client that leaves no room for a reply gets none.
         if !silent && out.room() < REPLY_HEADER {
             return Ok(Answer::Done);
         }
-        // Before what was agreed, which may be a later life's: then nothing comes of it.
+        // Loaded before `agreed`, which may be a later incarnation's: then the request changes
+        // nothing.
         let life = self.life.load(Ordering::Acquire);
         let agreed = self.agreed();
         let form = agreed.map_or(Form::default(), Agreed::form);
@@ -309,7 +312,7 @@ impl wire::Session for Session {
     }
 }
 
-/// A request's word is its opcode.
+/// Requests are named by their opcodes.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     let most = Opcode::ALL.iter().map(|&opcode| opcode as u32).max();
     let word = |number| match Opcode::of(number) {
@@ -323,7 +326,7 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     }
 });
 
-/// `CopyFileRange` as the kernel's `COPY_FILE_RANGE`.
+/// Converts `CopyFileRange` to the kernel's `COPY_FILE_RANGE`.
 fn constant_of(name: &str) -> String {
     let mut constant = String::new();
     for (at, letter) in name.char_indices() {
@@ -335,37 +338,37 @@ fn constant_of(name: &str) -> String {
     constant
 }
 
-/// What a request says besides its arguments.
+/// Decodes a request's extensions.
 fn extensions<'a>(
     header: &Header,
     message: &'a [u8],
 ) -> std::result::Result<Extensions<'a>, Undecodable> {
-    // A WRITE has none, and need not be whole.
+    // A WRITE has no extensions, and may be incomplete here.
     if header.opcode == Opcode::Write as u32 {
         return Ok(Extensions::default());
     }
     message::extensions(header, message).map_err(|what| Undecodable::Arguments("extensions", what))
 }
 
-/// A request being answered.
+/// A request in progress.
 struct Turn<'a> {
     peer: &'a Session,
-    /// The life that it belongs to.
+    /// The incarnation that the request belongs to.
     life: Life,
     agreed: Agreed,
     header: Header,
-    /// The context of calls on behalf of whoever asks.
+    /// The context of calls on behalf of the caller.
     cx: Cx<'a>,
-    /// The security contexts of what it makes.
+    /// The security contexts of the file to be made.
     labels: Vec<SecurityContext<'a>>,
-    /// How many bytes the reply may have.
+    /// The largest size of the reply, in bytes.
     limit: usize,
     message: &'a dyn Incoming,
     out: &'a mut dyn Outgoing,
 }
 
 impl Turn<'_> {
-    /// Before INIT.
+    /// Answers a request before INIT.
     fn answer_first(&mut self, request: &Request<'_>) -> Result<()> {
         match request {
             Request::Init { args } => self.init(args),
@@ -420,7 +423,7 @@ impl Turn<'_> {
                 name,
                 newname,
             } => self.rename(name.0, args.newdir, newname.0, args.flags),
-            // Nothing was opened, and nothing can have changed.
+            // No file was opened, and none can have changed.
             R::Fsyncdir { .. } if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) => self.reply(&[]),
             R::Fsync { .. } if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) => self.reply(&[]),
             R::Fsync { args } | R::Fsyncdir { args } => self.fsync(&args),
@@ -437,9 +440,9 @@ impl Turn<'_> {
             R::Removexattr { name } => self.removexattr(name.0),
             R::Syncfs {} => self.syncfs(),
             R::Destroy {} => self.destroy(),
-            // The driver has seen to it that the other was answered.
+            // The driver has made sure that the other request was answered.
             R::Interrupt { .. } | R::NotifyReply { .. } => Ok(()),
-            // The machine was reset without a word.
+            // The machine was reset without DESTROY.
             R::Init { args } => {
                 self.life = self.peer.reset();
                 self.init(&args)
@@ -456,12 +459,12 @@ impl Turn<'_> {
         self.reply(&[])
     }
 
-    /// The node that the request is about, `ESTALE` if the client has not looked it up.
+    /// Returns the request's node, or `ESTALE` if the client has not looked it up.
     fn node(&self) -> Result<Known> {
         self.peer.nodes.get(self.life, self.header.nodeid)
     }
 
-    /// What a request has open, `EBADF` if it is not.
+    /// Returns the open file `fh`, or `EBADF` if it is not open.
     fn opened(&self, fh: u64) -> Result<Arc<Open>> {
         self.peer.handles.get(self.life, fh)
     }

@@ -1,7 +1,8 @@
-//! Nodes that the client has looked up, each with how often.
+//! The nodes that the client has looked up, each with its look-up count.
 //!
-//! A node's id is the number that the source gives it, so that hard links and repeated look-ups find
-//! the same; but the root's is 1, and whatever the source calls 1 has the root's number instead.
+//! A node's id is the source's inode number, so that hard links and repeated look-ups find the same
+//! node. Only the root's id is 1; if the source numbers another node 1, that node gets the root's
+//! number instead.
 
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
@@ -23,9 +24,10 @@ pub(super) struct Nodes {
 
 pub(super) struct Looked {
     known: Known,
-    /// How often it was looked up. The most is not counted down any more: it stays, as the root does.
+    /// The look-up count. At `u32::MAX` it is no longer decremented, and the node stays, as the
+    /// root does.
     lookups: u32,
-    /// Tells one life of an id from the next, as long as the mount lasts.
+    /// Distinguishes successive uses of an id for the duration of the mount.
     generation: u32,
 }
 
@@ -33,11 +35,11 @@ pub(super) struct Looked {
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) node: Arc<dyn Node>,
-    /// The device that it is on.
+    /// The device that the node is on.
     pub(super) device: u64,
 }
 
-/// What the client calls a node.
+/// A node's id and generation, as sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) nodeid: u64,
@@ -55,14 +57,15 @@ impl Nodes {
         }
     }
 
-    /// The root stays, however often it is forgotten. `EIO` if its life is over.
+    /// Sets the root, which stays however often it is forgotten. Returns `EIO` if its incarnation
+    /// is over.
     pub(super) fn set_root(&self, life: Life, node: Arc<dyn Node>, device: u64) -> Result<()> {
         let mut part = self.table.of(life, ROOT_ID).ok_or(Errno::EIO)?;
         self.root.store(node.id(), Ordering::Relaxed);
         let root = Looked {
             known: Known { node, device },
             lookups: 1,
-            // As Linux insists.
+            // Linux requires this.
             generation: 0,
         };
         if part.table.insert(ROOT_ID, root).is_none() {
@@ -71,7 +74,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// The node that the client calls `nodeid`, `ESTALE` if there is none.
+    /// Returns the node `nodeid`, or `ESTALE` if the client has not looked it up.
     #[inline]
     pub(super) fn get(&self, life: Life, nodeid: u64) -> Result<Known> {
         let part = self.table.of(life, nodeid).ok_or(Errno::ESTALE)?;
@@ -79,7 +82,7 @@ impl Nodes {
         Ok(looked.known.clone())
     }
 
-    /// `ENFILE` if no more fit: asked before a node is made.
+    /// Returns `ENFILE` if the table is full. Called before a node is made.
     pub(super) fn check_room(&self) -> Result<()> {
         match self.count.load(Ordering::Relaxed) < self.most {
             true => Ok(()),
@@ -87,7 +90,8 @@ impl Nodes {
         }
     }
 
-    /// Counts a look-up, `ENFILE` if that takes one node too many, `ESTALE` if its life is over.
+    /// Counts a look-up. Returns `ENFILE` if the table is full, `ESTALE` if its incarnation is
+    /// over.
     pub(super) fn enter(&self, life: Life, entry: &Entry) -> Result<Id> {
         let nodeid = self.nodeid_of(entry.node.id());
         let known = Known {
@@ -99,12 +103,12 @@ impl Nodes {
             Slot::Occupied(mut slot) => {
                 let looked = slot.get_mut();
                 looked.lookups = looked.lookups.saturating_add(1);
-                // A source that has lost an object may use its number again.
+                // A source that has lost an object may reuse its number.
                 if looked.known.node.kind() != known.node.kind() && nodeid != ROOT_ID {
                     looked.generation = self.new_generation();
                 }
                 let generation = looked.generation;
-                // The newer one is as good or better.
+                // The newer one is at least as good.
                 let old = std::mem::replace(&mut looked.known, known);
                 (Id { nodeid, generation }, Some(old))
             }
@@ -122,15 +126,16 @@ impl Nodes {
                 (Id { nodeid, generation }, None)
             }
         };
-        // Letting a node go may take time: not under the shard's lock.
+        // Dropping a node may take time: not under the shard's lock.
         drop(part);
         drop(old);
         Ok(id)
     }
 
-    /// `node` has just been made. If its id is known, that is of one that is gone and whose number the source uses again: a server
-    /// behind it has no reason to keep what has neither a name nor an open. Who knew that must not take the new one for it: Linux
-    /// would make nothing in a directory that was removed.
+    /// Records that `node` was just made. If its id is in the table, the entry is of a removed node
+    /// whose number the source has reused: a server behind the source need not keep an object that
+    /// has neither a name nor an open file. The client must not take the new node for the old one:
+    /// Linux would refuse to make files in a directory that was removed.
     pub(super) fn made(&self, life: Life, node: &dyn Node) {
         let nodeid = self.nodeid_of(node.id());
         if let Some(mut part) = self.table.of(life, nodeid)
@@ -140,7 +145,7 @@ impl Nodes {
         }
     }
 
-    /// Takes back `lookups` of the look-ups of a node, which goes with the last.
+    /// Takes back `lookups` of a node's look-ups; the last one removes it from the table.
     pub(super) fn forget(&self, life: Life, nodeid: u64, lookups: u64) {
         if nodeid == ROOT_ID {
             return;
@@ -163,7 +168,8 @@ impl Nodes {
         }
     }
 
-    /// A life begins, without any. Those of the one before are to be let go.
+    /// Begins an incarnation with an empty table, and returns the previous one's nodes to be
+    /// dropped.
     pub(super) fn begin(&self, life: Life) -> Vec<Shard<Looked>> {
         let past = self.table.begin(life);
         let count = past.iter().map(Shard::len).sum();
@@ -171,7 +177,7 @@ impl Nodes {
         past
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -248,7 +254,7 @@ mod tests {
         let other = nodes.enter(0, &new).expect("room");
         assert_eq!(one.nodeid, other.nodeid);
         assert_ne!(one.generation, other.generation);
-        // The client forgets both by the one number.
+        // The client forgets both under the one id.
         nodes.forget(0, 5, 3);
         assert!(nodes.get(0, 5).is_err());
     }

@@ -1,4 +1,4 @@
-//! OPEN, OPENDIR, CREATE, TMPFILE, FLUSH, RELEASE: handles begin and end.
+//! OPEN, OPENDIR, CREATE, TMPFILE, FLUSH, RELEASE: the lifetime of handles.
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use crate::numbers::{Flags, Fopen, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_U
 use crate::words;
 
 impl Turn<'_> {
-    /// Where nothing is opened, the client goes on by itself after `ENOSYS`, here and in FLUSH.
+    /// After `ENOSYS` the client does without OPEN, and likewise without FLUSH.
     pub(super) fn open(&mut self, args: &OpenIn) -> Result<()> {
         if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
             return Err(Errno::ENOSYS);
@@ -32,7 +32,7 @@ impl Turn<'_> {
         let place = self.peer.handles.reserve(self.cx.call.account())?;
         let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
         let kill = kills(flags, args.open_flags);
-        // First, as it changes nothing.
+        // First, because it changes no state.
         let in_place = self.open_in_place(&*node, flags)?;
         let (file, flags) = self.writing_behind(flags, |flags| match kill {
             true => self.open_cut(&*node, flags),
@@ -46,7 +46,7 @@ impl Turn<'_> {
         self.reply(&[&opened.encode()])
     }
 
-    /// Opens a file for writing and cuts it to nothing. That and taking its set-id bits away is one
+    /// Opens a file for writing and truncates it. Truncating and removing set-id bits is one
     /// change.
     fn open_cut(&self, node: &dyn Node, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let file = node.open(&self.cx, flags - OpenFlags::TRUNC)?;
@@ -59,7 +59,7 @@ impl Turn<'_> {
         Ok(file)
     }
 
-    /// Where nothing can change, the client goes on by itself after `ENOSYS`.
+    /// After `ENOSYS` the client does without OPENDIR.
     pub(super) fn opendir(&mut self) -> Result<()> {
         if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) {
             return Err(Errno::ENOSYS);
@@ -70,14 +70,14 @@ impl Turn<'_> {
         self.reply(&[&opened.encode()])
     }
 
-    /// The directory that the request is about, opened.
+    /// Opens the request's directory.
     pub(super) fn open_directory(&self) -> Result<Open> {
         let node = self.directory()?.node;
         let file = node.open(&self.cx, OpenFlags::READ)?;
         Ok(self.open_of(node, file, OpenFlags::READ, None))
     }
 
-    /// The file that the request is about, opened: the client has let somebody do that.
+    /// Opens the request's file without a permission check: the client has made its own.
     pub(super) fn open_unasked(&self) -> Result<Open> {
         let node = self.node()?.node;
         let file = node.open(&self.cx.on_behalf_of(&Caller::ROOT), OpenFlags::READ)?;
@@ -95,7 +95,7 @@ impl Turn<'_> {
             }
             match dir.create(&turn.cx, name, flags | OpenFlags::EXCL, mode) {
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
-                    // It got its label, and its set-id bits, when it was made.
+                    // The file existed: its label and set-id bits were settled when it was made.
                     let entry = dir.lookup(&turn.cx, name)?;
                     match kill {
                         false => {
@@ -117,7 +117,7 @@ impl Turn<'_> {
         })
     }
 
-    /// The client does not ask again after `ENOSYS`.
+    /// After `ENOSYS` the client sends no more TMPFILE.
     pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
         if !self.peer.options.tmpfile {
             return Err(Errno::ENOSYS);
@@ -148,7 +148,8 @@ impl Turn<'_> {
         self.peer.nodes.check_room()?;
         self.may_label()?;
         if flags.contains(OpenFlags::APPEND) {
-            // It is opened twice, and neither may be the other's trace.
+            // The file is opened twice: an operation that would block must leave neither open as a
+            // trace.
             self.cx.may_wait()?;
         }
         let ((entry, file), flags) =
@@ -164,7 +165,7 @@ impl Turn<'_> {
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
-    /// The directory that the request is about.
+    /// Returns the request's directory, or `ENOTDIR`.
     pub(super) fn directory(&self) -> Result<Known> {
         let known = self.node()?;
         match known.node.kind() {
@@ -173,8 +174,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Opens a file for [`Open::writer`] that the client opens with these flags. That a caller may
-    /// write to it, and may go on, is settled by the other open.
+    /// Opens the file without append for [`Open::writer`], if the client opens it with these flags.
+    /// The other open has checked that the caller may write.
     fn open_in_place(&self, node: &dyn Node, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
         let behind = self.agreed.has(InitFlags::WRITEBACK_CACHE);
         if behind
@@ -213,7 +214,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Has the file go its way, which is chosen by who opens it first. Where nobody chooses it is through what the client keeps.
+    /// Assigns the file its node's I/O mode, which the first open file of the node determines.
+    /// Without `ways` every file goes through the client's page cache.
     fn on_its_way(&self, nodeid: u64, mut open: Open) -> Result<Open> {
         let Some(ways) = &self.peer.ways else {
             return Ok(open);
@@ -230,8 +232,9 @@ impl Turn<'_> {
         Ok(open)
     }
 
-    /// Has the client read and write the file by itself, if it can. What has set-id bits goes by here: who may write to it and leave
-    /// them is told apart here alone.
+    /// Registers the file for passthrough, if the client and the file support it. A file with
+    /// set-id bits is excluded: only this server distinguishes the callers whose writes leave the
+    /// bits.
     fn backed(&self, backings: &dyn Backings, open: &Open) -> Option<(NonZeroU32, Option<Limits>)> {
         const SET_ID: u32 = 0o6000;
         if !self.agreed.has(InitFlags::PASSTHROUGH) {
@@ -245,9 +248,10 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether who opens with these flags is better off without what the client keeps. Who appends stays for long, and has others
-    /// read what came. A client that cannot map such files has no other means to drop what it kept when they are written, either
-    /// (Linux before 6.6).
+    /// Returns whether an open file with these flags is better off without the client's page cache.
+    /// A program that appends keeps the file open for long while others read the new data. A client
+    /// that cannot map such files (Linux before 6.6) has no other way to drop cached pages of a
+    /// file that is written, either.
     fn goes_past(&self, flags: OpenFlags) -> bool {
         self.peer.options.writers_go_past
             && self.agreed.has(InitFlags::DIRECT_IO_ALLOW_MMAP)
@@ -269,15 +273,15 @@ impl Turn<'_> {
         })
     }
 
-    /// Opens as a client needs it that writes behind: it reads pages that it writes a part of, and
-    /// finds the end itself. A file that may not be read is opened as asked for, one whose time of
-    /// last read may not be left alone without that. Says how it was.
+    /// Opens a file as a client with a write-back cache needs it: the client reads pages that it
+    /// writes in part, and finds the end of the file itself. A file that may not be read is opened
+    /// as requested; `NOATIME` is dropped if it is refused. Returns the flags used.
     fn writing_behind<T>(
         &self,
         flags: OpenFlags,
         open: impl Fn(OpenFlags) -> Result<T>,
     ) -> Result<(T, OpenFlags)> {
-        // The client's super-user may, but a server without privileges may not.
+        // The client's root may use `NOATIME`, but a server without privileges may not.
         let all = self.cx.caller.uid == 0;
         let open = |flags: OpenFlags| match open(flags) {
             Err(Errno::EPERM) if all && flags.contains(OpenFlags::NOATIME) => {
@@ -296,7 +300,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What open(2)'s flags mean here. Those not named are the client's own business.
+    /// Converts open(2) flags. The client handles flags that are not listed here.
     fn open_flags(&self, asked: Flags) -> Result<OpenFlags> {
         let mut flags = match (asked & Flags::ACCESS).bits() {
             0 if asked.contains(Flags::EXEC) => OpenFlags::EXEC,
@@ -315,7 +319,7 @@ impl Turn<'_> {
         Ok(flags)
     }
 
-    /// Permissions of what is made. A client that was not told to leave the umask to us has applied it.
+    /// Returns the permissions of a new file. Without `DONT_MASK` the client has applied the umask.
     pub(super) fn mode(&self, mode: u32, umask: u32) -> Mode {
         match self.agreed.has(InitFlags::DONT_MASK) {
             true => Mode {
@@ -326,7 +330,8 @@ impl Turn<'_> {
         }
     }
 
-    /// One of the descriptors of an open file was closed: its process's locks of the file go.
+    /// Handles the close of one descriptor of an open file, which releases its process's locks on
+    /// the file.
     pub(super) fn flush(&mut self, args: &FlushIn) -> Result<()> {
         if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
             return Err(Errno::ENOSYS);

@@ -1,74 +1,79 @@
-//! What a mount is granted, and how much it may ask for.
+//! The options of a mount: features to grant, and limits.
 
 use core::time::Duration;
 
 use crate::numbers::{Fopen, InitFlags, PAGE};
 
-/// How long a client may go by what it knows, by virtiofsd's words.
+/// Validity of the client's caches, named as virtiofsd's `--cache` policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
-    /// It asks each time, and keeps no contents: what others do is seen at once.
+    /// No caching: other processes' changes are visible at once.
     Never,
-    /// It keeps names, attributes and listings for a day, but no contents.
+    /// Caches names, attributes and listings for a day, but no contents.
     Metadata,
-    /// It keeps names and attributes for a second, contents until a file is opened again.
+    /// Caches names and attributes for a second, and contents until a file is opened again.
     #[default]
     Auto,
-    /// It keeps all for a day: nobody else changes the tree.
+    /// Caches everything for a day: for trees that nobody else changes.
     Always,
 }
 
-/// What a mount is granted where the client offers it, and how much it may ask for.
+/// The features that a mount is granted if the client offers them, and its limits.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long the client may go by what it knows.
+    /// The validity of the client's caches.
     pub cache: Cache,
-    /// How long names and attributes are good for, instead of what [`Options::cache`] says.
+    /// The validity of names and attributes, overriding [`Options::cache`].
     pub timeout: Option<Duration>,
-    /// Of a tree that cannot be changed nothing is opened: the client reads by nodes, and decides itself who may do what and who has
-    /// which lock. For one client that checks permissions, as Linux does where it mounts by itself.
+    /// Opens no files of a tree that cannot change: the client reads by node id, and checks
+    /// permissions and handles locks itself. For a single client that checks permissions, as Linux
+    /// does for its own mounts.
     pub without_open: bool,
-    /// The client writes behind. For trees that nobody else changes.
+    /// Grants the write-back cache. For trees that nobody else changes.
     pub writeback: bool,
-    /// Who opens a file to write to it alone, and is the first, goes past what the client keeps of files, and so does who opens it
-    /// meanwhile: each byte is copied once less, and no page is made for it. Not where the client writes behind.
+    /// A file that is first opened for writing only bypasses the client's page cache, as do further
+    /// open files of it meanwhile: each byte is copied once less, and no page is allocated for it.
+    /// Not used with a write-back cache.
     pub writers_go_past: bool,
-    /// A program's `O_DIRECT` goes through to the source; otherwise it is the client's alone.
+    /// Passes a program's `O_DIRECT` to the source; otherwise it applies to the client only.
     pub allow_direct_io: bool,
-    /// Files without a name (`O_TMPFILE`). Linux from 6.2 on asks for them for overlayfs too, which then
-    /// looks the file up by the name that it never had, and loses it: `ESTALE` once the entry is old, or
-    /// when something is moved there.
+    /// Grants unnamed files (`O_TMPFILE`). From Linux 6.2 on overlayfs uses them too; it then looks
+    /// the file up by the name that it never had and loses it, with `ESTALE` when the entry expires
+    /// or a file is moved there.
     pub tmpfile: bool,
-    /// Extended attributes.
+    /// Grants extended attributes.
     pub xattr: bool,
-    /// POSIX ACLs, where the source enforces them.
+    /// Grants POSIX ACLs, if the source enforces them.
     pub posix_acl: bool,
-    /// What is made gets the label that the client's security module wants for it.
+    /// New files get the label that the client's LSM assigns.
     pub security_label: bool,
-    /// What the client has to take of all this: INIT answers `EPROTO` otherwise.
+    /// The flags that the client has to accept: otherwise INIT returns `EPROTO`.
     pub required: InitFlags,
-    /// Listings come with attributes.
+    /// Grants READDIRPLUS.
     pub readdirplus: bool,
-    /// What is on another device below becomes a mount of its own in the client, so that device and
-    /// node numbers together are unique.
+    /// Announces directories on another device as submounts, so that device and inode numbers
+    /// together are unique in the client.
     pub announce_submounts: bool,
-    /// fcntl(2) locks are the server's, and seen by all its clients; otherwise the client's own.
+    /// The server handles fcntl(2) locks, shared by all its clients; otherwise they are local to
+    /// the client.
     pub posix_locks: bool,
-    /// The same of flock(2) locks.
+    /// The same for flock(2) locks.
     pub flock: bool,
-    /// The server takes set-id bits and file capabilities away when a file is written or changes
-    /// its owner (`FUSE_HANDLE_KILLPRIV_V2`). Otherwise the client does, and asks for capabilities
-    /// before each write. Without [`Options::xattr`] there are none to ask for, and it is granted
-    /// only to clients that write past their cache, which take nothing away themselves.
+    /// The server removes set-id bits and file capabilities when a file is written or changes its
+    /// owner (`FUSE_HANDLE_KILLPRIV_V2`). Otherwise the client does, and sends GETXATTR for
+    /// capabilities before each write. Without [`Options::xattr`] it cannot, and the flag is
+    /// granted only to clients that bypass their cache on writes, which remove no privileges
+    /// themselves.
     pub killpriv_v2: bool,
-    /// Files that the client keeps no contents of can be mapped as shared all the same.
+    /// Files with direct I/O can be mapped as shared.
     pub allow_mmap: bool,
-    /// A program's `O_NOATIME` goes through to the source, which refuses it of files that are not
-    /// the caller's; of the super-user's it is forgotten then, and otherwise always.
+    /// Passes a program's `O_NOATIME` to the source, which refuses it for files that the caller
+    /// does not own; if it refuses it to root, the flag is dropped. Without this option the flag is
+    /// always dropped.
     pub noatime: bool,
-    /// The most bytes of a write.
+    /// The largest write, in bytes.
     pub max_write: u32,
-    /// The most nodes that the client knows at once.
+    /// The most nodes that the client has looked up at once.
     pub max_nodes: usize,
     /// The most files and directories that are open at once.
     pub max_handles: usize,
@@ -95,25 +100,25 @@ impl Default for Options {
             killpriv_v2: true,
             allow_mmap: true,
             noatime: true,
-            // The most that Linux sends unless told otherwise (`fs.fuse.max_pages_limit`).
+            // The largest that Linux sends by default (`fs.fuse.max_pages_limit`).
             max_write: 1 << 20,
-            // Some 100 bytes each besides its node. Linux keeps one per cached inode, and cannot be told
-            // to keep fewer.
+            // Some 100 bytes each in addition to the node. Linux keeps one per cached inode, and
+            // cannot be made to keep fewer.
             max_nodes: 16 << 20,
-            // As many descriptors as a process may have on common systems.
+            // As many as a process's descriptors on common systems.
             max_handles: 1 << 20,
         }
     }
 }
 
 impl Options {
-    /// The most bytes of a message besides the payload of a write: headers, and a page to spare.
+    /// The largest message in bytes without the payload of a write: headers, and a page of reserve.
     const REST: usize = PAGE as usize;
 
-    /// The least [`Options::max_write`]: then an extended attribute of the largest size fits.
+    /// The smallest [`Options::max_write`], so that an extended attribute of the largest size fits.
     const MIN_WRITE: u32 = 64 << 10;
 
-    /// The most: `max_pages` has 16 bits.
+    /// The largest [`Options::max_write`]: `max_pages` has 16 bits.
     const MAX_WRITE: u32 = u16::MAX as u32 * PAGE;
 
     pub(super) fn in_bounds(mut self) -> Options {
@@ -122,12 +127,12 @@ impl Options {
         self
     }
 
-    /// The most bytes of a message.
+    /// Returns the largest size of a message in bytes.
     pub(super) fn longest(&self) -> usize {
         self.max_write as usize + Options::REST
     }
 
-    /// How long names and attributes are good for.
+    /// Returns the validity of names and attributes.
     pub(super) fn validity(&self) -> Duration {
         const DAY: u64 = 86400;
         self.timeout
@@ -138,12 +143,12 @@ impl Options {
             }))
     }
 
-    /// Whether the client writes files past its cache.
+    /// Returns whether the client's writes bypass its cache.
     pub(super) fn past_cache(&self) -> bool {
         self.open_flags(false).contains(Fopen::DIRECT_IO)
     }
 
-    /// What the client may do with what it opens.
+    /// Returns the flags for the reply to OPEN and OPENDIR.
     pub(super) fn open_flags(&self, directory: bool) -> Fopen {
         match (self.cache, directory) {
             (Cache::Never | Cache::Metadata, false) => Fopen::PAST,

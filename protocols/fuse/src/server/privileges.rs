@@ -1,25 +1,22 @@
-//! Set-id bits and file capabilities: when a write, a truncation or a change of owner takes them
-//! away.
+//! Set-id bits and file capabilities: when a write, a truncation or a change of owner removes them.
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` (`include/uapi/linux/fuse.h`) the server takes them away, as
-//! Linux's own file systems do (`file_remove_privs()` in `fs/inode.c`, `notify_change()` in
-//! `fs/attr.c`):
+//! With `FUSE_HANDLE_KILLPRIV_V2` (`include/uapi/linux/fuse.h`) the server removes them, as Linux's
+//! own file systems do (`file_remove_privs()` in `fs/inode.c`, `notify_change()` in `fs/attr.c`):
 //!
-//! - WRITE, OPEN and CREATE with `O_TRUNC`, and SETATTR of a size say by a flag that the caller
-//!   lacks `CAP_FSETID`. FALLOCATE and COPY_FILE_RANGE have no such flag: there the caller's user
-//!   id decides.
-//! - A SETATTR that changes no attribute is what Linux sends before a write to a file of which it
-//!   knows set-id bits, and for a chown(2) to nobody. The bits go before the answer, so that the
+//! - WRITE, OPEN and CREATE with `O_TRUNC`, and SETATTR of a size have a flag for a caller without
+//!   `CAP_FSETID`. FALLOCATE and COPY_FILE_RANGE have none: there the caller's user id decides.
+//! - Linux sends a SETATTR without changes before a write to a file on which it knows set-id bits,
+//!   and for a chown(2) that changes no id. The bits are removed before the reply, so that the
 //!   client's cached mode has none either. The kernel relies on the WRITE alone and keeps a stale
 //!   mode until it expires.
-//! - SETATTR of a size without a file is truncate(2), or comes from an overlayfs whose mounter has
-//!   `CAP_FSETID` though the caller may not have it: the bits go, flag or not.
-//! - SETATTR of an owner always has the flag, also where overlayfs restores what it copies up
-//!   (`ovl_copy_up_metadata()` in `fs/overlayfs/copy_up.c`: capabilities, size, mode, owner), whose
-//!   bits and capabilities have to stay. [`Restored`] tells the two apart.
+//! - SETATTR of a size without a file handle is truncate(2), or comes from an overlayfs whose
+//!   mounter has `CAP_FSETID` though the caller may not have it: the bits are removed with or
+//!   without the flag.
+//! - SETATTR of an owner always has the flag, even when overlayfs restores attributes after copying
+//!   up (`ovl_copy_up_metadata()` in `fs/overlayfs/copy_up.c`: capabilities, size, mode, owner),
+//!   where bits and capabilities have to stay. [`Restored`] distinguishes the two cases.
 //!
-//! Without it the client takes away what is to be taken away, and says so by a mode and by
-//! REMOVEXATTR.
+//! Without it the client removes privileges itself, with SETATTR of a mode and REMOVEXATTR.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -32,17 +29,17 @@ use super::shards::{Life, lock};
 use crate::layout::SetattrIn;
 use crate::numbers::{Fattr, InitFlags};
 
-/// File capabilities (capabilities(7)).
+/// The attribute that holds file capabilities (capabilities(7)).
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
-/// The bits of a mode that run a program as its owner or group.
+/// The set-user-id and set-group-id bits.
 pub(super) const SET_ID: u32 = 0o6000;
 
-/// Takes privileges away and changes nothing else.
+/// Removes privileges and changes nothing else.
 ///
-/// A remote source asks its server for another mode, which an ordinary caller may not set on
-/// another user's file (`EPERM`). That is no failure: such a server takes the bits away itself when
-/// the caller's write arrives.
+/// A remote source sends its server a new mode, which an ordinary caller may not set on another
+/// user's file (`EPERM`). That is not a failure: such a server removes the bits itself when the
+/// caller's write arrives.
 pub(super) const KILL: SetAttr = SetAttr {
     mode: None,
     uid: None,
@@ -54,18 +51,19 @@ pub(super) const KILL: SetAttr = SetAttr {
     kill_priv: true,
 };
 
-/// Nodes that the client has given set-id bits or file capabilities, without asking for
-/// capabilities since.
+/// Nodes to which the client has given set-id bits or file capabilities, and whose capabilities it
+/// has not read since.
 ///
-/// Every chown(2) asks for `security.capability` before its SETATTR (`ATTR_KILL_PRIV` in
-/// `notify_change()`), and no chmod(2) comes in between, because the inode is locked. overlayfs
-/// sets an owner without `ATTR_KILL_PRIV`, directly after the mode. So an owner that comes while
-/// the node is listed here is a copy's.
+/// Every chown(2) reads `security.capability` before its SETATTR (`ATTR_KILL_PRIV` in
+/// `notify_change()`), and no chmod(2) intervenes, because the inode is locked. overlayfs sets an
+/// owner without `ATTR_KILL_PRIV`, directly after the mode. So a SETATTR of an owner while the node
+/// is listed here comes from a copy-up.
 #[derive(Default)]
 pub(super) struct Restored(Mutex<VecDeque<(Life, u64)>>);
 
 impl Restored {
-    /// More than a guest copies up at a time. The oldest goes first, and loses its privileges.
+    /// More than a guest copies up at a time. The oldest entry is dropped, and its file loses its
+    /// privileges.
     const MOST: usize = 256;
 
     pub(super) fn insert(&self, life: Life, nodeid: u64) {
@@ -89,12 +87,12 @@ impl Restored {
 }
 
 impl Turn<'_> {
-    /// Whether the server takes privileges away.
+    /// Returns whether the server removes privileges.
     fn kills(&self) -> bool {
         self.agreed.has(InitFlags::HANDLE_KILLPRIV_V2)
     }
 
-    /// Whether SETATTR takes privileges away besides its changes.
+    /// Returns whether SETATTR removes privileges in addition to its changes.
     pub(super) fn kills_by(&self, args: &SetattrIn) -> bool {
         let valid = Fattr::from_bits_retain(args.valid);
         let nothing = (valid - Fattr::FH - Fattr::LOCKOWNER).is_empty();
@@ -102,7 +100,7 @@ impl Turn<'_> {
         valid.contains(Fattr::KILL_SUIDGID) || (self.kills() && (nothing || by_path))
     }
 
-    /// Whether SETATTR changes an owner or a size and leaves privileges as they are.
+    /// Returns whether SETATTR changes an owner or a size and leaves privileges unchanged.
     pub(super) fn restores(&self, args: &SetattrIn) -> bool {
         let valid = Fattr::from_bits_retain(args.valid);
         let both = Fattr::UID | Fattr::GID;
@@ -120,18 +118,17 @@ impl Turn<'_> {
         }
     }
 
-    /// The client has given the node privileges.
+    /// Records that the client has given the node privileges.
     pub(super) fn note_restored(&self) {
         self.peer.restored.insert(self.life, self.header.nodeid);
     }
 
-    /// The client has asked whether the node has file capabilities, or has changed its owner.
+    /// Records that the client has read the node's file capabilities, or has changed its owner.
     pub(super) fn note_settled(&self) {
         self.peer.restored.remove(self.life, self.header.nodeid);
     }
 
-    /// Changes the owner, which takes set-id bits and file capabilities away, and gives the file
-    /// these back.
+    /// Changes the owner, which removes set-id bits and file capabilities, and then restores these.
     pub(super) fn restore(&self, fh: Option<u64>, mut set: SetAttr) -> Result<Attr> {
         set.kill_priv = false;
         let before = self.attr(fh, Want::BASIC)?;
@@ -158,15 +155,15 @@ impl Turn<'_> {
             Err(errno) if errno.is_signal() => return Err(errno),
             Err(_) => return self.change(fh, &set),
         };
-        // Two changes: neither may be the other's trace.
+        // Two changes: an operation that would block must leave neither as a trace.
         self.cx.may_wait()?;
         self.change(fh, &set)?;
         node.set_xattr(&self.cx, CAPABILITY, &capability, XattrFlags::empty())?;
         self.attr(fh, Want::STAT)
     }
 
-    /// Takes set-id bits away, if there are any, before a caller without privileges changes the
-    /// file by a request that says nothing of them.
+    /// Removes set-id bits, if there are any, before a caller without privileges changes the file
+    /// with a request that has no flag for them.
     pub(super) fn kill_for_callers(&self, open: &Open) -> Result<()> {
         match self.kills() && self.cx.caller.uid != 0 {
             true => self.kill_privileges(open),
@@ -174,12 +171,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes set-id bits away, if there are any. Asking again finds none.
+    /// Removes set-id bits, if there are any. Idempotent.
     pub(super) fn kill_privileges(&self, open: &Open) -> Result<()> {
         if open.file.attr(&self.cx, Want::BASIC)?.mode & SET_ID == 0 {
             return Ok(());
         }
-        // What follows may need more patience, and this would be its trace.
+        // The operation that follows may block, and this change would be its trace.
         self.cx.may_wait()?;
         match open.file.setattr(&self.cx, &KILL) {
             Err(Errno::EPERM) => Ok(()),
@@ -187,7 +184,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes set-id bits away for a SETATTR that changes nothing else, and returns the attributes.
+    /// Removes set-id bits for a SETATTR that changes nothing else, and returns the attributes.
     pub(super) fn kill_alone(&self, fh: Option<u64>) -> Result<Attr> {
         match self.change(fh, &KILL) {
             Err(Errno::EPERM) => self.attr(fh, Want::STAT),

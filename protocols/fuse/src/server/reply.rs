@@ -1,4 +1,4 @@
-//! Replies: a header, and what stands behind it.
+//! Replies: a header, and the arguments or data after it.
 
 use vfs::{Attr, Entry, Errno, Result};
 
@@ -10,7 +10,7 @@ use crate::numbers::{ATTR_SUBMOUNT, InitFlags, MAX_ERRNO};
 use crate::words::encode_device;
 
 impl Turn<'_> {
-    /// Writes a whole reply of these arguments, `EIO` if it does not fit.
+    /// Writes a whole reply with these arguments. Returns `EIO` if it does not fit.
     pub(super) fn reply(&mut self, arguments: &[&[u8]]) -> Result<()> {
         let len = REPLY_HEADER + arguments.iter().map(|piece| piece.len()).sum::<usize>();
         if len > self.limit {
@@ -44,7 +44,7 @@ impl Turn<'_> {
         self.out.bytes(&header.encode());
     }
 
-    /// `EIO` if arguments of `len` bytes do not fit: asked before what cannot be taken back.
+    /// Returns `EIO` if arguments of `len` bytes do not fit. Called before irreversible changes.
     pub(super) fn check_room(&self, len: usize) -> Result<()> {
         match REPLY_HEADER + len <= self.limit {
             true => Ok(()),
@@ -52,17 +52,17 @@ impl Turn<'_> {
         }
     }
 
-    /// How many bytes of the `size` asked for the reply may carry.
+    /// Returns how many of the requested `size` bytes the reply may carry.
     pub(super) fn room(&self, size: u32) -> usize {
         (size as usize).min(self.limit.saturating_sub(REPLY_HEADER))
     }
 
-    /// Begins a reply whose bytes are put right behind its header.
+    /// Begins a reply whose data are written directly after its header.
     pub(super) fn begin_data(&mut self) {
         self.out.bytes(&self.header(REPLY_HEADER).encode());
     }
 
-    /// Ends it: its length is known by now.
+    /// Ends the reply by setting its length.
     pub(super) fn end_data(&mut self) -> Result<()> {
         let len = self.out.len() as u32;
         self.out.patch(0, &len.to_le_bytes());
@@ -77,7 +77,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What a look-up of `entry` in `up` answers; counts it.
+    /// Returns the reply to a look-up of `entry` in `up`, and counts the look-up.
     pub(super) fn entry_out(&self, up: &Known, entry: &Entry) -> Result<EntryOut> {
         let id = self.peer.nodes.enter(self.life, entry)?;
         let mut attr = attr_out(&entry.attr);
@@ -96,7 +96,7 @@ impl Turn<'_> {
         })
     }
 
-    /// What a look-up answers that finds nothing, for the client to keep.
+    /// Returns the reply to a look-up that finds no file, a negative entry for the client's cache.
     pub(super) fn nothing(&self) -> EntryOut {
         let validity = self.peer.options.validity();
         EntryOut {

@@ -1,7 +1,7 @@
-//! A table by number, in parts: no lock that all requests share.
+//! A sharded table keyed by number: no lock is shared by all requests.
 //!
-//! A mount has one life after the other, each begun by INIT. Every part knows which it is in: what an earlier life
-//! still wants of it, it does not get.
+//! A mount has one incarnation after the other, each begun by INIT. Every shard records the current
+//! one, and is not accessible to requests of an earlier one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) type Shard<V> = HashMap<u64, V, NumberHash>;
 
-/// Which life of a mount; a later one is greater.
+/// The number of a mount's incarnation; a later one is greater.
 pub(super) type Life = u64;
 
 pub(super) struct Shards<V>([Mutex<Part<V>>; COUNT]);
@@ -19,7 +19,7 @@ pub(super) struct Part<V> {
     pub(super) table: Shard<V>,
 }
 
-/// More than threads work for one mount.
+/// More than the threads that work for one mount.
 const COUNT: usize = 64;
 
 impl<V> Shards<V> {
@@ -32,13 +32,13 @@ impl<V> Shards<V> {
         }))
     }
 
-    /// The part that a number is in, if this is its life.
+    /// Returns the locked shard of a number, if `life` is its incarnation.
     #[inline]
     pub(super) fn of(&self, life: Life, number: u64) -> Option<MutexGuard<'_, Part<V>>> {
         Some(lock(&self.0[number as usize % COUNT])).filter(|part| part.life == life)
     }
 
-    /// A life begins: what there was of the one before is taken out.
+    /// Begins an incarnation, and returns the previous one's entries.
     pub(super) fn begin(&self, life: Life) -> Vec<Shard<V>> {
         let begin = |part: &Mutex<Part<V>>| {
             let mut part = lock(part);
@@ -49,12 +49,12 @@ impl<V> Shards<V> {
     }
 }
 
-/// Locks what no panic leaves half done.
+/// Locks data that a panic cannot leave inconsistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hashes numbers that are the source's or our own: a client cannot choose them.
+/// Hashes numbers chosen by the source or by this server: a client cannot choose them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct NumberHash;
 

@@ -1,4 +1,4 @@
-//! LOOKUP, FORGET, BATCH_FORGET: which nodes the client knows.
+//! LOOKUP, FORGET and BATCH_FORGET: look-up counts.
 
 use vfs::{Entry, Errno, Name, Result, Want};
 
@@ -17,7 +17,7 @@ impl Turn<'_> {
             },
             b".." => up.node.parent(&self.cx)?,
             name => match up.node.lookup(&self.cx, Name::new(name)?) {
-                // Where nothing changes, that will be so.
+                // The tree cannot change, so the client may cache the negative entry.
                 Err(Errno::ENOENT) if self.peer.never_changes() => {
                     return self.reply(&[&self.nothing().encode()]);
                 }
@@ -38,7 +38,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// `count` is the client's word; what has come decides.
+    /// The number of complete entries limits `count`, which the client chooses.
     pub(super) fn batch_forget(&mut self, count: u32, forgets: &[u8]) -> Result<()> {
         let whole = forgets.chunks_exact(ForgetOne::SIZE).take(count as usize);
         for forget in whole.filter_map(|bytes| ForgetOne::decode(bytes).ok()) {

@@ -1,14 +1,18 @@
-//! Which way the contents of a file go: through what the client keeps of it, past that, or past the server as well, where the
-//! client's kernel reads and writes the file by itself (`FUSE_PASSTHROUGH`, Linux 6.9).
+//! The I/O mode of an open file: through the client's page cache, past the cache to the server, or
+//! past the server as well, where the client's kernel reads and writes the backing file directly
+//! (`FUSE_PASSTHROUGH`, Linux 6.9).
 //!
-//! All who have a file open at a time go one way. Linux insists on it for files that it reads by itself (`fs/fuse/iomode.c`): who
-//! goes another way gets `EIO`. And what goes past the pages that a client keeps leaves them behind as they were, if they are read
-//! meanwhile. So who opens it first decides, and that holds until the last has closed it.
+//! All open files of a node share one mode. Linux requires it for passthrough (`fs/fuse/iomode.c`):
+//! an open in another mode fails with `EIO`. And I/O past the page cache does not update pages that
+//! other open files have cached. So the first open file determines the mode, until the last is
+//! closed.
 //!
-//! A file that another process has opened is good for no more than that process could do ([`vfs::Backing::limits`]): who opens to do more
-//! shows that it is in the same file that he may, or cannot open it now.
+//! A backing file that another process opened permits only that process's access
+//! ([`vfs::Backing::limits`]). An open that needs more access has to present a descriptor of the
+//! same file with that access, or fails.
 //!
-//! Lock order: a shard of the table of ways, held for a look-up only and never with another lock.
+//! Lock order: a shard of the table of modes, held for a look-up only and never together with
+//! another lock.
 
 use std::collections::hash_map::Entry as Slot;
 use std::num::NonZeroU32;
@@ -19,42 +23,43 @@ use vfs::{Errno, Limits, OpenFlags, Result};
 
 use super::shards::{Life, Shards};
 
-/// The client's kernel, as whoever drives a session reaches it. Every method may be called from many threads at once.
+/// The client's kernel as the driver of a session reaches it. Methods may be called concurrently.
 pub trait Backings: Send + Sync {
-    /// Has the client read and write `file` by itself, and says by which number; nothing if it does not.
+    /// Registers `file` for direct I/O by the client and returns its backing id, or `None` if that
+    /// fails.
     fn open(&self, file: BorrowedFd<'_>) -> Option<NonZeroU32>;
 
-    /// No more will be opened by `number`.
+    /// Unregisters a backing id: no more files will be opened with it.
     fn close(&self, number: NonZeroU32);
 }
 
-/// Which way a file goes.
+/// The I/O mode of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Through what the client keeps of it.
+    /// Through the client's page cache.
     #[default]
     Kept,
-    /// Each request to the server.
+    /// Each request goes to the server.
     Past,
-    /// By the client itself, under this number.
+    /// The client's kernel uses the backing file with this id.
     Backed(NonZeroU32),
 }
 
-/// Which way the files go that are open, by their nodes.
+/// The I/O modes of open files, by node.
 pub(super) struct Ways {
     backings: Option<Arc<dyn Backings>>,
     table: Shards<Going>,
 }
 
-/// The way of a file, and how many have it open.
+/// The mode of a node's files, and how many are open.
 struct Going {
     way: Way,
     opens: usize,
-    /// What it is good for, if that is not everything.
+    /// The access that the backing file permits, if limited.
     limits: Option<Limits>,
 }
 
-/// One who has a file open. The way ends with the last.
+/// An open file's share in its node's mode, which ends with the last share.
 pub(super) struct Goer {
     ways: Arc<Ways>,
     life: Life,
@@ -63,7 +68,7 @@ pub(super) struct Goer {
 }
 
 impl Ways {
-    /// Files that the client may read and write by itself are opened by `backings`.
+    /// `backings` registers files for passthrough; without it there is none.
     pub(super) fn new(backings: Option<Arc<dyn Backings>>) -> Ways {
         Ways {
             backings,
@@ -71,13 +76,15 @@ impl Ways {
         }
     }
 
-    /// Whether the client may read and write files by itself.
+    /// Returns whether passthrough is available.
     pub(super) fn has_backings(&self) -> bool {
         self.backings.is_some()
     }
 
-    /// The way of who opens the node with `flags`: the one that others go, or else the one that `choose` finds. Nothing if the life is
-    /// over; `EIO` if others go a way that is not good for it, and neither is what `own` knows of the file.
+    /// Returns a share in the mode for opening the node with `flags`: the mode of the files that
+    /// are already open, or else the one that `choose` returns. Returns `None` if the incarnation
+    /// is over, and `EIO` if the existing mode does not permit `flags` and neither does the
+    /// descriptor that `own` describes.
     pub(super) fn go(
         self: &Arc<Ways>,
         life: Life,
@@ -113,7 +120,7 @@ impl Ways {
         if let Some((way, _)) = ours
             && gone != Ok(Some(way))
         {
-            // Another was faster, or all is over.
+            // Another open was faster, or the incarnation is over.
             self.end(way);
         }
         Ok(gone?.map(|way| Goer {
@@ -124,7 +131,7 @@ impl Ways {
         }))
     }
 
-    /// A life begins, in which nothing is open.
+    /// Begins an incarnation without open files.
     pub(super) fn begin(&self, life: Life) {
         let past = self.table.begin(life);
         past.iter()
@@ -140,7 +147,8 @@ impl Ways {
 }
 
 impl Going {
-    /// Takes one more along, who opens with `flags` and has shown that file himself, unless it is not good for that.
+    /// Adds an open file with `flags`, described by `shown`. Returns false if the mode does not
+    /// permit `flags`.
     fn take(&mut self, flags: OpenFlags, shown: Option<Limits>) -> bool {
         if let Some(limits) = &mut self.limits
             && !limits.allow(flags)
@@ -198,7 +206,7 @@ mod tests {
         Limits { access, file }
     }
 
-    /// Opens to do `flags`, and can show `own`.
+    /// Opens with `flags`, with a descriptor described by `own`.
     fn open(ways: &Arc<Ways>, flags: OpenFlags, own: Option<Limits>) -> Result<Goer> {
         let way = || match own {
             Some(_) => Way::Backed(NUMBER),
@@ -208,7 +216,7 @@ mod tests {
         Ok(goer.expect("it is this life"))
     }
 
-    /// What another process has opened is good for what that may do.
+    /// A file that another process opened permits only that process's access.
     #[test]
     fn who_opens_for_more_than_others_have_shows_a_descriptor_for_that() {
         let (read, write) = (OpenFlags::READ, OpenFlags::WRITE);
@@ -236,7 +244,7 @@ mod tests {
         assert_eq!(other.way(), Way::Kept);
     }
 
-    /// A file of this process's own is good for all.
+    /// A file that this process opened permits any access.
     #[test]
     fn what_has_no_limits_is_shown_nothing() {
         let ways = ways();

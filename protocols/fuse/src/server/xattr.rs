@@ -14,7 +14,7 @@ const NAME_MOST: usize = 255;
 /// The largest value (`XATTR_SIZE_MAX`).
 const MOST: usize = 64 << 10;
 
-/// Where ACLs are.
+/// The prefix of the names of ACLs.
 const ACL: &[u8] = b"system.posix_acl_";
 
 impl Turn<'_> {
@@ -24,7 +24,7 @@ impl Turn<'_> {
             self.note_settled();
         }
         let value = match self.node()?.node.xattr(&self.cx, name) {
-            // The client would ask for no attribute of any file any more.
+            // After `ENOSYS` the client would send no more GETXATTR for any file.
             Err(Errno::ENOSYS) => return Err(Errno::EOPNOTSUPP),
             value => value?,
         };
@@ -45,7 +45,7 @@ impl Turn<'_> {
         self.reply_sized(&names, size)
     }
 
-    /// The bytes, or how many there are if the client has room for none.
+    /// Replies with the bytes, or with their number if `size` is 0.
     fn reply_sized(&mut self, bytes: &[u8], size: u32) -> Result<()> {
         if size == 0 {
             let size = bytes.len() as u32;
@@ -68,7 +68,7 @@ impl Turn<'_> {
         let node = self.node()?.node;
         let kill = args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0;
         if kill {
-            // Two changes: neither may be the other's trace.
+            // Two changes: an operation that would block must leave neither as a trace.
             self.cx.may_wait()?;
         }
         node.set_xattr(&self.cx, name, value, flags)?;
@@ -94,8 +94,8 @@ impl Turn<'_> {
         node.setattr(&self.cx, &set).map(drop)
     }
 
-    /// File capabilities are taken away by the client's kernel, too, when anyone writes to the file; of a
-    /// program that asks to it has made sure itself.
+    /// Removes an attribute. The client's kernel also removes file capabilities when any process
+    /// writes to the file; for a program's own removexattr(2) it has checked permissions itself.
     pub(super) fn removexattr(&mut self, name: &[u8]) -> Result<()> {
         self.check_name(name)?;
         if name == CAPABILITY {
@@ -112,7 +112,7 @@ impl Turn<'_> {
         self.reply(&[])
     }
 
-    /// ACLs that the client does not enforce are not shown to it.
+    /// Checks an attribute's name. ACLs that the client does not enforce are hidden from it.
     pub(super) fn check_name(&self, name: &[u8]) -> Result<()> {
         self.check_xattr()?;
         match name {
@@ -125,7 +125,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The client does not ask again after `ENOSYS`.
+    /// After `ENOSYS` the client does not ask again.
     fn check_xattr(&self) -> Result<()> {
         match self.peer.options.xattr {
             true => Ok(()),

@@ -13,7 +13,7 @@ use vfs_testkit::clock;
 
 use crate::net::{Listed, Net, entry, lookup, server};
 
-/// All of a directory, in replies of `size` bytes.
+/// Lists a whole directory in replies of at most `size` bytes.
 fn all(net: &Net, nodeid: u64, size: u32, plus: bool) -> Vec<Listed> {
     let fh = net.opendir(nodeid).fh;
     all_of(net, nodeid, fh, size, plus)
@@ -53,7 +53,7 @@ fn a_listing_has_everything_once_however_it_is_cut() {
     }
 }
 
-/// Notes how many entries with names of four bytes listings have room for.
+/// Records for how many entries with names of four bytes each listing has room.
 struct Rooms(Arc<Mutex<Vec<usize>>>);
 
 impl Layer for Rooms {
@@ -86,7 +86,7 @@ impl Layer for Rooms {
 fn a_source_learns_how_many_entries_a_reply_has_room_for() {
     let rooms = Arc::<Mutex<Vec<usize>>>::default();
     let fs = stack(Memory::new(clock()), Rooms(rooms.clone()));
-    // What is between passes it on.
+    // The layers in between pass it on.
     let pages = PageCache::new(layers::pagecache::Options::default()).expect("threads");
     let fs = stack(stack(fs, Arc::new(pages)), Owned::default());
     let export = Arc::new(Export::new("", fs));
@@ -98,7 +98,7 @@ fn a_source_learns_how_many_entries_a_reply_has_room_for() {
     for (size, plus) in [(1000, false), (4000, true)] {
         let listed = net.list(ROOT_ID, fh, 0, size, plus).expect("entries");
         let room = rooms.lock().expect("no panic holds it").pop();
-        // Behind the dots.
+        // Without `.` and `..`.
         assert_eq!(room, Some(listed.len() - 2), "{size}");
     }
 }
@@ -113,7 +113,7 @@ fn each_entry_taken_counts_as_a_look_up() {
         id
     });
     let fh = net.opendir(dir.nodeid).fh;
-    // The dots, and one more.
+    // `.`, `..` and one entry.
     let listed = net.list(dir.nodeid, fh, 0, 3 * 160, true).expect("entries");
     assert_eq!(listed.len(), 3);
     let entries: Vec<u64> = listed
@@ -125,7 +125,7 @@ fn each_entry_taken_counts_as_a_look_up() {
     assert_eq!(net.err(ids[1], &lookup("x")), Errno::ESTALE);
     net.forget(ids[0], 1);
     assert_eq!(net.err(ids[0], &lookup("x")), Errno::ESTALE);
-    // Names alone count nothing.
+    // READDIR does not count as a look-up.
     net.list(dir.nodeid, fh, 0, 4096, false).expect("entries");
     assert_eq!(net.err(ids[0], &lookup("x")), Errno::ESTALE);
 }
@@ -167,7 +167,7 @@ fn what_is_no_directory_or_has_no_room_is_refused() {
     assert_eq!(net.list(ROOT_ID, fh, 0, 99, false), Err(Errno::EBADF));
 }
 
-/// Nobody changes it: the client may list it without opening, and keep what it got.
+/// Nobody changes the directory: the client may list it without OPENDIR and cache the listing.
 #[test]
 fn a_directory_that_cannot_change_need_not_be_opened() {
     let tree = Memory::new(clock());
@@ -201,7 +201,7 @@ fn a_directory_that_cannot_change_need_not_be_opened() {
     assert_eq!(net.list(file, 0, 0, 400, false), Err(Errno::ENOTDIR));
 }
 
-/// Nor need a file, by a client that checks permissions; and what is not there need not be looked for again.
+/// The same for a file, if the client checks permissions; and a negative entry may be cached.
 #[test]
 fn a_file_that_cannot_change_need_not_be_opened() {
     let tree = Memory::new(clock());
@@ -232,7 +232,7 @@ fn a_file_that_cannot_change_need_not_be_opened() {
     net.ok(file, &R::Fsync { args });
     let nothing = entry(&net.ok(ROOT_ID, &missing));
     assert_eq!((nothing.nodeid, nothing.entry_valid), (0, 86400));
-    // The client has let this one open it, by whatever it knows.
+    // The client has checked this user's permission to open it.
     net.uid = 1000;
     let args = ReadIn {
         size: 100,

@@ -64,8 +64,8 @@ fn handles_do_what_they_were_opened_for() {
 }
 
 /// Linux writes pages of a mapping through any file of the node that is open for writing
-/// (`fuse_write_file_get()`), and goes on writing through one that fcntl(2) has taken `O_APPEND`
-/// from.
+/// (`fuse_write_file_get()`), and continues to write through one whose `O_APPEND` fcntl(2) has
+/// cleared.
 #[test]
 fn a_file_open_to_append_is_also_written_in_place() {
     let net = Net::new();
@@ -120,7 +120,7 @@ fn a_file_without_a_name_is_made_and_outlives_nothing() {
         umask: 0,
         open_flags: 0,
     };
-    // Linux gives it a name that means nothing.
+    // Linux sends a name without meaning.
     let name = Text(b"#/1");
     let request = R::Tmpfile { args, name };
     assert_eq!(Net::new().err(ROOT_ID, &request), Errno::ENOSYS);
@@ -223,8 +223,8 @@ fn set_id_bits_go_when_a_file_is_written() {
     assert_eq!((attr.mode, attr.size), (0o100755, 0));
 }
 
-/// Linux sends a SETATTR without changes before a write of which it knows that it takes set-id bits
-/// away, and nothing at all where its cached mode has none.
+/// Linux sends a SETATTR without changes before a write that it knows to remove set-id bits, and
+/// sends none if its cached mode has no such bits.
 #[test]
 fn set_id_bits_go_by_requests_that_do_not_say_so() {
     let mut net = Net::new();
@@ -264,7 +264,7 @@ fn set_id_bits_go_by_requests_that_do_not_say_so() {
     let cases = [
         (&nothing, 0, 0o100755),
         (&by_file, 0, 0o106755),
-        // An overlayfs sends it as its mounter, whoever the caller is.
+        // An overlayfs sends it as its mounter, for any caller.
         (&by_path, 0, 0o100755),
         (&allocate, 0, 0o106755),
         (&allocate, 1000, 0o100755),
@@ -274,14 +274,14 @@ fn set_id_bits_go_by_requests_that_do_not_say_so() {
     for (request, uid, expected) in cases {
         net.uid = 0;
         change(&net, file.nodeid, Fattr::MODE);
-        // Linux asks before each of these, other than overlayfs of what it copies.
+        // Linux reads the capabilities before each of these, but overlayfs does not for a copy-up.
         assert_eq!(capability(&net, file.nodeid), Err(Errno::ENODATA));
         net.uid = uid;
         net.ok(file.nodeid, request);
         let mode = net.getattr(file.nodeid).mode;
         assert_eq!(mode, expected, "{request:?} by {uid}");
     }
-    // A client that was not granted it means nothing by it.
+    // Without the granted flag the client means only what the request says.
     let net = Net::on(&server(Options {
         killpriv_v2: false,
         ..Options::default()
@@ -292,7 +292,7 @@ fn set_id_bits_go_by_requests_that_do_not_say_so() {
     assert_eq!(net.getattr(file.nodeid).mode, 0o106755);
 }
 
-/// CREATE of a name that the client does not know to be there.
+/// CREATE of an existing file of which the client has no entry.
 #[test]
 fn set_id_bits_go_when_creating_cuts_a_file() {
     let net = Net::new();
@@ -343,7 +343,7 @@ fn capability(net: &Net, nodeid: u64) -> Result<Vec<u8>, Errno> {
     net.rpc(nodeid, &R::Getxattr { args, name })
 }
 
-/// overlayfs gives what it copies up its capabilities, then its mode, and then its owner.
+/// overlayfs sets capabilities, then the mode, and then the owner of a copied-up file.
 #[test]
 fn what_overlayfs_copies_up_keeps_its_privileges() {
     let owner = Fattr::UID | Fattr::GID;
@@ -368,7 +368,7 @@ fn what_overlayfs_copies_up_keeps_its_privileges() {
     }
 }
 
-/// chown(2) asks for capabilities before, and no other request does what overlayfs's does.
+/// chown(2) reads capabilities first, and only overlayfs sends this sequence of requests.
 #[test]
 fn privileges_go_with_an_owner() {
     let killing = Fattr::UID | Fattr::GID | Fattr::KILL_SUIDGID;
@@ -391,7 +391,7 @@ fn privileges_go_with_an_owner() {
     assert_eq!(lost(killing, false), (0o106755, Ok(b"cap".to_vec())));
 }
 
-/// A copy has its owner once.
+/// A copy-up sets its owner once.
 #[test]
 fn privileges_go_with_a_second_owner() {
     let net = Net::new();

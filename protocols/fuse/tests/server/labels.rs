@@ -1,4 +1,4 @@
-//! What the client's kernel does itself with labels: security contexts of what is made, file capabilities.
+//! Security contexts of new files, and file capabilities, as the client's kernel handles them.
 
 use fuse::Request as R;
 use fuse::layout::*;
@@ -19,7 +19,7 @@ fn labelling() -> Options {
     }
 }
 
-/// Sends a request with a security context behind it.
+/// Sends a request followed by a security context.
 fn labelled(net: &Net, request: &R<'_>, name: &str, value: &[u8]) -> Result<Vec<u8>> {
     let header = fuse::Header {
         unique: 1000,
@@ -168,7 +168,7 @@ fn labels_are_granted_where_they_are_asked_for_and_can_be_told_apart() {
     assert_eq!(label(&net, entry(&made).nodeid), Err(Errno::ENODATA));
 }
 
-/// Linux does so before it writes, whoever writes (`fs/inode.c`, `file_remove_privs`).
+/// Linux does so before any process's write (`fs/inode.c`, `file_remove_privs`).
 #[test]
 fn the_kernel_takes_file_capabilities_away_whoever_writes() {
     let mut net = Net::new();

@@ -1,4 +1,5 @@
-//! INIT and DESTROY while requests are in the source: what a life of the mount has begun is not the next one's.
+//! INIT and DESTROY while the source serves requests: a request of one incarnation of the mount has
+//! no effect on the next.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,12 +21,12 @@ use vfs_testkit::clock;
 
 use crate::net::{Net, OFFERED, create, entry, init, lookup};
 
-/// A tree whose operations wait until they are let go on.
+/// A tree whose operations wait until the gate opens.
 #[derive(Default)]
 struct Gate {
-    /// Goes on by one each time.
+    /// Incremented by each opening.
     now: AtomicU64,
-    /// The threads that have come to it.
+    /// The threads that have reached the gate.
     reached: Mutex<HashSet<ThreadId>>,
 }
 
@@ -33,7 +34,7 @@ impl Gate {
     fn export(self: &Arc<Gate>) -> Arc<Export> {
         let gate = self.clone();
         let now = move || {
-            // Whoever has come does not see the gate opened after that.
+            // A thread that reaches the gate does not see a later opening.
             let now = gate.now.load(Ordering::SeqCst);
             let mut reached = gate.reached.lock().expect("no panic holds it");
             reached.insert(std::thread::current().id());
@@ -72,11 +73,11 @@ impl Gate {
 enum Step {
     Init,
     Destroy,
-    /// A request comes as far as the source.
+    /// A request reaches the source.
     Begin(Asked),
-    /// All that did are answered.
+    /// All requests in the source are answered.
     Finish,
-    /// The first file that is open is locked, by somebody new.
+    /// A new owner locks the first open file.
     Lock,
 }
 
@@ -102,7 +103,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a request brought: a node and a handle.
+/// The result of a request: a node and a handle.
 type Brought = (Option<u64>, Option<u64>);
 
 fn ask(net: &Net, asked: Asked, number: usize) -> Result<Brought, Errno> {
@@ -132,7 +133,7 @@ fn ask(net: &Net, asked: Asked, number: usize) -> Result<Brought, Errno> {
     }
 }
 
-/// What the client has by now, as it was told.
+/// The client's state according to the replies so far.
 #[derive(Default)]
 struct Model {
     life: usize,
@@ -140,7 +141,7 @@ struct Model {
     nodes: HashSet<u64>,
     handles: Vec<u64>,
     files: Vec<u64>,
-    /// What it had in lives that are over.
+    /// The nodes and handles of previous incarnations.
     past: Vec<Brought>,
 }
 
@@ -260,7 +261,7 @@ proptest! {
     }
 }
 
-/// Threads that ask, and others that begin lives, as they come: in the end there is nothing.
+/// Threads send requests while others begin incarnations: at the end no resources remain.
 #[test]
 fn lives_that_begin_at_once_leave_nothing_behind() {
     let export = Arc::new(Export::new("", Memory::new(clock())));
@@ -272,7 +273,7 @@ fn lives_that_begin_at_once_leave_nothing_behind() {
                     let number = thread * 1000 + round;
                     let again = (round + thread) % 7 == 0;
                     if again && thread % 2 == 0 {
-                        // Another that begins at the same time may have been first.
+                        // Another INIT at the same time may have come first.
                         let _ = net.rpc(ROOT_ID, &init(7, 45, OFFERED));
                     } else if again {
                         net.ok(ROOT_ID, &R::Destroy {});

@@ -1,4 +1,4 @@
-//! Locks: of bytes, of whole files, and waiting for them.
+//! Locks of byte ranges and of whole files, and waiting for them.
 
 use fuse::Request as R;
 use fuse::layout::{FlushIn, LkIn, LkOut, ReleaseIn};
@@ -117,7 +117,7 @@ fn whole_file_locks_are_others_and_go_with_their_file() {
     set(&net, flock(open.fh, 1)).expect("free");
     set(&net, exclusive(open.fh, 9)).expect("another kind");
     assert_eq!(set(&net, flock(other, 2)), Err(Errno::EAGAIN));
-    // An owner of bytes by the same number is another.
+    // A POSIX owner with the same number is a different owner.
     flush(&net, open.fh, 1);
     assert_eq!(set(&net, flock(other, 2)), Err(Errno::EAGAIN));
     let args = ReleaseIn {

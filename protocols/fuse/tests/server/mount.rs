@@ -1,4 +1,4 @@
-//! INIT, DESTROY, and what is granted.
+//! INIT, DESTROY, and the flags granted.
 
 use fuse::Request as R;
 use fuse::layout::{InitOut, InterruptIn};
@@ -64,8 +64,8 @@ fn options_grant_and_deny() {
     }
     let asked_for = InitFlags::WRITEBACK_CACHE;
     assert!(!plain.intersects(asked_for | InitFlags::POSIX_ACL));
-    // The client asks for no capabilities where it has no extended attributes; but it takes no
-    // set-id bits away where it writes past its cache.
+    // Without extended attributes the client reads no capabilities; but it removes no set-id bits
+    // when it writes past its cache.
     for (cache, xattr, killpriv_v2, expected) in [
         (Cache::Auto, true, false, false),
         (Cache::Auto, false, true, false),
@@ -102,7 +102,7 @@ fn options_grant_and_deny() {
     assert!(!others.intersects(denied));
 }
 
-/// The source has it of the owner's files only.
+/// The source permits it for the owner's files only.
 #[test]
 fn noatime_is_passed_on_or_forgotten() {
     const NOATIME: u32 = 0o1000000;

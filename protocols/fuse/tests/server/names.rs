@@ -1,4 +1,4 @@
-//! Names and nodes: looking up, forgetting, making, linking, moving, removing.
+//! Names and nodes: look up, forget, make, link, rename, remove.
 
 use fuse::Request as R;
 use fuse::layout::*;
@@ -41,7 +41,7 @@ fn look_ups_are_counted_and_forgotten() {
     net.forget(dir.nodeid, 1);
     let args = GetattrIn::default();
     assert_eq!(net.err(dir.nodeid, &R::Getattr { args }), Errno::ESTALE);
-    // More than was looked up, and what never was.
+    // More than the look-up count, and a node that was never looked up.
     net.lookup(ROOT_ID, "d");
     net.forget(dir.nodeid, u64::MAX);
     net.forget(999, 1);
@@ -121,7 +121,7 @@ fn hard_links_are_one_node() {
     let linked = entry(&net.ok(ROOT_ID, &link));
     assert_eq!((linked.nodeid, linked.attr.nlink), (file.nodeid, 2));
     assert_eq!(net.lookup(ROOT_ID, "b").nodeid, file.nodeid);
-    // Three look-ups.
+    // Three look-ups so far.
     net.forget(file.nodeid, 2);
     net.getattr(file.nodeid);
     net.forget(file.nodeid, 1);

@@ -1,4 +1,4 @@
-//! A client of nothing but messages.
+//! A client that sends and receives single messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use vfs_testkit::session::{self, Parked};
 use vfs_testkit::{Message, clock};
 use wire::{Answer, Session as _};
 
-/// What a request came to: its reply's arguments, or that it waits.
+/// The outcome of a request: its reply's arguments, or that it waits.
 pub(crate) type Came = session::Came<Result<Vec<u8>>>;
 
-/// A server over a tree in memory.
+/// Returns a server for a tree in memory.
 pub(crate) fn server(options: Options) -> Server {
     let export = Export::new("", Memory::new(clock()));
     Server::new(Arc::new(export), options)
@@ -27,17 +27,17 @@ pub(crate) fn server(options: Options) -> Server {
 /// A mount.
 pub(crate) struct Net {
     pub(crate) session: Session,
-    /// How many bytes a reply may have.
+    /// The largest reply in bytes.
     pub(crate) room: usize,
     pub(crate) uid: u32,
     next: AtomicU64,
 }
 
-/// All that a newest kernel offers.
+/// All flags that a kernel may offer.
 pub(crate) const OFFERED: InitFlags = InitFlags::all();
 
 impl Net {
-    /// One that has said nothing yet.
+    /// Returns a mount before INIT.
     pub(crate) fn silent(server: &Server) -> Net {
         Net {
             session: server.session(),
@@ -47,14 +47,14 @@ impl Net {
         }
     }
 
-    /// One on which all was agreed that there is.
+    /// Returns a mount with all flags offered.
     pub(crate) fn on(server: &Server) -> Net {
         let net = Net::silent(server);
         net.init();
         net
     }
 
-    /// The super-user's mount of a fresh tree.
+    /// Returns root's mount of a fresh tree.
     pub(crate) fn new() -> Net {
         Net::on(&server(Options::default()))
     }
@@ -80,12 +80,12 @@ impl Net {
         message
     }
 
-    /// Sends a request and takes its reply's arguments, or the error.
+    /// Sends a request and returns its reply's arguments or error.
     pub(crate) fn rpc(&self, nodeid: u64, request: &Request<'_>) -> Result<Vec<u8>> {
         self.exchange(&self.encode(nodeid, request, b""))
     }
 
-    /// Sends bytes that must be answered.
+    /// Sends a message that must be answered.
     #[track_caller]
     pub(crate) fn exchange(&self, message: &[u8]) -> Result<Vec<u8>> {
         let frame = self.session.frame(message).expect("a frame");
@@ -97,7 +97,7 @@ impl Net {
         }
     }
 
-    /// Sends a request that nobody answers.
+    /// Sends a request that has no reply.
     #[track_caller]
     pub(crate) fn tell(&self, nodeid: u64, request: &Request<'_>) {
         let message = self.encode(nodeid, request, b"");
@@ -105,7 +105,7 @@ impl Net {
         assert_eq!(answer, (Answer::Done, vec![]));
     }
 
-    /// Serves with ever more patience, as the engine does.
+    /// Serves with increasing patience, as the engine does.
     pub(crate) fn try_exchange(&self, call: &Call, message: &[u8]) -> (Answer, Vec<u8>) {
         session::serve_patiently(&self.session, call, &self.queued(message), self.room)
             .expect("a header")
@@ -127,13 +127,13 @@ impl Net {
         .expect("a header")
     }
 
-    /// A message as a virtqueue has it: what a write carries is nowhere but in its payload.
+    /// Returns a message as a virtqueue holds it: a write's data are in its payload only.
     fn queued<'a>(&self, message: &'a [u8]) -> Message<&'a [u8]> {
         let together = self.session.frame(message).ok().flatten();
         Message::apart(message, together.unwrap_or(message.len()))
     }
 
-    /// Sends a request that may have to wait.
+    /// Sends a request that may be parked.
     pub(crate) fn park(&self, nodeid: u64, request: &Request<'_>) -> Came {
         self.resume(Parked::new(self.encode(nodeid, request, b"")))
     }
@@ -212,7 +212,7 @@ impl Net {
         self.write_as(fh, offset, data, args)
     }
 
-    /// A write(2) of a descriptor that is open to append.
+    /// Writes through a descriptor that is open to append.
     pub(crate) fn append(&self, fh: u64, offset: u64, data: &[u8]) -> Result<u32> {
         let args = WriteIn {
             flags: Flags::APPEND.bits(),
@@ -265,7 +265,7 @@ impl Net {
         self.tell(nodeid, &Request::Forget { args });
     }
 
-    /// One reply's worth of a listing.
+    /// Returns the entries of one READDIR reply.
     pub(crate) fn list(
         &self,
         nodeid: u64,
@@ -354,7 +354,7 @@ pub(crate) fn entry(answer: &[u8]) -> EntryOut {
     EntryOut::decode(answer).expect("an answer")
 }
 
-/// A reply's arguments, or its error.
+/// Returns a reply's arguments, or its error.
 #[track_caller]
 fn open(message: &[u8], reply: &[u8]) -> Result<Vec<u8>> {
     let asked = Header::decode(&message[..HEADER]).expect("a header");

@@ -16,7 +16,7 @@ const DIR: u64 = 10;
 const FILE: u64 = 20;
 const LINK: u64 = 60;
 
-/// A mount over a script with a node of each sort, and an open directory and file.
+/// Returns a mount of a scripted tree with a node of each kind, and an open directory and file.
 fn scripted() -> (Arc<Script>, Net, u64, u64) {
     let script = Script::new();
     script.set_capabilities(Capabilities {
@@ -42,7 +42,7 @@ fn scripted() -> (Arc<Script>, Net, u64, u64) {
     (script, net, dir, file)
 }
 
-/// Requests, each about which node and with what it may have to wait for.
+/// Returns requests, each with its node and the operation that may block.
 fn requests(dir: u64, file: u64) -> Vec<(Op, u64, R<'static>)> {
     let name = Text(b"name");
     let read = |fh| ReadIn {
@@ -221,7 +221,7 @@ fn a_request_that_would_block_is_answered_with_more_patience() {
     for (op, node, request) in requests(dir, file) {
         script.take_calls();
         script.next(op, Scripted::Needs(Patience::Full));
-        // The harness sees to it that nothing is in a reply that did not come about.
+        // The harness checks that an incomplete reply stays empty.
         if let Err(errno) = net.rpc(node, &request) {
             panic!("{request:?}: {errno}");
         }
@@ -278,7 +278,7 @@ fn another_device_is_a_mount_of_its_own() {
     let mut attr = vfs_testkit::script::plain_attr(FILE, Kind::File);
     attr.device = 7;
     script.next(Op::Attr, Scripted::Attr(attr));
-    // The same node, seen from itself.
+    // The same node as its own parent.
     let seen = net.lookup(FILE, ".");
     assert_eq!(seen.attr.flags, 1);
     let seen = entry(&net.ok(FILE, &lookup(".")));
@@ -336,7 +336,7 @@ fn a_client_that_writes_behind_opens_what_it_may_not_read_as_it_asked() {
     assert_eq!(net.read(fh, 0, 1), Err(Errno::EBADF));
 }
 
-/// A source without privileges refuses `O_NOATIME` to the guest's super-user.
+/// A source without privileges refuses `O_NOATIME` to the guest's root.
 #[test]
 fn a_time_of_last_read_that_cannot_be_left_alone_is_not() {
     let (script, net, ..) = scripted();

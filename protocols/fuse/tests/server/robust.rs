@@ -1,4 +1,4 @@
-//! Clients that misbehave: nothing they send ends more than what they sent.
+//! Misbehaving clients: a bad message affects only itself.
 
 use fuse::layout::*;
 use fuse::message::{Rest, WRITE_HEAD};
@@ -50,16 +50,16 @@ fn what_cannot_be_read_is_answered() {
     assert_eq!(net.exchange(&message(9999, b"")), Err(Errno::ENOSYS));
     assert_eq!(net.exchange(&message(1, b"no NUL")), Err(Errno::EINVAL));
     assert_eq!(net.exchange(&message(3, &[0; 15])), Err(Errno::EINVAL));
-    // A write of less than its head.
+    // A WRITE shorter than its head.
     assert_eq!(
         net.exchange_short(&message(16, &[0; 10])),
         Err(Errno::EINVAL)
     );
-    // More extensions than message.
+    // More extensions announced than the message is long.
     let mut extended = message(1, b"a\0");
     extended[36] = 1;
     assert_eq!(net.exchange(&extended), Err(Errno::EINVAL));
-    // Nobody waits for an answer to this.
+    // FORGET has no reply.
     let forget = message(2, &[0; 7]);
     assert_eq!(
         net.try_exchange(&Call::detached(), &forget),

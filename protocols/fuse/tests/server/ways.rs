@@ -1,4 +1,4 @@
-//! Files that go past what the client keeps of them, or past the server.
+//! Files with I/O past the client's page cache, and with passthrough.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ use vfs::{Export, FileSystem};
 
 use crate::net::{Net, OFFERED, entry, init, server};
 
-/// `FOPEN_PASSTHROUGH` and nothing else.
+/// `FOPEN_PASSTHROUGH` alone.
 const PASSES: u32 = 1 << 7;
 
 /// `FOPEN_DIRECT_IO` and `FOPEN_PARALLEL_DIRECT_WRITES`.
@@ -29,7 +29,7 @@ const WRONLY: u32 = 1;
 const RDWR: u32 = 2;
 const APPEND: u32 = 0o2000;
 
-/// The client's kernel: numbers count up.
+/// The client's kernel, with ascending backing ids.
 #[derive(Default)]
 struct Kernel(Mutex<State>);
 
@@ -69,7 +69,7 @@ impl Backings for Kernel {
     }
 }
 
-/// An empty directory of a file system that does it on every machine.
+/// Returns an empty directory on a file system that supports passthrough on every machine.
 fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory")
 }
@@ -78,7 +78,7 @@ fn exported(dir: &TempDir) -> Arc<dyn FileSystem> {
     HostDir::open(dir.path(), hostdir::Options::default()).expect("exports")
 }
 
-/// A mount of a directory, with `above` over it.
+/// Mounts a directory, with the layer `above` on top.
 fn mount(
     dir: &TempDir,
     above: impl FnOnce(Arc<dyn FileSystem>) -> Arc<dyn FileSystem>,
@@ -212,7 +212,8 @@ fn it_is_granted_where_there_is_a_kernel_to_tell() {
     assert_eq!(granted(&net), (false, 0));
 }
 
-/// A mount on which who only writes goes past what the client keeps, unless `but`, which the client does not know, is needed.
+/// Returns a mount on which files opened for writing only bypass the client's page cache; the
+/// client does not offer the required flags `but`.
 fn going_past(options: Options, but: InitFlags) -> (Net, u64) {
     let options = Options {
         writers_go_past: true,
@@ -240,7 +241,7 @@ fn who_only_writes_goes_past_what_is_kept_and_so_do_those_who_come_meanwhile() {
     assert_eq!(third_flags, PAST);
     net.release(second);
     net.release(third);
-    // The other way round.
+    // In the opposite order.
     let (reader, first) = flags(RDONLY);
     let (writer, second) = flags(WRONLY);
     assert_eq!((reader, writer), (0, 0));
