@@ -177,7 +177,7 @@ layouts! {
     /// `fuse_flush_in`.
     FlushIn { fh: u64 + 8, lock_owner: u64 }
 
-    /// `fuse_read_in`, which READDIR and READDIRPLUS have as well.
+    /// `fuse_read_in`, also the arguments of READDIR and READDIRPLUS.
     ReadIn {
         fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32 + 4,
     }
@@ -199,7 +199,7 @@ layouts! {
     /// `fuse_fsync_in`.
     FsyncIn { fh: u64, fsync_flags: u32 + 4 }
 
-    /// `fuse_getxattr_in`, which LISTXATTR has as well.
+    /// `fuse_getxattr_in`, also the arguments of LISTXATTR.
     GetxattrIn { size: u32 + 4 }
 
     /// `fuse_getxattr_out`.
@@ -262,10 +262,10 @@ layouts! {
     /// `fuse_dirent`, up to its name.
     DirentHead { ino: u64, off: u64, namelen: u32, kind: u32 }
 
-    /// `fuse_ext_header`, which every extension begins with; `size` counts it in.
+    /// `fuse_ext_header`, the start of every extension; `size` includes it.
     ExtHeader { size: u32, kind: u32 }
 
-    /// `fuse_secctx`; its name, and `size` bytes of value follow.
+    /// `fuse_secctx`, followed by the name and `size` bytes of value.
     SecctxHead { size: u32 + 4 }
 }
 

@@ -1,4 +1,4 @@
-//! What messages are made of: each type says how it looks in each dialect.
+//! The types of message fields, with their encoding in each dialect.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use crate::{Dialect, Fid, Qid, QidType, Tag};
 
 /// A field of a message.
 pub(crate) trait Field<'a>: Sized {
-    /// Reads it.
+    /// Decodes the field.
     fn get(from: &mut Reader<'a>, dialect: Dialect) -> Result<Self, Malformed>;
 
-    /// Writes it, but for its [`Field::tail`].
+    /// Encodes the field except for its [`Field::tail`].
     fn put(&self, dialect: Dialect, to: &mut impl Put);
 
-    /// How many bytes it has, tail included.
+    /// Returns the encoded size in bytes, tail included.
     fn size(&self, dialect: Dialect) -> usize;
 
-    /// The payload at its end, which travels on its own.
+    /// Returns the payload at the end of the field, which is sent separately.
     fn tail(&self) -> &'a [u8] {
         &[]
     }
@@ -69,7 +69,7 @@ macro_rules! newtype_fields {
 
 newtype_fields!(Fid(u32), Tag(u16));
 
-/// A string: `len[2]` and so many bytes, which need not be UTF-8.
+/// A string: `len[2]` and that many bytes, which need not be UTF-8.
 impl<'a> Field<'a> for &'a [u8] {
     #[inline]
     fn get(from: &mut Reader<'a>, _: Dialect) -> Result<Self, Malformed> {
@@ -90,8 +90,8 @@ impl<'a> Field<'a> for &'a [u8] {
     }
 }
 
-/// What of a string fits its 16-bit length. Whoever encodes checks that it does; if not, the
-/// message must still be one.
+/// Returns as much of a string as its 16-bit length can express. The caller makes sure that it
+/// fits; if not, the message is still well-formed.
 fn sendable(string: &[u8]) -> &[u8] {
     debug_assert!(
         string.len() <= u16::MAX.into(),
@@ -125,8 +125,8 @@ impl Field<'_> for Qid {
     }
 }
 
-/// A payload: `count[4]` and so many bytes. Stands last in its message, so that it can be sent
-/// from, and received into, another place than the head.
+/// A payload: `count[4]` and that many bytes. The last field of its message, so that it can be sent
+/// from and received into a separate buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Data<'a>(pub &'a [u8]);
 
@@ -159,35 +159,35 @@ impl<'a> Field<'a> for Data<'a> {
     }
 }
 
-/// A list of names: `nwname[2]` and so many strings. The protocol allows [`Names::MAX`]; a list that
-/// came over the wire may be longer, and whoever serves it says so.
+/// A list of names: `nwname[2]` and that many strings. The protocol allows [`Names::MAX`]; a
+/// received list may be longer, and the server rejects it.
 #[derive(Clone, Copy)]
 pub struct Names<'a>(List<'a, &'a [u8]>);
 
-/// A list of qids: `nwqid[2]` and so many qids.
+/// A list of qids: `nwqid[2]` and that many qids.
 #[derive(Clone, Copy)]
 pub struct Qids<'a>(List<'a, Qid>);
 
 #[derive(Clone, Copy)]
 enum List<'a, T> {
-    /// As it came: that many items are in there, which was checked.
+    /// As received: `bytes` hold `count` valid items.
     Wire { count: u16, bytes: &'a [u8] },
-    /// As it shall go.
+    /// To be sent.
     Own(&'a [T]),
 }
 
 macro_rules! list_fields {
     ($($list:ident of $item:ty),*) => {$(
         impl<'a> $list<'a> {
-            /// The most that walk(5) allows (`MAXWELEM`).
+            /// The most items that walk(5) allows (`MAXWELEM`).
             pub const MAX: usize = 16;
 
-            /// These.
+            /// Returns a list of these items.
             pub const fn new(items: &'a [$item]) -> Self {
                 $list(List::Own(items))
             }
 
-            /// How many there are.
+            /// Returns the number of items.
             pub fn len(&self) -> usize {
                 match self.0 {
                     List::Wire { count, .. } => count.into(),
@@ -195,19 +195,19 @@ macro_rules! list_fields {
                 }
             }
 
-            /// Whether there are none.
+            /// Returns whether the list is empty.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
 
-            /// One after the other.
+            /// Returns the items in order.
             pub fn iter(&self) -> impl Iterator<Item = $item> + use<'a> {
                 let (bytes, own) = match self.0 {
                     List::Wire { bytes, .. } => (bytes, &[][..]),
                     List::Own(items) => (&[][..], items),
                 };
                 let mut from = Reader::new(bytes);
-                // Checked when it came: the first error is the end.
+                // Checked by `get`: the first error is the end.
                 std::iter::from_fn(move || <$item>::get(&mut from, Dialect::Linux).ok())
                     .chain(own.iter().copied())
             }
@@ -259,12 +259,12 @@ macro_rules! list_fields {
 
 list_fields!(Names of &'a [u8], Qids of Qid);
 
-/// The numeric user of Tauth and Tattach (`n_uname`), which 9P2000 lacks.
+/// The numeric user of Tauth and Tattach (`n_uname`), absent in 9P2000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Uid(pub u32);
 
 impl Uid {
-    /// None is named (`P9_NONUNAME`): the string says who, if anything does.
+    /// No numeric user (`P9_NONUNAME`): the user is given by the string, if at all.
     pub const NONE: Uid = Uid(u32::MAX);
 }
 
@@ -287,7 +287,8 @@ impl Field<'_> for Uid {
     }
 }
 
-/// What only 9P2000.u's Tcreate says: a link's target, a device's numbers. Empty elsewhere.
+/// The field of 9P2000.u's Tcreate for a link's target or a device's numbers. Empty in other
+/// dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a>(pub &'a [u8]);
 
@@ -313,7 +314,7 @@ impl<'a> Field<'a> for Extension<'a> {
     }
 }
 
-/// The number that 9P2000.u's Rerror adds to its text. 0 elsewhere.
+/// The number that 9P2000.u's Rerror adds to its text. 0 in other dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DotuErrno(pub u32);
 
@@ -336,7 +337,7 @@ impl Field<'_> for DotuErrno {
     }
 }
 
-/// Tfsync's word: not 0 for data alone. Older clients leave it away, which means 0.
+/// Tfsync's `datasync`: nonzero for data only. Older clients omit it, which means 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datasync(pub u32);
 

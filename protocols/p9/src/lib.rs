@@ -1,12 +1,12 @@
-//! 9P2000, 9P2000.u and 9P2000.L: messages, and both halves of the protocol.
+//! 9P2000, 9P2000.u and 9P2000.L: messages, the server half and the client half.
 //!
-//! - [`message`] has the table of all messages, from which come their types, decoding and encoding.
-//! - [`server`] answers them over any [`vfs::Export`].
-//! - [`client`] asks, and never trusts the answers.
-//! - [`recovery`] is what either needs to go on when the connection is lost.
+//! - [`message`] has the table of all messages, from which their types, decoding and encoding are
+//!   generated.
+//! - [`server`] answers requests from any [`vfs::Export`].
+//! - [`client`] encodes requests and checks replies, which it never trusts.
+//! - [`recovery`] continues a session on a new connection after the old one is lost.
 //!
-//! What it lacks on purpose: sockets, threads, clocks. Whoever moves the bytes drives a
-//! [`wire::Session`].
+//! Deliberately absent: sockets, threads and clocks. The transport drives a [`wire::Session`].
 //!
 //! Sources: Plan 9's manual, section 5 (intro(5), stat(5), walk(5), …); the 9P2000.u draft of Van
 //! Hensbergen; diod's `protocol.md` for 9P2000.L; Linux `include/net/9p/9p.h`, `net/9p`, `fs/9p`.

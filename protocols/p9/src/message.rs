@@ -1,7 +1,7 @@
-//! The table of all messages, and what comes of it: types, decoding, encoding.
+//! The table of all messages, from which their types, decoding and encoding are generated.
 //!
-//! A message is `size[4] type[1] tag[2]` and its fields, size counting itself. Decoding is bounded
-//! by the message, never panics and refuses trailing bytes; what it yields borrows from the message.
+//! A message is `size[4] type[1] tag[2]` and its fields; the size includes itself. Decoding reads
+//! within the message only, never panics, rejects trailing bytes, and borrows from the message.
 
 use wire::{Malformed, Put, Reader};
 
@@ -17,19 +17,19 @@ pub const DATA_HEAD: usize = HEADER + 4;
 /// Bytes before the payload of Twrite: the header and `fid[4] offset[8] count[4]`.
 pub const WRITE_HEAD: usize = HEADER + 16;
 
-/// What every message begins with.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the whole message.
+    /// The size of the whole message in bytes.
     pub size: u32,
-    /// Which message: an even [`Kind`] for a request, one more for its reply.
+    /// The message type: an even [`Kind`] for a request, one more for its reply.
     pub number: u8,
-    /// Its tag.
+    /// The tag.
     pub tag: Tag,
 }
 
 impl Header {
-    /// The header of a message, of which at least that much has come.
+    /// Decodes the header of a message that has at least [`HEADER`] bytes.
     #[inline]
     pub fn decode(message: &[u8]) -> Result<Header, Malformed> {
         let mut from = Reader::new(message);
@@ -40,7 +40,7 @@ impl Header {
         })
     }
 
-    /// The bytes on the wire.
+    /// Encodes the header.
     #[inline]
     pub fn encode(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -51,7 +51,7 @@ impl Header {
     }
 }
 
-/// All of a Twrite but its `count` bytes of payload.
+/// Encodes a Twrite up to its `count` bytes of payload.
 pub fn write_head(tag: Tag, fid: Fid, offset: u64, count: u32) -> [u8; WRITE_HEAD] {
     let header = Header {
         size: WRITE_HEAD as u32 + count,
@@ -66,7 +66,7 @@ pub fn write_head(tag: Tag, fid: Fid, offset: u64, count: u32) -> [u8; WRITE_HEA
     bytes
 }
 
-/// All of an Rread or Rreaddir (`kind`) but its `count` bytes of payload.
+/// Encodes an Rread or Rreaddir (`kind`) up to its `count` bytes of payload.
 #[inline]
 pub fn data_head(kind: Kind, tag: Tag, count: u32) -> [u8; DATA_HEAD] {
     let header = Header {
@@ -80,14 +80,14 @@ pub fn data_head(kind: Kind, tag: Tag, count: u32) -> [u8; DATA_HEAD] {
     bytes
 }
 
-/// Bytes that are no message of a dialect.
+/// The reason why bytes are not a message of a dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undecodable {
-    /// A number that the dialect has no message of.
+    /// A message type that the dialect does not have.
     Number(u8),
-    /// A message whose fields are not what its number promises.
+    /// Fields that do not fit the message type.
     Fields(&'static str, Malformed),
-    /// No message of any kind: its size is another than it says.
+    /// A size that differs from the one in the header.
     Frame(Malformed),
 }
 
@@ -109,7 +109,7 @@ impl From<Undecodable> for Malformed {
     }
 }
 
-/// Checks that `message` is as long as it says, and splits its header off.
+/// Checks that `message` is as long as its header says, and splits the header off.
 fn split(message: &[u8]) -> Result<(Header, Reader<'_>), Undecodable> {
     let header = Header::decode(message).map_err(Undecodable::Frame)?;
     if header.size as usize != message.len() {
@@ -123,8 +123,8 @@ fn split(message: &[u8]) -> Result<(Header, Reader<'_>), Undecodable> {
 }
 
 impl<'a> Tmessage<'a> {
-    /// Reads a Twrite of which only the beginning is in `message`: its payload, up to the `whole` bytes that the message has, is
-    /// elsewhere, and its data empty here.
+    /// Decodes a Twrite from its head in `message`. The payload, up to the message's `whole` bytes,
+    /// is elsewhere; the decoded data are empty.
     pub fn decode_write(message: &'a [u8], whole: usize) -> Result<(Tag, Self), Undecodable> {
         let header = Header::decode(message).map_err(Undecodable::Frame)?;
         if header.number != Kind::Write.request() || header.size as usize != whole {
@@ -161,7 +161,7 @@ macro_rules! messages {
             $enumber:literal $ename:ident of $edialects:ident ($($efield:ident: $etype:ty),*);
         )*}
     ) => {
-        /// The kinds of messages, each by the number of its request; its reply has one more.
+        /// The message types, each numbered as its request; its reply has one more.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Kind {
@@ -170,10 +170,10 @@ macro_rules! messages {
         }
 
         impl Kind {
-            /// All of them.
+            /// All types.
             pub const ALL: &'static [Kind] = &[$(Kind::$name,)* $(Kind::$ename,)*];
 
-            /// The kind that a message's number belongs to, request or reply.
+            /// Returns the type of a message number, request or reply.
             pub const fn of(number: u8) -> Option<Kind> {
                 Some(match number & !1 {
                     $($number => Kind::$name,)*
@@ -182,7 +182,7 @@ macro_rules! messages {
                 })
             }
 
-            /// Whether a dialect has it.
+            /// Returns whether a dialect has this type.
             pub const fn is_in(self, dialect: Dialect) -> bool {
                 match self {
                     $(Kind::$name => Dialects::$dialects.include(dialect),)*
@@ -190,7 +190,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Its name, without the T or R.
+            /// Returns the type's name, without the T or R.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Kind::$name => stringify!($name),)*
@@ -199,7 +199,7 @@ macro_rules! messages {
             }
         }
 
-        /// A request, by the names and fields of section 5 of Plan 9's manual and diod's `protocol.md`.
+        /// A request, named as in section 5 of Plan 9's manual and diod's `protocol.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum Tmessage<$a> {
@@ -215,14 +215,14 @@ macro_rules! messages {
         }
 
         impl<$a> Tmessage<$a> {
-            /// Which it is.
+            /// Returns the message type.
             pub const fn kind(&self) -> Kind {
                 match self {
                     $(Tmessage::$name { .. } => Kind::$name,)*
                 }
             }
 
-            /// Reads a whole message.
+            /// Decodes a whole message.
             pub fn decode(
                 dialect: Dialect,
                 message: &$a [u8],
@@ -251,7 +251,7 @@ macro_rules! messages {
                 }))
             }
 
-            /// How many bytes the whole message has.
+            /// Returns the size of the whole message in bytes.
             pub fn size(&self, dialect: Dialect) -> usize {
                 match self {
                     $(Tmessage::$name { $($tfield),* } => {
@@ -260,7 +260,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Writes all of the message but its payload, which is to follow and is returned.
+            /// Encodes the message up to its payload, which it returns.
             pub fn encode_head(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) -> &$a [u8] {
                 let size = self.size(dialect) as u32;
                 to.put(&Header { size, number: self.kind().request(), tag }.encode());
@@ -285,7 +285,7 @@ macro_rules! messages {
         }
 
         impl<$a> Rmessage<$a> {
-            /// Which it is.
+            /// Returns the message type.
             pub const fn kind(&self) -> Kind {
                 match self {
                     $(Rmessage::$name { .. } => Kind::$name,)*
@@ -293,7 +293,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Reads a whole message.
+            /// Decodes a whole message.
             pub fn decode(
                 dialect: Dialect,
                 message: &$a [u8],
@@ -324,7 +324,7 @@ macro_rules! messages {
                 })
             }
 
-            /// How many bytes the whole message has.
+            /// Returns the size of the whole message in bytes.
             pub fn size(&self, dialect: Dialect) -> usize {
                 match self {
                     $(Rmessage::$name { $($rfield),* } => {
@@ -336,7 +336,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Writes all of the message but its payload, which is to follow and is returned.
+            /// Encodes the message up to its payload, which it returns.
             pub fn encode_head(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) -> &$a [u8] {
                 let size = self.size(dialect) as u32;
                 to.put(&Header { size, number: self.kind().reply(), tag }.encode());
@@ -368,10 +368,10 @@ macro_rules! messages {
     };
 }
 
-/// Which dialects a message is of.
+/// The dialects that have a message.
 #[derive(Clone, Copy)]
 enum Dialects {
-    /// All.
+    /// All dialects.
     All,
     /// 9P2000 and 9P2000.u.
     Old,
@@ -390,19 +390,19 @@ impl Dialects {
 }
 
 impl Kind {
-    /// The number of the request. Rerror and Rlerror have one that nobody may send.
+    /// Returns the number of the request. Those of Rerror and Rlerror are never sent.
     pub const fn request(self) -> u8 {
         self as u8
     }
 
-    /// The number of the reply.
+    /// Returns the number of the reply.
     pub const fn reply(self) -> u8 {
         self as u8 + 1
     }
 }
 
 impl Tmessage<'_> {
-    /// Writes the whole message.
+    /// Encodes the whole message.
     pub fn encode(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) {
         let payload = self.encode_head(dialect, tag, to);
         to.put(payload);
@@ -410,7 +410,7 @@ impl Tmessage<'_> {
 }
 
 impl Rmessage<'_> {
-    /// Writes the whole message.
+    /// Encodes the whole message.
     pub fn encode(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) {
         let payload = self.encode_head(dialect, tag, to);
         to.put(payload);
@@ -420,13 +420,13 @@ impl Rmessage<'_> {
 messages! {
     lifetime 'a;
     requests {
-        /// Figures of a file system: statfs(2).
+        /// Returns the statistics of a file system: statfs(2).
         8 Statfs of Linux (fid: Fid)
             -> (kind: u32, bsize: u32, blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64,
                 fsid: u64, namelen: u32);
         /// Opens a file.
         12 Lopen of Linux (fid: Fid, flags: u32) -> (qid: Qid, iounit: u32);
-        /// Opens a file of a directory, which is made if there is none; the fid becomes it.
+        /// Opens a file in a directory and creates it if absent; the fid then refers to the file.
         14 Lcreate of Linux (fid: Fid, name: &'a [u8], flags: u32, mode: u32, gid: u32)
             -> (qid: Qid, iounit: u32);
         /// Makes a symbolic link.
@@ -435,43 +435,43 @@ messages! {
         18 Mknod of Linux
             (dfid: Fid, name: &'a [u8], mode: u32, major: u32, minor: u32, gid: u32)
             -> (qid: Qid);
-        /// Moves a file.
+        /// Renames a file.
         20 Rename of Linux (fid: Fid, dfid: Fid, name: &'a [u8]) -> ();
-        /// Reads a symbolic link.
+        /// Returns the target of a symbolic link.
         22 Readlink of Linux (fid: Fid) -> (target: &'a [u8]);
-        /// Attributes of a file.
+        /// Returns the attributes of a file.
         24 Getattr of Linux (fid: Fid, mask: u64)
             -> (valid: u64, qid: Qid, mode: u32, uid: u32, gid: u32, nlink: u64, rdev: u64,
                 size: u64, blksize: u64, blocks: u64, atime_sec: u64, atime_nsec: u64,
                 mtime_sec: u64, mtime_nsec: u64, ctime_sec: u64, ctime_nsec: u64, btime_sec: u64,
                 btime_nsec: u64, generation: u64, data_version: u64);
-        /// Changes attributes of a file.
+        /// Changes the attributes of a file.
         26 Setattr of Linux
             (fid: Fid, valid: u32, mode: u32, uid: u32, gid: u32, size: u64, atime_sec: u64,
                 atime_nsec: u64, mtime_sec: u64, mtime_nsec: u64)
             -> ();
-        /// Points a new fid at an extended attribute, or without a name at the list of all.
+        /// Makes a new fid for reading an extended attribute, or without a name the list of all.
         30 Xattrwalk of Linux (fid: Fid, newfid: Fid, name: &'a [u8]) -> (size: u64);
-        /// Has a fid take an extended attribute's value, which is set when it is clunked.
+        /// Turns a fid into one that takes an extended attribute's value, which is set by Tclunk.
         32 Xattrcreate of Linux (fid: Fid, name: &'a [u8], size: u64, flags: u32) -> ();
-        /// Entries of an open directory.
+        /// Returns entries of an open directory.
         40 Readdir of Linux (fid: Fid, offset: u64, count: u32) -> (data: Data<'a>);
-        /// Makes an open file durable.
+        /// Makes an open file durable: fsync(2).
         50 Fsync of Linux (fid: Fid, datasync: Datasync) -> ();
-        /// Locks or unlocks bytes of a file.
+        /// Locks or unlocks a byte range.
         52 Lock of Linux
             (fid: Fid, kind: u8, flags: u32, start: u64, length: u64, proc_id: u32,
                 client_id: &'a [u8])
             -> (status: u8);
-        /// Asks who has locked bytes of a file.
+        /// Finds a conflicting lock of a byte range.
         54 Getlock of Linux
             (fid: Fid, kind: u8, start: u64, length: u64, proc_id: u32, client_id: &'a [u8])
             -> (kind: u8, start: u64, length: u64, proc_id: u32, client_id: &'a [u8]);
-        /// Gives a file a further name.
+        /// Adds a hard link.
         70 Link of Linux (dfid: Fid, fid: Fid, name: &'a [u8]) -> ();
         /// Makes a directory.
         72 Mkdir of Linux (dfid: Fid, name: &'a [u8], mode: u32, gid: u32) -> (qid: Qid);
-        /// Moves a file by its name.
+        /// Renames a file by its directory and name.
         74 Renameat of Linux
             (olddirfid: Fid, oldname: &'a [u8], newdirfid: Fid, newname: &'a [u8])
             -> ();
@@ -479,19 +479,19 @@ messages! {
         76 Unlinkat of Linux (dirfid: Fid, name: &'a [u8], flags: u32) -> ();
         /// Begins a session: version(5).
         100 Version of All (msize: u32, version: &'a [u8]) -> (msize: u32, version: &'a [u8]);
-        /// Asks for authentication: attach(5).
+        /// Begins authentication: attach(5).
         102 Auth of All (afid: Fid, uname: &'a [u8], aname: &'a [u8], n_uname: Uid) -> (aqid: Qid);
-        /// Points a fid at a tree's root: attach(5).
+        /// Makes a fid for the root of a tree: attach(5).
         104 Attach of All
             (fid: Fid, afid: Fid, uname: &'a [u8], aname: &'a [u8], n_uname: Uid)
             -> (qid: Qid);
         /// Cancels a request: flush(5).
         108 Flush of All (oldtag: Tag) -> ();
-        /// Points a fid at a file by names from another: walk(5).
+        /// Walks names from a fid to a new fid: walk(5).
         110 Walk of All (fid: Fid, newfid: Fid, names: Names<'a>) -> (qids: Qids<'a>);
         /// Opens a file: open(5).
         112 Open of Old (fid: Fid, mode: u8) -> (qid: Qid, iounit: u32);
-        /// Makes a file and opens it, the fid becomes it: open(5).
+        /// Creates a file and opens it; the fid then refers to it: open(5).
         114 Create of Old
             (fid: Fid, name: &'a [u8], perm: u32, mode: u8, extension: Extension<'a>)
             -> (qid: Qid, iounit: u32);
@@ -499,16 +499,17 @@ messages! {
         116 Read of All (fid: Fid, offset: u64, count: u32) -> (data: Data<'a>);
         /// Writes to an open file: read(5).
         118 Write of All (fid: Fid, offset: u64, data: Data<'a>) -> (count: u32);
-        /// Gives a fid up: clunk(5).
+        /// Releases a fid: clunk(5).
         120 Clunk of All (fid: Fid) -> ();
-        /// Removes a file and gives its fid up: remove(5).
+        /// Removes a file and releases its fid: remove(5).
         122 Remove of All (fid: Fid) -> ();
-        /// Attributes of a file: stat(5).
+        /// Returns the attributes of a file: stat(5).
         124 Stat of Old (fid: Fid) -> (stat: Stat<'a>);
-        /// Changes attributes of a file, its name included: stat(5).
+        /// Changes the attributes of a file, including its name: stat(5).
         126 Wstat of Old (fid: Fid, stat: Stat<'a>) -> ();
-        /// Has the server hand an open file itself over, with the first byte of the reply (`SCM_RIGHTS`, unix(7)). barge's own: it is
-        /// known to who has agreed on [`Dialect::HANDING`] alone, and its number far from those that others have taken.
+        /// Passes the descriptor of an open file with the first byte of the reply (`SCM_RIGHTS`,
+        /// unix(7)). An extension of barge, valid only after both sides agreed on
+        /// [`Dialect::HANDING`]; its number is far from those in use.
         200 Hand of Linux (fid: Fid) -> ();
     }
     errors {

@@ -1,40 +1,40 @@
-//! Numbers inside 9P2000.L's and 9P2000.u's messages, by `include/net/9p/9p.h`.
+//! Constants of 9P2000.L's and 9P2000.u's messages, from `include/net/9p/9p.h`.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// `flags` of Tlopen and Tlcreate (`P9_DOTL_*`): those of generic Linux, on every machine.
+    /// `flags` of Tlopen and Tlcreate (`P9_DOTL_*`): those of generic Linux, on every architecture.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Lopen: u32 {
-        /// The access mode's two bits: 0 to read, 1 to write, 2 both, 3 neither.
+        /// The two bits of the access mode: 0 to read, 1 to write, 2 for both, 3 for neither.
         const ACCESS = 0o3;
         /// For writing only.
         const WRONLY = 0o1;
         /// For reading and writing.
         const RDWR = 0o2;
-        /// Make it.
+        /// Create.
         const CREATE = 0o100;
-        /// There must be none.
+        /// The file must not exist.
         const EXCL = 0o200;
-        /// Cut to nothing.
+        /// Truncate.
         const TRUNC = 0o1000;
-        /// Write at the end.
+        /// Append.
         const APPEND = 0o2000;
-        /// Never wait.
+        /// Do not block.
         const NONBLOCK = 0o4000;
-        /// Each write is durable with its size.
+        /// Each write is durable, with the file's size.
         const DSYNC = 0o10000;
-        /// Past the client's cache.
+        /// Bypass the client's cache.
         const DIRECT = 0o40000;
-        /// Beyond 2 GiB.
+        /// Allow offsets beyond 2 GiB.
         const LARGEFILE = 0o100000;
-        /// It must be a directory.
+        /// The file must be a directory.
         const DIRECTORY = 0o200000;
-        /// It must be no symbolic link.
+        /// The file must not be a symbolic link.
         const NOFOLLOW = 0o400000;
-        /// Reading leaves atime.
+        /// Reads do not change atime.
         const NOATIME = 0o1000000;
-        /// Each write is durable with all metadata.
+        /// Each write is durable, with all metadata.
         const SYNC = 0o4000000;
 
         const _ = !0;
@@ -43,9 +43,9 @@ bitflags! {
     /// Fields of Rgetattr (`P9_GETATTR_*`, `P9_STATS_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Getattr: u64 {
-        /// Kind and permissions.
+        /// Type and permissions.
         const MODE = 0x1;
-        /// Links.
+        /// Link count.
         const NLINK = 0x2;
         /// Owner.
         const UID = 0x4;
@@ -53,25 +53,25 @@ bitflags! {
         const GID = 0x8;
         /// Device numbers.
         const RDEV = 0x10;
-        /// Last read.
+        /// Time of last read.
         const ATIME = 0x20;
-        /// Last change of contents.
+        /// Time of last change of contents.
         const MTIME = 0x40;
-        /// Last change.
+        /// Time of last change of contents or attributes.
         const CTIME = 0x80;
         /// The qid's path.
         const INO = 0x100;
-        /// Bytes.
+        /// Size in bytes.
         const SIZE = 0x200;
-        /// Units of 512 bytes.
+        /// Blocks of 512 bytes.
         const BLOCKS = 0x400;
-        /// Birth.
+        /// Time of birth.
         const BTIME = 0x800;
         /// Generation.
         const GEN = 0x1000;
         /// Change counter.
         const DATA_VERSION = 0x2000;
-        /// What stat(2) shows.
+        /// The fields of stat(2).
         const BASIC = 0x7ff;
 
         const _ = !0;
@@ -86,13 +86,13 @@ bitflags! {
         const UID = 0x2;
         /// Group.
         const GID = 0x4;
-        /// Bytes.
+        /// Size in bytes.
         const SIZE = 0x8;
-        /// Last read: now, unless [`Setattr::ATIME_SET`].
+        /// Time of last read: now, unless [`Setattr::ATIME_SET`].
         const ATIME = 0x10;
-        /// Last change of contents: now, unless [`Setattr::MTIME_SET`].
+        /// Time of last change of contents: now, unless [`Setattr::MTIME_SET`].
         const MTIME = 0x20;
-        /// Last change: now.
+        /// Time of last change of contents or attributes: now.
         const CTIME = 0x40;
         /// The time of last read is in the message.
         const ATIME_SET = 0x80;
@@ -107,7 +107,7 @@ bitflags! {
     pub struct LockFlags: u32 {
         /// The client is willing to wait.
         const BLOCK = 1;
-        /// The client had it before the server restarted.
+        /// The client held the lock before the server restarted.
         const RECLAIM = 2;
     }
 
@@ -119,7 +119,7 @@ bitflags! {
         const DIR = 0x8000_0000;
         /// Append only.
         const APPEND = 0x4000_0000;
-        /// One opener at a time.
+        /// Exclusive use: open once at a time.
         const EXCL = 0x2000_0000;
         /// Not to be backed up.
         const TMP = 0x0400_0000;
@@ -146,22 +146,22 @@ bitflags! {
     /// `mode` of Topen and Tcreate: open(5).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Omode: u8 {
-        /// The access mode's two bits: 0 to read, 1 to write, 2 both, 3 to execute.
+        /// The two bits of the access mode: 0 to read, 1 to write, 2 for both, 3 to execute.
         const ACCESS = 3;
-        /// Cut to nothing.
+        /// Truncate.
         const TRUNC = 0x10;
-        /// Close on exec: the client's business.
+        /// Close on exec: handled by the client.
         const CEXEC = 0x20;
-        /// Remove when clunked.
+        /// Remove on clunk.
         const RCLOSE = 0x40;
-        /// Write at the end (Linux's 9P2000.u).
+        /// Append (Linux's 9P2000.u).
         const APPEND = 0x80;
 
         const _ = !0;
     }
 }
 
-/// `flags` of Tunlinkat: the name is a directory's (`P9_DOTL_AT_REMOVEDIR`).
+/// `flags` of Tunlinkat: the name is of a directory (`P9_DOTL_AT_REMOVEDIR`).
 pub const AT_REMOVEDIR: u32 = 0x200;
 
 /// The file system type of Rstatfs (`V9FS_MAGIC`).
@@ -173,18 +173,18 @@ pub mod lock_kind {
     pub const RDLCK: u8 = 0;
     /// Exclusive.
     pub const WRLCK: u8 = 1;
-    /// None.
+    /// No lock.
     pub const UNLCK: u8 = 2;
 }
 
 /// `status` of Rlock (`P9_LOCK_*`).
 pub mod lock_status {
-    /// Done.
+    /// Success.
     pub const SUCCESS: u8 = 0;
-    /// Another's lock is in the way.
+    /// Another owner's lock conflicts.
     pub const BLOCKED: u8 = 1;
-    /// Failed.
+    /// Failure.
     pub const ERROR: u8 = 2;
-    /// The server has just restarted and waits for reclaims.
+    /// The server has just restarted and accepts reclaims only.
     pub const GRACE: u8 = 3;
 }

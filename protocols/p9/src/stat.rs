@@ -1,55 +1,55 @@
-//! The directory entry of 9P2000 and 9P2000.u: stat(5).
+//! The stat record of 9P2000 and 9P2000.u: stat(5).
 
 use wire::{Malformed, Put, Reader};
 
 use crate::field::Field;
 use crate::{Dialect, Qid};
 
-/// A file as Tstat, Twstat and reading a directory tell it. In Twstat, all ones and empty strings
-/// mean leave: [`Stat::UNTOUCHED`].
+/// A file's attributes in Rstat, Twstat and the contents of a directory. In Twstat, all ones and
+/// empty strings leave a field unchanged: [`Stat::UNTOUCHED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat<'a> {
-    /// For the kernel's use.
+    /// For use by the kernel.
     pub kind: u16,
-    /// For the kernel's use.
+    /// For use by the kernel.
     pub dev: u32,
-    /// Its qid.
+    /// The qid.
     pub qid: Qid,
     /// Permissions and the `DM` bits of [`crate::numbers::Dm`].
     pub mode: u32,
-    /// Last read, seconds.
+    /// Time of last read, in seconds.
     pub atime: u32,
-    /// Last written, seconds.
+    /// Time of last write, in seconds.
     pub mtime: u32,
-    /// Bytes; 0 for a directory.
+    /// Size in bytes; 0 for a directory.
     pub length: u64,
-    /// Its name, `/` for the root.
+    /// The name, `/` for the root.
     pub name: &'a [u8],
-    /// Its owner.
+    /// The owner.
     pub uid: &'a [u8],
-    /// Its group.
+    /// The group.
     pub gid: &'a [u8],
-    /// Who wrote it last.
+    /// The user who wrote it last.
     pub muid: &'a [u8],
-    /// What 9P2000.u adds; all ones and empty in 9P2000.
+    /// The fields added by 9P2000.u; all ones and empty in 9P2000.
     pub unix: UnixStat<'a>,
 }
 
-/// What 9P2000.u adds to [`Stat`].
+/// The fields that 9P2000.u adds to [`Stat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnixStat<'a> {
-    /// A symbolic link's target, or a device's kind and numbers (`b 8 1`).
+    /// A symbolic link's target, or a device's type and numbers (`b 8 1`).
     pub extension: &'a [u8],
-    /// Its owner.
+    /// The owner.
     pub n_uid: u32,
-    /// Its group.
+    /// The group.
     pub n_gid: u32,
-    /// Who wrote it last.
+    /// The user who wrote it last.
     pub n_muid: u32,
 }
 
 impl UnixStat<'static> {
-    /// Says nothing.
+    /// No values.
     pub const NONE: UnixStat<'static> = UnixStat {
         extension: &[],
         n_uid: u32::MAX,
@@ -59,7 +59,7 @@ impl UnixStat<'static> {
 }
 
 impl Stat<'static> {
-    /// A Twstat of it changes nothing: it asks that the file be made durable.
+    /// A Twstat with this record changes nothing and requests that the file be made durable.
     pub const UNTOUCHED: Stat<'static> = Stat {
         kind: u16::MAX,
         dev: u32::MAX,
@@ -81,8 +81,8 @@ impl Stat<'static> {
 }
 
 impl<'a> Stat<'a> {
-    /// Reads a record of a directory's contents: `size[2]` and so many bytes, all of which
-    /// it takes.
+    /// Decodes a record of a directory's contents: `size[2]` and that many bytes, without a
+    /// remainder.
     pub fn decode(from: &mut Reader<'a>, dialect: Dialect) -> Result<Stat<'a>, Malformed> {
         let size = from.u16()?;
         let mut body = Reader::new(from.bytes(size.into())?);
@@ -113,7 +113,7 @@ impl<'a> Stat<'a> {
         Ok(stat)
     }
 
-    /// Writes a record of a directory's contents.
+    /// Encodes a record of a directory's contents.
     pub fn encode(&self, dialect: Dialect, to: &mut impl Put) {
         ((self.record_size(dialect) - 2) as u16).put(dialect, to);
         self.kind.put(dialect, to);
@@ -134,7 +134,8 @@ impl<'a> Stat<'a> {
         }
     }
 
-    /// How many bytes [`Stat::encode`] writes, which whoever encodes keeps within 16 bits.
+    /// Returns the size in bytes of the record that [`Stat::encode`] writes, which the caller keeps
+    /// within 16 bits.
     pub fn record_size(&self, dialect: Dialect) -> usize {
         let strings = [self.name, self.uid, self.gid, self.muid];
         let unix = match dialect {
@@ -148,7 +149,7 @@ impl<'a> Stat<'a> {
     const FIXED: usize = 2 + 2 + 4 + Qid::SIZE + 4 + 4 + 4 + 8;
 }
 
-/// In Rstat and Twstat the record comes with yet another `size[2]` before it: stat(5), BUGS.
+/// In Rstat and Twstat another `size[2]` precedes the record: stat(5), BUGS.
 impl<'a> Field<'a> for Stat<'a> {
     fn get(from: &mut Reader<'a>, dialect: Dialect) -> Result<Self, Malformed> {
         let size = from.u16()?;

@@ -1,19 +1,19 @@
-//! The names that messages use: tags, fids, qids, dialects.
+//! The identifiers in messages: tags, fids, qids, dialects.
 
 use std::fmt;
 
 use bitflags::bitflags;
 
-/// A request's name while it is in flight: intro(5).
+/// The identifier of a request in flight: intro(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// `NOTAG`: what Tversion bears, and nothing else.
+    /// `NOTAG`, the tag of Tversion only.
     pub const NONE: Tag = Tag(u16::MAX);
 }
 
-/// A client's number for a file it points at: intro(5).
+/// A client's handle for a file: intro(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fid(pub u32);
 
@@ -22,20 +22,20 @@ impl Fid {
     pub const NONE: Fid = Fid(u32::MAX);
 }
 
-/// A server's name for a file: intro(5). Equal paths are the same file, equal versions the same
-/// contents.
+/// A server's identifier of a file: intro(5). Equal paths mean the same file, equal versions the
+/// same contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Qid {
-    /// What kind of file.
+    /// The type of the file.
     pub kind: QidType,
-    /// Differs after each change.
+    /// Changes with each change of the file.
     pub version: u32,
-    /// Unique among the files of a tree, those deleted included.
+    /// Unique among the files of a tree, including deleted ones.
     pub path: u64,
 }
 
 impl Qid {
-    /// Bytes on the wire: `type[1] version[4] path[8]`.
+    /// The size in bytes on the wire: `type[1] version[4] path[8]`.
     pub const SIZE: usize = 13;
 }
 
@@ -47,7 +47,7 @@ bitflags! {
         const DIR = 0x80;
         /// Append only.
         const APPEND = 0x40;
-        /// One opener at a time.
+        /// Exclusive use: open once at a time.
         const EXCL = 0x20;
         /// A mount point.
         const MOUNT = 0x10;
@@ -64,26 +64,27 @@ bitflags! {
     }
 }
 
-/// Which 9P.
+/// A version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// 9P2000, as Plan 9 speaks it.
+    /// 9P2000, as in Plan 9.
     Plan9,
-    /// 9P2000.u: the same with numeric users and errors, symbolic links and devices.
+    /// 9P2000.u: adds numeric users and errors, symbolic links and devices.
     Unix,
     /// 9P2000.L: Linux's own operations.
     Linux,
 }
 
 impl Dialect {
-    /// What a client says in Tversion, and a server in Rversion, if open files may be handed over by this connection: 9P2000.L and
-    /// Thand. By version(5) who does not know what stands behind a period answers without it, or `unknown`.
+    /// The version string of Tversion and Rversion for 9P2000.L with Thand, if the connection can
+    /// pass descriptors of open files. By version(5) a server that does not know the part after a
+    /// period answers without it, or with `unknown`.
     pub const HANDING: &str = "9P2000.L.hand";
 
-    /// All of them.
+    /// All dialects.
     pub const ALL: [Dialect; 3] = [Dialect::Plan9, Dialect::Unix, Dialect::Linux];
 
-    /// What is said of a dialect: [`Dialect::HANDING`] if files may be handed over, too.
+    /// Returns the version string: [`Dialect::HANDING`] if files can be passed (`hands`).
     pub(crate) const fn saying(self, hands: bool) -> &'static str {
         match hands {
             true => Dialect::HANDING,
@@ -91,7 +92,7 @@ impl Dialect {
         }
     }
 
-    /// The string of Tversion and Rversion.
+    /// Returns the string of Tversion and Rversion.
     pub const fn version(self) -> &'static str {
         match self {
             Dialect::Plan9 => "9P2000",
@@ -100,9 +101,9 @@ impl Dialect {
         }
     }
 
-    /// The best dialect to answer a client's `version` with, by version(5): what follows a period
-    /// is an extension that may be left away, and a server may answer with an older number.
-    /// Nothing for what is no 9P or older than 9P2000.
+    /// Returns the best dialect to answer a client's `version` with, by version(5): the part after
+    /// a period is an extension that may be dropped, and a server may answer with an older number.
+    /// Returns `None` for a string that is not a 9P version or is older than 9P2000.
     pub fn answering(version: &[u8]) -> Option<Dialect> {
         let mut parts = version.split(|&byte| byte == b'.');
         let number = parts.next()?.strip_prefix(b"9P")?;

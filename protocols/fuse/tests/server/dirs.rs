@@ -167,7 +167,7 @@ fn what_is_no_directory_or_has_no_room_is_refused() {
     assert_eq!(net.list(ROOT_ID, fh, 0, 99, false), Err(Errno::EBADF));
 }
 
-/// Nobody changes the directory: the client may list it without OPENDIR and cache the listing.
+/// The directory cannot change: the client may list it without OPENDIR and cache the listing.
 #[test]
 fn a_directory_that_cannot_change_need_not_be_opened() {
     let tree = Memory::new(clock());

@@ -1,4 +1,4 @@
-//! What the file-system traits ask for, as requests say it.
+//! Converts requests of the `vfs` traits to 9P's fields.
 
 use vfs::{Errno, Kind, Make, OpenFlags, Result, SetAttr, SetTime};
 
@@ -6,8 +6,8 @@ use crate::numbers::{Dm, Lopen, Omode, Setattr};
 use crate::stat::UnixStat;
 use crate::{Dialect, Fid, Stat, Tmessage};
 
-/// The `flags` of Tlopen and Tlcreate. To execute is to read: whether that is allowed, nobody can ask a
-/// server.
+/// Returns the `flags` of Tlopen and Tlcreate. EXEC becomes read: 9P2000.L has no way to have the
+/// server check execute permission.
 pub fn lopen(flags: OpenFlags) -> u32 {
     let reads = flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
     let mut asked = match (reads, flags.contains(OpenFlags::WRITE)) {
@@ -29,8 +29,8 @@ pub fn lopen(flags: OpenFlags) -> u32 {
     asked.bits()
 }
 
-/// The `mode` of Topen and Tcreate. 9P2000 cannot open to append; what 9P has no bit for is left to the
-/// server.
+/// Returns the `mode` of Topen and Tcreate. 9P2000 cannot open to append; flags without a bit in 9P
+/// are left to the server.
 pub fn omode(flags: OpenFlags, dialect: Dialect) -> u8 {
     let reads = flags.intersects(OpenFlags::READ);
     let mut asked = match (reads, flags.contains(OpenFlags::WRITE)) {
@@ -45,7 +45,7 @@ pub fn omode(flags: OpenFlags, dialect: Dialect) -> u8 {
     asked.bits()
 }
 
-/// A Tsetattr.
+/// Returns a Tsetattr.
 pub fn setattr(fid: Fid, set: &SetAttr) -> Tmessage<'static> {
     let mut valid = Setattr::empty();
     valid.set(Setattr::MODE, set.mode.is_some());
@@ -80,13 +80,13 @@ pub fn setattr(fid: Fid, set: &SetAttr) -> Tmessage<'static> {
     }
 }
 
-/// The stat of a Twstat. Times are whole seconds. `now` is the client's own clock, in seconds since the
-/// epoch, since 9P2000 has no word for the server's.
+/// Returns the stat of a Twstat. Times are whole seconds. `now` is the client's clock, in seconds
+/// since the epoch, because 9P2000 cannot request the server's time.
 pub fn wstat(set: &SetAttr, kind: Kind, dialect: Dialect, now: u32) -> Stat<'static> {
     let time = |time| match time {
         None => u32::MAX,
         Some(SetTime::Now) => now,
-        // All ones mean leave.
+        // All ones would leave the time unchanged.
         Some(SetTime::At(at)) => at.sec.clamp(0, i64::from(u32::MAX - 1)) as u32,
     };
     let unix = UnixStat {
@@ -106,7 +106,7 @@ pub fn wstat(set: &SetAttr, kind: Kind, dialect: Dialect, now: u32) -> Stat<'sta
     }
 }
 
-/// A mode as stat(5) and Tcreate have it.
+/// Converts a mode to that of stat(5) and Tcreate.
 pub fn perm(kind: Kind, mode: u32, dialect: Dialect) -> Dm {
     let mut perm = Dm::from_bits_retain(mode & 0o777);
     perm.set(Dm::DIR, kind == Kind::Directory);
@@ -125,8 +125,8 @@ pub fn perm(kind: Kind, mode: u32, dialect: Dialect) -> Dm {
     perm
 }
 
-/// What Tcreate makes of `what`: its kind, and 9P2000.u's `extension`. `EOPNOTSUPP` for what the dialect
-/// cannot make.
+/// Returns the file type and 9P2000.u's `extension` for a Tcreate of `what`. Returns `EOPNOTSUPP`
+/// if the dialect cannot make such a file.
 pub fn create(what: Make<'_>, dialect: Dialect) -> Result<(Kind, Vec<u8>)> {
     let (kind, extension) = match what {
         Make::File => (Kind::File, Vec::new()),

@@ -1,27 +1,26 @@
-//! Attributes as a server tells them.
+//! Converts a server's attributes to `vfs` types.
 
 use vfs::{Attr, Device, Errno, Kind, NodeId, Result, Time};
 
 use crate::numbers::{Dm, Getattr};
 use crate::{Dialect, Qid, QidType, Rmessage, Stat};
 
-/// What to ask for in Tgetattr: all that stat(2) shows, and what a change is told by. Those that know less
-/// say so.
+/// The mask of Tgetattr: the fields of stat(2), birth, generation and the change counter. A server
+/// returns which of them are valid.
 pub const ASKED: u64 = Getattr::BASIC
     .union(Getattr::BTIME)
     .union(Getattr::GEN)
     .union(Getattr::DATA_VERSION)
     .bits();
 
-/// The node's number that a qid gives. 0 is nobody's.
+/// Returns a qid's node number; 0 is not a valid one.
 pub fn id_of(qid: &Qid) -> NodeId {
     qid.path.max(1)
 }
 
-/// The attributes of an Rgetattr; `EIO` for a mode that no kind of file has.
+/// Returns the attributes of an Rgetattr. Returns `EIO` if the mode has an unknown file type.
 ///
-/// What changes with each change: the server's counter where it has one, else the time of the last
-/// change in nanoseconds, else the qid's version.
+/// The change counter is the server's if valid, else ctime in nanoseconds, else the qid's version.
 pub fn of_getattr(reply: &Rmessage<'_>) -> Result<Attr> {
     let &Rmessage::Getattr {
         valid,
@@ -50,7 +49,7 @@ pub fn of_getattr(reply: &Rmessage<'_>) -> Result<Attr> {
     };
     let valid = Getattr::from_bits_retain(valid);
     let ctime = time(ctime_sec, ctime_nsec);
-    // diod says that it knows the counter, and 0.
+    // diod marks the counter as valid and sends 0.
     let change = if valid.contains(Getattr::DATA_VERSION) && data_version != 0 {
         data_version
     } else if valid.contains(Getattr::CTIME) {
@@ -85,9 +84,9 @@ pub fn of_getattr(reply: &Rmessage<'_>) -> Result<Attr> {
     })
 }
 
-/// The attributes of a stat(5) record. 9P2000 names owners by strings, which only count if they are
-/// numbers, or `root`; it has no links, no blocks and no time of last change, so these are made up as a
-/// Linux client does.
+/// Returns the attributes of a stat(5) record. 9P2000 names owners by strings, of which only
+/// numbers and `root` are recognised. It has no link count, no block count and no ctime, so these
+/// are made up as in Linux's client.
 pub fn of_stat(stat: &Stat<'_>, dialect: Dialect) -> Attr {
     let owner = |number: u32, name: &[u8]| match (dialect, number) {
         (Dialect::Plan9, _) | (_, u32::MAX) => owner_by_name(name),
@@ -137,7 +136,7 @@ pub fn of_stat(stat: &Stat<'_>, dialect: Dialect) -> Attr {
     }
 }
 
-/// What a stat record is of, and its numbers if that is a device (`b 8 1`).
+/// Returns the file type of a stat record, and the device's numbers if it is one (`b 8 1`).
 fn kind_of(stat: &Stat<'_>, dialect: Dialect) -> (Kind, Device) {
     let mode = Dm::from_bits_retain(stat.mode);
     let none = Device::default();
@@ -174,7 +173,7 @@ fn kind_of(stat: &Stat<'_>, dialect: Dialect) -> (Kind, Device) {
 }
 
 fn owner_by_name(name: &[u8]) -> u32 {
-    /// "nobody".
+    /// The user "nobody".
     const UNKNOWN: u32 = 65534;
     match name {
         b"root" => 0,
@@ -188,7 +187,7 @@ fn owner_by_name(name: &[u8]) -> u32 {
 fn time(sec: u64, nsec: u64) -> Time {
     Time {
         sec: sec as i64,
-        // A server's nonsense is no time that anyone could work with.
+        // Values out of range from the server would be no valid time.
         nsec: nsec.min(999_999_999) as u32,
     }
 }
@@ -199,12 +198,12 @@ fn nanoseconds(time: Time) -> u64 {
         .wrapping_add(time.nsec.into())
 }
 
-/// Programs allocate that much: not less than a sector, and not more than 16 MiB.
+/// Limits the block size to 512 bytes up to 16 MiB, because programs allocate that much.
 fn bounded_blksize(blksize: u64) -> u32 {
     blksize.clamp(512, 16 << 20) as u32
 }
 
-/// A device number as the C library makes it (`gnu_dev_major`, `gnu_dev_minor`).
+/// Decodes a device number as the C library does (`gnu_dev_major`, `gnu_dev_minor`).
 fn decode_device(rdev: u64) -> Device {
     Device {
         major: ((rdev >> 8 & 0xfff) | (rdev >> 32 & !0xfff)) as u32,

@@ -1,4 +1,4 @@
-//! Entries of directories as a server tells them.
+//! Decodes the directory entries that a server sends.
 
 use vfs::{Kind, Name, NodeId};
 use wire::{Malformed, Reader};
@@ -10,25 +10,25 @@ use crate::{Dialect, Qid, QidType, Stat};
 /// An entry of an Rreaddir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirent<'a> {
-    /// Its name, which may be `.` or `..`.
+    /// The name, which may be `.` or `..`.
     pub name: &'a [u8],
-    /// Its node's number.
+    /// The node number.
     pub id: NodeId,
-    /// What it is, if told.
+    /// The file type, if the server sent it.
     pub kind: Option<Kind>,
-    /// The offset to go on from behind it.
+    /// The offset at which the next Treaddir continues after this entry.
     pub offset: u64,
 }
 
 impl Dirent<'_> {
-    /// Whether it is `.` or `..`.
+    /// Returns whether the entry is `.` or `..`.
     pub fn is_dot(&self) -> bool {
         matches!(self.name, b"." | b"..")
     }
 }
 
-/// The entries in the payload of an Rreaddir: `qid[13] offset[8] type[1] name[s]`. A name that no directory
-/// can hold ends them with an error: whoever makes a path of it must not be led elsewhere.
+/// Yields the entries in the payload of an Rreaddir: `qid[13] offset[8] type[1] name[s]`. An
+/// invalid name ends them with an error, so that a path made of it cannot lead elsewhere.
 pub fn entries(data: &[u8]) -> impl Iterator<Item = Result<Dirent<'_>, Malformed>> {
     let mut from = Reader::new(data);
     std::iter::from_fn(move || {
@@ -59,7 +59,8 @@ fn entry<'a>(from: &mut Reader<'a>) -> Result<Dirent<'a>, Malformed> {
     })
 }
 
-/// The next stat record of a directory's contents, as 9P2000 and 9P2000.u have them; nothing at the end.
+/// Decodes the next stat record of a directory's contents in 9P2000 and 9P2000.u; returns `None` at
+/// the end.
 pub fn record<'a>(from: &mut Reader<'a>, dialect: Dialect) -> Result<Option<Stat<'a>>, Malformed> {
     if from.rest().is_empty() {
         return Ok(None);
@@ -79,7 +80,7 @@ fn checked(name: &[u8]) -> Result<&[u8], Malformed> {
     )))
 }
 
-/// What a qid tells of a kind: not what it is if it is neither of these.
+/// Returns the file type if the qid shows it: directory or symbolic link.
 pub fn kind_of(qid: &Qid) -> Option<Kind> {
     if qid.kind.contains(QidType::DIR) {
         Some(Kind::Directory)

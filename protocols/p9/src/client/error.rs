@@ -1,11 +1,11 @@
-//! What a server's errors mean.
+//! Converts a server's errors to errno.
 
 use vfs::Errno;
 
 use crate::Rmessage;
 
-/// The errno of an Rlerror or Rerror; nothing of any other reply. 9P2000.u's number counts, else the text,
-/// and a text that nobody knows is `EIO`.
+/// Returns the errno of an Rlerror or Rerror, or `None` for another reply. 9P2000.u's number takes
+/// precedence over the text; an unknown text is `EIO`.
 pub fn errno_of(reply: &Rmessage<'_>) -> Option<Errno> {
     match reply {
         Rmessage::Lerror { errno } => Some(from_number(*errno)),
@@ -27,8 +27,8 @@ fn from_text(text: &[u8]) -> Errno {
     Errno::from_text(text).or_else(plan9).unwrap_or(Errno::EIO)
 }
 
-/// What Plan 9's and its heirs' servers say instead of strerror(3): `/sys/src/9/port/error.h`,
-/// and those of Linux's `net/9p/error.c` that are of files.
+/// The texts of Plan 9's and related servers, which differ from strerror(3):
+/// `/sys/src/9/port/error.h`, and those of Linux's `net/9p/error.c` that concern files.
 const PLAN9: &[(&str, Errno)] = &[
     ("file does not exist", Errno::ENOENT),
     ("file not found", Errno::ENOENT),

@@ -1,18 +1,17 @@
-//! The client half: what to ask, and what a server's answer may be.
+//! The client half: encodes requests and checks replies.
 //!
-//! A [`Client`] is a connection's state: the dialect and message size agreed on, numbers of fids, and
-//! for each tag in flight what its reply may look like. Whoever moves the bytes encodes requests with
-//! it, cuts what comes by [`Client::frame`] and gives each message to [`Client::receive`], which checks it
-//! whole: after that, decoding it again cannot fail. A server is never trusted: a reply that was not
-//! asked for, of another kind, or larger than asked for is [`Malformed`], and the connection cannot be
-//! followed any more.
+//! A [`Client`] is a connection's state: the dialect and msize agreed on, fid numbers, and the
+//! expected reply for each tag in flight. The transport encodes requests with it, splits the
+//! incoming bytes with [`Client::frame`] and passes each message to [`Client::receive`], which
+//! checks all of it: after that, decoding it again cannot fail. A server is never trusted: a reply
+//! that was not requested, of the wrong type, or larger than requested is [`Malformed`], and the
+//! connection cannot be used any more.
 //!
-//! Around it: attributes ([`attr`]), entries of directories ([`dir`]), errors ([`error`]) and the flags
-//! of requests ([`ask`]), each in the words of the file-system traits; and what any reply must be
-//! ([`reply`]).
+//! Modules convert attributes ([`attr`]), directory entries ([`dir`]), errors ([`error`]) and
+//! requests ([`ask`]) from and to the `vfs` types; [`reply`] checks a reply against its request.
 //!
-//! What it lacks on purpose: bytes on their way, threads, clocks, and what to do while a reply is awaited.
-//! It takes no lock.
+//! Deliberately absent: transport of bytes, threads, clocks, and waiting for replies. It takes no
+//! lock.
 
 pub mod ask;
 pub mod attr;
@@ -34,7 +33,8 @@ use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 pub struct Client {
     dialect: Dialect,
     msize: u32,
-    /// Whether open files are asked for ([`Dialect::HANDING`]): to be offered, or agreed on.
+    /// Whether passing of open files ([`Dialect::HANDING`]) is offered, and after Rversion agreed
+    /// on.
     hands: bool,
     flights: Vec<Flight>,
     free_tags: Vec<u16>,
@@ -42,47 +42,47 @@ pub struct Client {
     free_fids: Vec<Fid>,
 }
 
-/// What a tag is used for.
+/// The state of a tag.
 #[derive(Clone, Copy, Default)]
 struct Flight {
-    /// What its reply must be, while there is none.
+    /// The expected reply, until it arrives.
     expected: Option<Expected>,
-    /// Whether a Tflush of it is not answered yet.
+    /// Whether a Tflush of the tag is in flight.
     flushing: bool,
-    /// Whether the caller has not given it back.
+    /// Whether the caller has not released the tag.
     held: bool,
 }
 
-/// What a message from the server means.
+/// The meaning of a message from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A request is answered: the message is its reply, unless it says what went wrong. `EINTR` if it
-    /// was cancelled, and then the message is none of its.
+    /// A request is answered: the message is its reply, unless `result` is an error. `EINTR` if the
+    /// request was cancelled; the message is then the Rflush.
     Answer {
-        /// The request's.
+        /// The request's tag.
         tag: Tag,
         /// Whether it succeeded.
         result: Result<()>,
     },
-    /// A cancellation came too late: its request had been answered.
+    /// An Rflush whose request had been answered before.
     TooLate,
 }
 
 impl Client {
-    /// The most requests in flight. The tag of a Tflush is its target's and this much more, so that there
-    /// is always one for it.
+    /// The most requests in flight. A Tflush's tag is its target's with the highest bit set, so
+    /// that one is
+    /// always free for it.
     pub const MOST_IN_FLIGHT: usize = 0x7fff;
 
-    /// The least message size that is worked with: the largest reply without payload, an Rwalk, has
-    /// 217 bytes.
+    /// The smallest usable msize: the largest reply without payload, an Rwalk, has 217 bytes.
     pub const MIN_MSIZE: u32 = 256;
 
-    /// What of a message is not payload, as Linux reckons it (`P9_IOHDRSZ`): servers refuse more than that
-    /// leaves.
+    /// The bytes of a message that are not payload, as Linux counts them (`P9_IOHDRSZ`): servers
+    /// refuse more payload than that leaves.
     const IO_HEAD: u32 = 24;
 
-    /// A connection on which nothing has been said, to be spoken on in `dialect` and in messages of up to
-    /// `msize` bytes, or less of either if the server cannot.
+    /// Returns a new connection that offers `dialect` and messages of up to `msize` bytes; the
+    /// server may lower either.
     pub fn new(dialect: Dialect, msize: u32) -> Client {
         Client {
             dialect,
@@ -95,13 +95,14 @@ impl Client {
         }
     }
 
-    /// The same, which asks for open files themselves, if its connection carries them and 9P2000.L is what is spoken.
+    /// Offers passing of open files as well, if the connection can carry descriptors and the
+    /// dialect is 9P2000.L.
     pub fn taking_files(mut self) -> Client {
         self.hands = self.dialect == Dialect::Linux;
         self
     }
 
-    /// The first message: Tversion.
+    /// Encodes the first message, Tversion.
     pub fn hello(&self, to: &mut impl Put) {
         let hello = Tmessage::Version {
             msize: self.msize,
@@ -110,8 +111,9 @@ impl Client {
         hello.encode(self.dialect, Tag::NONE, to);
     }
 
-    /// Takes the reply to [`Client::hello`]: from now on [`Client::dialect`] and [`Client::msize`] hold. `false` if the server knows nothing
-    /// of files that are handed over, nor what to make of that: hello is to be said again, without it.
+    /// Processes the reply to [`Client::hello`], which determines [`Client::dialect`] and
+    /// [`Client::msize`]. Returns `false` if the server rejects the extension for passing files:
+    /// the caller sends [`Client::hello`] again, now without it.
     pub fn agree(&mut self, message: &[u8]) -> std::result::Result<bool, Malformed> {
         if self.hands && refuses(message)? {
             self.hands = false;
@@ -139,7 +141,7 @@ impl Client {
                 self.msize
             )));
         }
-        // In the order of what they know.
+        // From the least to the most capable dialect.
         let offered = Dialect::ALL.iter().position(|&d| d == self.dialect);
         self.hands &= version == Dialect::HANDING.as_bytes();
         let version = match self.hands {
@@ -161,27 +163,27 @@ impl Client {
         Ok(true)
     }
 
-    /// Whether open files may be asked for.
+    /// Returns whether open files may be requested.
     pub fn takes_files(&self) -> bool {
         self.hands
     }
 
-    /// What is spoken.
+    /// Returns the dialect agreed on.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// The largest message.
+    /// Returns the largest message size in bytes.
     pub fn msize(&self) -> u32 {
         self.msize
     }
 
-    /// The most bytes to ask for, or to send, in one message.
+    /// Returns the largest payload of a message in bytes.
     pub fn payload(&self) -> u32 {
         self.msize - Client::IO_HEAD
     }
 
-    /// A number for a new fid, `EMFILE` if all are taken.
+    /// Returns an unused fid number, or `EMFILE` if there is none.
     pub fn new_fid(&mut self) -> Result<Fid> {
         if let Some(fid) = self.free_fids.pop() {
             return Ok(fid);
@@ -193,15 +195,15 @@ impl Client {
         Ok(Fid(self.next_fid - 1))
     }
 
-    /// A fid's number can be used again: the server knows nothing by it. What is clunked or removed is given
-    /// up when the reply comes, without this.
+    /// Frees a fid's number that the server does not use. A clunked or removed fid is freed when
+    /// its reply arrives, without this call.
     pub fn forget_fid(&mut self, fid: Fid) {
         self.free_fids.push(fid);
     }
 
-    /// Encodes a request but for its payload, which is to follow and is returned. `EMSGSIZE` if it is longer
-    /// than was agreed on, `EOPNOTSUPP` if the dialect does not have it, `ENOBUFS` if there are
-    /// [`Client::MOST_IN_FLIGHT`] already.
+    /// Encodes a request up to its payload, and returns its tag and the payload. Returns `EMSGSIZE`
+    /// if it is longer than msize, `EOPNOTSUPP` if the dialect does not have it, `ENOBUFS` if
+    /// [`Client::MOST_IN_FLIGHT`] requests are in flight.
     #[inline]
     pub fn request<'a>(
         &mut self,
@@ -215,7 +217,7 @@ impl Client {
         if request.size(self.dialect) > self.msize as usize {
             return Err(Errno::EMSGSIZE);
         }
-        // Those are not the caller's to send.
+        // The caller must not send these.
         if matches!(request, Tmessage::Version { .. } | Tmessage::Flush { .. }) {
             return Err(Errno::EINVAL);
         }
@@ -223,8 +225,8 @@ impl Client {
         Ok((tag, request.encode_head(self.dialect, tag, to)))
     }
 
-    /// Encodes a Tflush of a request, unless it is answered or being cancelled: then nothing, `false`.
-    /// The request counts as in flight until [`Client::receive`] has told what came of it.
+    /// Encodes a Tflush of a request, or returns `false` if the request is answered or being
+    /// cancelled. The request counts as in flight until [`Client::receive`] returns its outcome.
     pub fn cancel(&mut self, tag: Tag, to: &mut impl Put) -> bool {
         let Some(flight) = self.flights.get_mut(usize::from(tag.0)) else {
             return false;
@@ -238,8 +240,8 @@ impl Client {
         true
     }
 
-    /// The length of the message that `head` begins with, or nothing as long as too little has come to
-    /// tell.
+    /// Returns the length of the message that `head` begins with, or `None` if too few bytes have
+    /// arrived.
     #[inline]
     pub fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
         let Some(size) = head.first_chunk() else {
@@ -255,9 +257,9 @@ impl Client {
         Ok(Some(size as usize))
     }
 
-    /// Which request the Rread is for that `head` begins with, and how long its payload is, which may be received apart; nothing
-    /// of any other message, of one that [`Client::receive`] would not take, or if less than the message's
-    /// [`DATA_HEAD`] has come.
+    /// Returns the tag and payload length of the Rread that `head` begins with, if its payload may
+    /// be received into a separate buffer. Returns `None` for any other message, for one that
+    /// [`Client::receive`] would reject, and if fewer than [`DATA_HEAD`] bytes have arrived.
     pub fn apart(&self, head: &[u8]) -> Option<(Tag, usize)> {
         let (head, _) = head.split_first_chunk::<DATA_HEAD>()?;
         let Header { size, number, tag } = Header::decode(head).ok()?;
@@ -269,7 +271,8 @@ impl Client {
         fits.then_some((tag, count as usize))
     }
 
-    /// Takes an Rread by its tag, whose payload has been received apart: [`Client::apart`] has told of it.
+    /// Completes an Rread whose payload was received separately, after [`Client::apart`] returned
+    /// its tag.
     pub fn landed(&mut self, tag: Tag) {
         if let Some(flight) = self.flights.get_mut(usize::from(tag.0)) {
             flight.expected = None;
@@ -277,12 +280,13 @@ impl Client {
         }
     }
 
-    /// Nobody will answer a request: its server is lost, and the caller asks again.
+    /// Drops a request that will not be answered: its server is lost, and the caller sends it
+    /// again.
     pub fn lost(&mut self, tag: Tag) {
         self.landed(tag);
     }
 
-    /// Takes a whole message from the server.
+    /// Processes a whole message from the server.
     #[inline]
     pub fn receive(&mut self, message: &[u8]) -> std::result::Result<Received, Malformed> {
         let tag = Header::decode(message)?.tag;
@@ -306,8 +310,8 @@ impl Client {
         Ok(Received::Answer { tag, result })
     }
 
-    /// The caller has no more use for a tag: it may be used again as soon as the server has no more use for it
-    /// either.
+    /// Releases the caller's hold on a tag. It is reused as soon as the server has no more use for
+    /// it either.
     #[inline]
     pub fn release(&mut self, tag: Tag) {
         if let Some(flight) = self.flights.get_mut(usize::from(tag.0)) {
@@ -371,7 +375,7 @@ impl Client {
     }
 }
 
-/// The bit that a Tflush's tag has and its target's has not.
+/// The bit by which a Tflush's tag differs from its target's.
 const FLUSH: u16 = 0x8000;
 
 fn flush_tag(target: Tag) -> Tag {

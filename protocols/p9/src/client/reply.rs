@@ -1,4 +1,4 @@
-//! What a reply to a request must be.
+//! Checks of a reply against its request.
 
 use vfs::Result;
 use wire::Malformed;
@@ -8,8 +8,8 @@ use super::error::errno_of;
 use crate::message::Header;
 use crate::{Dialect, Fid, Kind, Rmessage, Tmessage};
 
-/// Whether a reply to Tversion says that its version means nothing to the server, not even without what stands behind the last
-/// period: `unknown`, by version(5), or an error, which is diod's word for it.
+/// Returns whether a reply to Tversion rejects the version, even without the part after the last
+/// period: `unknown`, by version(5), or an error, as diod sends.
 pub(crate) fn refuses(reply: &[u8]) -> std::result::Result<bool, Malformed> {
     let errors = [Kind::Lerror.reply(), Kind::Error.reply()];
     if errors.contains(&Header::decode(reply)?.number) {
@@ -19,13 +19,13 @@ pub(crate) fn refuses(reply: &[u8]) -> std::result::Result<bool, Malformed> {
     Ok(matches!(reply, Rmessage::Version { version, .. } if version == b"unknown"))
 }
 
-/// What a client goes by while it waits.
+/// The properties of a request that its reply is checked against.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {
     kind: Kind,
-    /// How many bytes, or qids, at most.
+    /// The most bytes or qids in the reply.
     most: u32,
-    /// What a clunk or removal gives up.
+    /// The fid that a clunk or removal releases.
     pub(super) fid: Fid,
 }
 
@@ -43,12 +43,12 @@ impl Expected {
         Expected { kind, most, fid }
     }
 
-    /// Whether a Tread is answered by an Rread of `count` bytes.
+    /// Returns whether the request is a Tread that an Rread of `count` bytes may answer.
     pub(super) fn is_read(&self, count: u32) -> bool {
         self.kind == Kind::Read && count <= self.most
     }
 
-    /// Whether the request succeeded, by a reply that may be one to it.
+    /// Returns the request's result if `reply` is a valid reply to it.
     #[inline]
     pub(super) fn check(&self, reply: &Rmessage<'_>) -> std::result::Result<Result<()>, Malformed> {
         if let Some(errno) = errno_of(reply) {
@@ -83,11 +83,11 @@ pub(super) fn mismatch(expected: Kind, got: &Rmessage<'_>) -> Malformed {
     ))
 }
 
-/// Decodes `reply`, which must be a sound answer to `request`, both of them whole messages: under its tag,
-/// of its kind or an error, with no more in it than was asked for, and what is in it whole. A request that
-/// cannot be read is not answered but by an error.
+/// Decodes `reply` and checks that it is a valid reply to `request`, both of them whole messages:
+/// it has the request's tag, is of its type or an error, holds no more than was requested, and is
+/// complete. A request that cannot be decoded is only answered with an error.
 ///
-/// Tests hold servers to this; a [`super::Client`] gets along with less.
+/// Tests hold servers to this; a [`super::Client`] requires less.
 pub fn check<'a>(
     dialect: Dialect,
     request: &[u8],
@@ -109,11 +109,11 @@ pub fn check<'a>(
     }
 }
 
-/// Whether a reply that is no error says as much as it must.
+/// Returns whether a reply that is not an error is complete.
 fn answers(request: &Tmessage<'_>, reply: &Rmessage<'_>) -> std::result::Result<bool, Malformed> {
     let succeeded = Expected::of(request).check(reply)?.is_ok();
     Ok(match (request, reply) {
-        // A first name that leads nowhere is an error: walk(5).
+        // If the first name is not found, the reply is an error: walk(5).
         (Tmessage::Walk { names, .. }, Rmessage::Walk { qids }) => {
             names.is_empty() || !qids.is_empty()
         }

@@ -1,4 +1,4 @@
-//! What a server may answer, and what it may not.
+//! Valid and invalid replies of a server.
 
 use proptest::prelude::*;
 
@@ -79,7 +79,7 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
             hello.clear();
             client.hello(&mut hello);
             assert!(hello.ends_with(b"9P2000.L"));
-            // Once.
+            // The extension is dropped only once.
             assert!(client.agree(&version(Tag::NONE, 8192, b"unknown")).is_err());
             let done = client.agree(&version(Tag::NONE, 8192, b"9P2000.L"));
             assert_eq!(done.ok(), Some(true));
@@ -91,7 +91,7 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
         let asked = client.request(&Tmessage::Hand { fid: Fid(1) }, &mut Vec::new());
         assert_eq!(asked.err(), (!agreed).then_some(Errno::EOPNOTSUPP));
     }
-    // Who has not offered it is not told of it, and it is one dialect's.
+    // Without the client's offer the server must not use the extension, which only 9P2000.L has.
     assert!(
         linux()
             .agree(&version(Tag::NONE, 8192, b"9P2000.L.hand"))
@@ -351,7 +351,7 @@ proptest! {
         for mut message in messages {
             let _ = client.frame(&message);
             let _ = client.receive(&message);
-            // A tag that was asked by, and a size that is right.
+            // A tag in flight and a correct size.
             if message.len() >= HEADER {
                 let size = message.len() as u32;
                 message[..4].copy_from_slice(&size.to_le_bytes());

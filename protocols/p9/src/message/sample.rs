@@ -1,4 +1,4 @@
-//! Messages made of random bytes, for round trips.
+//! Messages made from random bytes, for round trips.
 
 use super::*;
 use crate::QidType;
@@ -24,7 +24,7 @@ impl<'a> Entropy<'a> {
     }
 }
 
-/// A field made of random bytes.
+/// A field made from random bytes.
 pub(super) trait Sample<'a> {
     fn sample(from: &mut Entropy<'a>) -> Self;
 }
@@ -81,7 +81,7 @@ impl Sample<'_> for Qid {
     }
 }
 
-/// Lists borrow their items: those of a test live on.
+/// Lists borrow their items; a test leaks them.
 macro_rules! lists {
     ($($type:ident of $item:ty),*) => {$(
         impl<'a> Sample<'a> for $type<'a> {

@@ -1,4 +1,4 @@
-//! Golden bytes of every message in every dialect that has it, truncations, round trips.
+//! Golden bytes of every message in each of its dialects, truncations, and round trips.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,8 @@ use golden::{FID, TAG, replies, requests};
 
 use super::*;
 
-/// The message that `fields` (type, tag and the rest, in hex) is, size before it.
+/// Returns the message with these `fields` (type, tag and the rest, in hexadecimal), preceded by
+/// its size.
 fn golden(fields: &str) -> Vec<u8> {
     let digits: Vec<u8> = fields
         .bytes()
@@ -22,7 +23,7 @@ fn golden(fields: &str) -> Vec<u8> {
     size.to_le_bytes().into_iter().chain(fields).collect()
 }
 
-/// `bytes` cut to each shorter length, with a size that agrees, and with a byte too many.
+/// Yields `bytes` cut to each shorter length, and with one byte too many, with a matching size.
 fn damaged(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let lens = (0..bytes.len()).chain([bytes.len() + 1]);
     lens.map(|len| {
@@ -181,7 +182,7 @@ proptest! {
         if let Ok((tag, request)) = Tmessage::decode(dialect, &bytes) {
             let mut again = Vec::new();
             request.encode(dialect, tag, &mut again);
-            // An absent word of Tfsync is the one thing that comes back longer.
+            // Only Tfsync's absent word re-encodes as a longer message.
             if number != Kind::Fsync.request() && number != Kind::Walk.request() {
                 prop_assert_eq!(again, bytes);
             }

@@ -1,4 +1,4 @@
-//! Saying everything again to a server that has come.
+//! Restores a session on a new server.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,42 +13,43 @@ use crate::client::reply::refuses;
 use crate::numbers::lock_status;
 use crate::{Data, Fid, Names, Qid, Rmessage, Tag, Tmessage};
 
-/// A server that a session is gone on with.
+/// A server on which a session is restored.
 pub trait Server {
-    /// Asks, and gives the reply of each, whole messages. They may be in flight together; each after those before it.
+    /// Sends requests and returns the replies in the same order, as whole messages. The requests
+    /// may be in flight together, but the server must process them in order.
     fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure>;
 }
 
-/// Why a session is not gone on with.
+/// The reason why a session was not restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Not by this connection, or not yet.
+    /// Not on this connection, or not yet.
     Later(String),
-    /// By no server like this.
+    /// Not on any server like this.
     Never(String),
 }
 
-/// A session on its way to another connection.
+/// A session that is moving to another connection.
 pub struct Recovery {
     pub(super) session: Session,
     msize: u32,
-    /// Whether open files were asked for, which a server that has come may have no word for: then it refuses that.
+    /// Whether open files were requested; a new server may not support it.
     hands: bool,
     pub(super) doubted: Vec<InFlight>,
     pub(super) settled: Vec<Settled>,
     next_fid: u32,
-    /// How often a lock was somebody's yet.
+    /// How often a lock was refused because another owner holds it.
     blocked: u32,
 }
 
-/// A request whose answer is known without being sent again.
+/// A request whose reply was determined without sending it again.
 pub(super) struct Settled {
     pub(super) tag: Tag,
     pub(super) order: u64,
     pub(super) reply: Vec<u8>,
 }
 
-/// A root for each who attached.
+/// The root of each attached user.
 pub(super) type Roots = HashMap<Arc<User>, (Fid, Qid)>;
 
 /// A fid to be walked by a path.
@@ -59,10 +60,11 @@ pub(super) struct Walk {
 }
 
 impl Recovery {
-    /// How many requests are in flight at a time: few enough that both ends' buffers hold them.
+    /// The most requests in flight at a time, so that both sides' buffers hold them.
     const AT_A_TIME: usize = 64;
 
-    /// How often who lost its connection, but not its server, waits for that to give its own locks back.
+    /// How often a recovery after the loss of the connection alone waits for the server to release
+    /// the old connection's locks.
     const MOST_BLOCKED: u32 = 8;
 
     pub(super) fn new(
@@ -85,7 +87,8 @@ impl Recovery {
         (self.session, self.settled)
     }
 
-    /// Says everything again. After a failure it can be done again with another connection: it begins from the start.
+    /// Restores the session. After a failure it can be called again with another connection, and
+    /// starts over.
     pub fn run(&mut self, server: &mut dyn Server) -> Result<(), Failure> {
         self.next_fid = Fid::NONE.0;
         self.greet(server)?;
@@ -128,7 +131,7 @@ impl Recovery {
         }
     }
 
-    /// Attaches as everyone whose fids there are. If nobody may, the tree is not there yet.
+    /// Attaches as every user with fids. If no user can attach, the tree is not available yet.
     fn attach(&mut self, server: &mut dyn Server) -> Result<Roots, Failure> {
         let users = self.session.fids.values().map(|known| known.user.clone());
         let users: HashSet<Arc<User>> = users.collect();
@@ -157,12 +160,12 @@ impl Recovery {
         }
     }
 
-    /// Walks every fid to where it points, and says which do not get there, or find another there.
+    /// Walks every fid by its path, and returns those that lead to no file or a different one.
     fn walk(&mut self, server: &mut dyn Server, roots: &Roots) -> Result<HashSet<Fid>, Failure> {
         let (mut lost, mut walks) = (HashSet::new(), Vec::new());
         for (&fid, known) in &self.session.fids {
             if let State::Value { .. } = known.state {
-                // It is not walked to.
+                // Opened with Txattrwalk, not Twalk.
                 if known.stale {
                     lost.insert(fid);
                 }
@@ -193,7 +196,8 @@ impl Recovery {
         Ok(lost)
     }
 
-    /// How to get to where a fid points: nothing if that has no name any more, or its user may not attach.
+    /// Returns the walk that restores a fid, or `None` if its file has no name any more or its user
+    /// cannot attach.
     fn way(&self, known: &Known, roots: &Roots, to: Fid) -> Option<Walk> {
         if known.stale {
             return None;
@@ -203,7 +207,7 @@ impl Recovery {
         Some(Walk { from, to, path })
     }
 
-    /// A new fid for what a fid points at, walked but not open.
+    /// Walks a new fid to a fid's file, without opening it.
     pub(super) fn another(
         &mut self,
         server: &mut dyn Server,
@@ -219,7 +223,7 @@ impl Recovery {
         Ok(found[0].map(|_| to))
     }
 
-    /// Opens what was open, and has fids of extended attributes what they had.
+    /// Opens files again, and restores the fids of extended attributes.
     fn open(
         &mut self,
         server: &mut dyn Server,
@@ -286,7 +290,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Takes locks again. What somebody else has taken is lost, and so is the fid.
+    /// Takes locks again. A fid is lost if another owner holds a conflicting lock.
     fn lock(&mut self, server: &mut dyn Server, lost: &mut HashSet<Fid>) -> Result<(), Failure> {
         let (mut asked, mut of) = (Vec::new(), Vec::new());
         for (&fid, known) in self
@@ -330,7 +334,7 @@ impl Recovery {
         ask(server, &refused).map(drop)
     }
 
-    /// A fid that the client does not use: clients count from below.
+    /// Returns a fid that the client does not use: clients count from below.
     pub(super) fn fid(&mut self) -> Fid {
         loop {
             self.next_fid = self.next_fid.wrapping_sub(1);
@@ -342,7 +346,8 @@ impl Recovery {
     }
 }
 
-/// Walks each, and says what is at the end of each that gets there: nothing where there was no name.
+/// Walks each path, and returns the last qid of each that exists: `None` within if the path is
+/// empty.
 pub(super) fn walk_each(
     server: &mut dyn Server,
     walks: &[Walk],
@@ -387,7 +392,7 @@ pub(super) fn walk_each(
     Ok(found)
 }
 
-/// Asks as many as there are, some at a time.
+/// Sends requests in batches.
 pub(super) fn ask(
     server: &mut dyn Server,
     requests: &[Tmessage<'_>],
@@ -399,7 +404,7 @@ pub(super) fn ask(
     Ok(replies)
 }
 
-/// Asks one.
+/// Sends one request.
 pub(super) fn one(server: &mut dyn Server, request: &Tmessage<'_>) -> Result<Vec<u8>, Failure> {
     let mut replies = server.ask(std::slice::from_ref(request))?;
     replies
@@ -407,7 +412,7 @@ pub(super) fn one(server: &mut dyn Server, request: &Tmessage<'_>) -> Result<Vec
         .ok_or_else(|| Failure::Later("no answer".into()))
 }
 
-/// A reply, or the error that it is.
+/// Decodes a reply, or returns its errno.
 pub(super) fn read(reply: &[u8]) -> Result<Result<Rmessage<'_>, Errno>, Failure> {
     let (_, reply) = Rmessage::decode(DIALECT, reply).map_err(unsound)?;
     Ok(match errno_of(&reply) {

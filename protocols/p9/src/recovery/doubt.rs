@@ -1,17 +1,19 @@
-//! Requests that must not be carried out twice, and were in flight to a server that is lost: perhaps they have been.
+//! Requests in flight to a lost server that must not be carried out twice: they may have been
+//! executed.
 //!
-//! | request | it was done if | and else |
+//! | request | executed if | otherwise |
 //! |---|---|---|
-//! | Tmkdir, Tsymlink, Tmknod, Tlcreate with `EXCL` | what it would make is there, as it would make it, and no older than anything that the server has told of | another was there: `EEXIST`; or it is sent again |
+//! | Tmkdir, Tsymlink, Tmknod, Tlcreate with `EXCL` | the new file exists, has the requested properties, and is no older than any time that the server has reported | another file exists: `EEXIST`; else sent again |
 //! | Tlink | the name is the file's | the same |
-//! | Tunlinkat | the name was known, and is gone or another's | it is sent again |
-//! | Tremove | the fid does not get there any more | it is sent again |
-//! | Trenameat, Trename | the old name is gone, and the new one is the file's | it is sent again |
-//! | Twrite to a file open to append | the file has the bytes where the client believed its end | it is sent again |
-//! | Twalk | | it is repeated before those that may build on it |
-//! | Tclunk of an extended attribute's new value | that says that there is one (or none) already | it is sent again |
+//! | Tunlinkat | the name was known, and is gone or another file's | sent again |
+//! | Tremove | the fid's path no longer leads to the file | sent again |
+//! | Trenameat, Trename | the old name is gone, and the new one is the file's | sent again |
+//! | Twrite to a file open to append | the file has the bytes where the client believed its end | sent again |
+//! | Twalk | | repeated before requests that may build on it |
+//! | Tclunk of an extended attribute's new value | the server reports that the attribute exists (or does not) already | sent again |
 //!
-//! Whoever else makes or removes the very name while there is no server can make this wrong; without others it never is.
+//! Another client that makes or removes the same name while there is no server can falsify this;
+//! without other clients it is exact.
 
 use std::collections::HashSet;
 
@@ -24,12 +26,12 @@ use super::{DIALECT, Failure, InFlight, encoded, refused};
 use crate::numbers::{Getattr, Lopen};
 use crate::{Fid, Kind, Names, Qid, Rmessage, Tag, Tmessage};
 
-/// The bits of a mode that say what a file is, and what a regular file and a directory are.
+/// The type bits of a mode, and their values for a regular file and a directory.
 const KIND: u32 = 0o170000;
 const REGULAR: u32 = 0o100000;
 const DIRECTORY: u32 = 0o040000;
 
-/// Whether a request is of those that this is about.
+/// Returns whether a request must not be carried out twice.
 pub(super) fn is_doubtful(message: &[u8]) -> bool {
     matches!(
         message.get(4).copied().and_then(Kind::of),
@@ -51,7 +53,7 @@ pub(super) fn is_doubtful(message: &[u8]) -> bool {
 }
 
 impl Recovery {
-    /// Finds out about renames, before anything is walked by names that they may have changed.
+    /// Settles renames, before fids are walked by paths that these may have changed.
     pub(super) fn settle_renames(
         &mut self,
         server: &mut dyn Server,
@@ -89,7 +91,7 @@ impl Recovery {
         })
     }
 
-    /// Finds out about the others, once fids are what they were.
+    /// Settles the other doubtful requests, after the fids are restored.
     pub(super) fn settle(
         &mut self,
         server: &mut dyn Server,
@@ -192,13 +194,13 @@ impl Recovery {
                     _ => tagged(reply, flight.tag),
                 }))
             }
-            // What was asked behind it may build on it.
+            // Later requests may build on it.
             Tmessage::Walk { .. } => Ok(Some(tagged(one(server, request)?, flight.tag))),
             _ => Ok(None),
         })
     }
 
-    /// Has `settle` look at each that is in doubt; what it answers is its answer.
+    /// Calls `settle` with each doubtful request; if it returns a reply, the request is settled.
     fn settle_each(
         &mut self,
         mut settle: impl FnMut(
@@ -237,7 +239,7 @@ impl Recovery {
         done
     }
 
-    /// What is at `name` in the directory of a fid that is not walked yet.
+    /// Returns the qid of `name` in the directory of a fid that is not walked yet.
     fn look(
         &mut self,
         server: &mut dyn Server,
@@ -253,7 +255,7 @@ impl Recovery {
         Ok(found)
     }
 
-    /// What is at `name` in a directory.
+    /// Returns the qid of `name` in a directory.
     fn found(
         &mut self,
         server: &mut dyn Server,
@@ -274,8 +276,9 @@ impl Recovery {
         Ok(found)
     }
 
-    /// Whether `name` was made by a request in flight: its qid, `EEXIST` if another was there before, or nothing
-    /// if there is none. `fits` says of a mode and a size whether they are of what would be made.
+    /// Returns whether a request in flight made `name`: its qid if so, `EEXIST` if another file was
+    /// there before, or `None` if there is none. `fits` checks whether a mode and a size are of the
+    /// file to be made.
     fn made(
         &mut self,
         server: &mut dyn Server,
@@ -324,7 +327,7 @@ impl Recovery {
     }
 }
 
-/// A reply, under the tag of whom it is for.
+/// Returns a reply with another tag.
 fn tagged(mut reply: Vec<u8>, tag: Tag) -> Vec<u8> {
     reply[5..7].copy_from_slice(&tag.0.to_le_bytes());
     reply
@@ -333,13 +336,13 @@ fn tagged(mut reply: Vec<u8>, tag: Tag) -> Vec<u8> {
 fn was_moved(known: Option<Qid>, old: Option<Qid>, new: Option<Qid>) -> bool {
     match (known, old, new) {
         (_, None, Some(new)) => known.is_none_or(|known| same(known, new)),
-        // Another has taken the old name since.
+        // Another file has taken the old name since.
         (Some(known), Some(old), Some(new)) => !same(known, old) && same(known, new),
         _ => false,
     }
 }
 
-/// Has a directory's fid become the open file that was made in it, as Tlcreate does.
+/// Turns a directory's fid into the open file that was made in it, as Tlcreate does.
 fn open_made(
     server: &mut dyn Server,
     tag: Tag,
@@ -362,7 +365,7 @@ fn open_made(
     })
 }
 
-/// How many bytes of `data` a file has from `offset` on.
+/// Returns how many leading bytes of `data` a file has at `offset`.
 fn written(server: &mut dyn Server, fid: Fid, offset: u64, data: &[u8]) -> Result<u32, Failure> {
     if read(&one(server, &Tmessage::Lopen { fid, flags: 0 })?)?.is_err() {
         return Ok(0);

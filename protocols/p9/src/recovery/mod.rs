@@ -1,18 +1,19 @@
-//! What it takes to go on with a session when its server is lost and comes again.
+//! Continuation of a session after its server is lost and comes back.
 //!
-//! A [`Record`] hears all that a client asks and all that it is answered: whose fids point where, what is open and
-//! locked by them, and what is in flight. When the connection is lost, a [`Recovery`] made of it says everything
-//! again to the server that has come, any server: it attaches, walks every fid by the names that lead to it now,
-//! checks that the same file is there (the qid's type and path), opens what was open, without making or cutting it,
-//! and takes locks again. A fid that cannot have all back that it had is stale: whoever uses it is answered `ESTALE`,
-//! and everybody else goes on. Then what was in flight is sent again; of what must not be done twice (`doubt`) it is
-//! found out first whether it was done.
+//! A [`Record`] observes all requests of a client and all replies: it knows where fids point, their
+//! open files and locks, and the requests in flight. When the connection is lost, a [`Recovery`]
+//! made from it restores the session on any server that has come: it attaches, walks every fid by
+//! its current path, checks that the file is the same (the qid's type and path), opens open files
+//! again without creating or truncating, and takes locks again. A fid that cannot be restored
+//! completely is stale: requests that use it fail with `ESTALE`, and all others continue. Then the
+//! requests in flight are sent again; for those that must not be carried out twice (`doubt`) the
+//! recovery first finds out whether they were.
 //!
-//! Whoever is between a client and a server can keep one: the client half of this program as well as a proxy for
-//! another. It takes 9P2000.L only.
+//! Any part between a client and a server can have a record: this program's client half as well as
+//! a proxy for another client. Only 9P2000.L is supported.
 //!
-//! What it lacks on purpose: connections, clocks, threads, and when to try again. It takes no lock. The files of other
-//! clients that were moved meanwhile are not searched for, and a file without a name has none to be found by.
+//! Deliberately absent: connections, clocks, threads, and when to retry. It takes no lock. Files
+//! that other clients moved meanwhile are not searched for, and an unnamed file cannot be found.
 
 mod again;
 mod doubt;
@@ -31,62 +32,62 @@ use self::session::{Session, State, fids_of};
 use crate::message::{HEADER, Header, WRITE_HEAD};
 use crate::{Dialect, Fid, Kind, Qids, Rmessage, Tag, Tmessage};
 
-/// The dialect that all of this is about.
+/// The supported dialect.
 const DIALECT: Dialect = Dialect::Linux;
 
-/// The answer to a Twalk without names.
+/// The reply to a Twalk without names.
 const CLONED: Rmessage<'static> = Rmessage::Walk {
     qids: Qids::new(&[]),
 };
 
-/// What a client has, and has asked for.
+/// A client's session and its requests in flight.
 #[derive(Default)]
 pub struct Record {
     session: Session,
-    /// What was agreed on; 0 if nothing, or another dialect.
+    /// The msize agreed on; 0 before Tversion and with another dialect.
     msize: u32,
-    /// Whether open files may be asked for ([`Dialect::HANDING`]).
+    /// Whether open files may be requested ([`Dialect::HANDING`]).
     hands: bool,
     flights: HashMap<Tag, Flight>,
-    /// Which of them are Twalks without names, by the fids that they make.
+    /// The Twalks without names in flight, by the fids that they make.
     clones: HashMap<Fid, Tag>,
     next: u64,
-    /// How many fids are stale.
+    /// The number of stale fids.
     stale: usize,
-    /// Memory of requests that are answered.
+    /// Buffers of answered requests, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
 /// A request in flight.
 struct Flight {
     message: Arc<Vec<u8>>,
-    /// The fid that it makes, if it is a Twalk without names.
+    /// The new fid of a Twalk without names.
     makes: Option<Fid>,
-    /// Its place among the others.
+    /// The position in the order of requests.
     order: u64,
     sent: bool,
-    /// It was sent to a server that is lost.
+    /// Whether it was sent to a server that is lost.
     doubted: bool,
-    /// A Twalk that is known to have succeeded, by the answer to what was built on it.
+    /// A Twalk that must have succeeded, because a request on its new fid did.
     implied: bool,
-    /// A Twrite whose payload its client has: the message is one of no bytes.
+    /// A Twrite whose client holds the payload: the message has a count of 0.
     lent: bool,
-    /// The latest time that the server had told of before.
+    /// The latest time that the server had reported before.
     latest: (u64, u64),
 }
 
-/// What is to be done about what is in flight, when there is a server again.
+/// The actions for the requests in flight once there is a server again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Unsent {
-    /// What is to be sent, in order; it counts as sent.
+    /// The messages to send, in order; they count as sent.
     pub messages: Vec<Arc<Vec<u8>>>,
-    /// The answers of what need not be.
+    /// The replies to requests that need not be sent.
     pub answers: Vec<Vec<u8>>,
-    /// What its client has to ask again ([`Record::lent`]), as if it had not yet.
+    /// Requests that the client has to issue again ([`Record::lent`]), as if they were new.
     pub lent: Vec<Tag>,
 }
 
-/// A request in flight, as recoveries have it.
+/// A request in flight, as recoveries see it.
 struct InFlight {
     tag: Tag,
     order: u64,
@@ -94,27 +95,27 @@ struct InFlight {
     latest: (u64, u64),
 }
 
-/// What is to be done with a request.
+/// The action for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// It goes to the server.
+    /// Send it to the server.
     Send,
-    /// It waits for the server to come again.
+    /// Keep it until the server comes back.
     Wait,
-    /// This is its answer.
+    /// Answer with this reply.
     Answer(Vec<u8>),
 }
 
 impl Record {
-    /// How many requests' memory is kept to be used again.
+    /// The most buffers kept for reuse.
     const SPARE: usize = 16;
 
-    /// Memory for a request.
+    /// Returns a buffer for a request.
     pub fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes note of a whole request, and says what is to be done with it; `up` is whether there is a server.
+    /// Records a whole request and returns the action for it; `up` says whether there is a server.
     pub fn asked(&mut self, message: Vec<u8>, up: bool) -> Result<Asked, Malformed> {
         let tag = Header::decode(&message)?.tag;
         if up && self.stale > 0 {
@@ -122,7 +123,7 @@ impl Record {
                 return Ok(Asked::Answer(answer));
             }
         } else if !up && message[4] == Kind::Flush.request() {
-            // Nobody has to wait for a server to be told that nobody waits.
+            // A Tflush need not wait for a server: the client no longer waits for its target.
             if let Ok((_, Tmessage::Flush { oldtag })) = Tmessage::decode(DIALECT, &message) {
                 self.take(oldtag);
             }
@@ -148,8 +149,9 @@ impl Record {
         Ok(if up { Asked::Send } else { Asked::Wait })
     }
 
-    /// [`Record::asked`] of a Twrite whose payload its client has until it is answered: `head` is what stands before that. Not for
-    /// a file that is open to append, of which it could not be told how much was written.
+    /// [`Record::asked`] for a Twrite whose payload the client holds until the reply: `head` is the
+    /// message before the payload. Not for a file that is open to append, because a recovery could
+    /// not tell how much was written.
     pub fn lent(&mut self, mut head: Vec<u8>, up: bool) -> Result<Asked, Malformed> {
         let header = Header::decode(&head)?;
         if head.len() != WRITE_HEAD || header.number != Kind::Write.request() {
@@ -164,13 +166,14 @@ impl Record {
         Ok(asked)
     }
 
-    /// How much of a reply's beginning [`Record::answered`] looks at: of data its head, of others all.
+    /// Returns how many bytes of a reply [`Record::answered`] reads: the head of data, all of other
+    /// replies.
     pub fn looks_at(kind: u8, size: usize) -> usize {
         let data = kind == Kind::Read.reply() || kind == Kind::Readdir.reply();
         if data { HEADER } else { size }
     }
 
-    /// Takes note of a reply: of as much as [`Record::looks_at`] says.
+    /// Records a reply, of which the bytes that [`Record::looks_at`] returns suffice.
     pub fn answered(&mut self, reply: &[u8]) -> Result<(), Malformed> {
         let header = Header::decode(reply)?;
         let Some(flight) = self.take(header.tag) else {
@@ -193,7 +196,7 @@ impl Record {
         Ok(())
     }
 
-    /// Whether the answer to a request of this kind changes what is to be known.
+    /// Returns whether the reply to a request of this type changes the recorded session.
     fn tells(&self, kind: u8, message: &[u8]) -> bool {
         match Kind::of(kind) {
             Some(
@@ -232,7 +235,7 @@ impl Record {
                 let known = self.hands || *version == DIALECT.version().as_bytes();
                 self.msize = if known { *msize } else { 0 };
             }
-            // If it was not answered before, it never is.
+            // If its target was not answered before, it never will be.
             (Tmessage::Flush { oldtag }, _) => drop(self.take(*oldtag)),
             _ => {
                 if ok {
@@ -245,8 +248,9 @@ impl Record {
         }
     }
 
-    /// Something was done with `fid`. Answers may come in another order than what they answer, also that to the Twalk that made it another for
-    /// the same file: so that has succeeded. (Nobody here builds on other walks before they are answered.)
+    /// Handles a success on `fid`. Replies may arrive out of order, so that of the Twalk that
+    /// cloned `fid` may be outstanding: it must have succeeded. (This program's client builds on
+    /// other walks only after their replies.)
     fn imply(&mut self, fid: Fid) {
         if self.session.fids.contains_key(&fid) {
             return;
@@ -260,7 +264,7 @@ impl Record {
         }
     }
 
-    /// A request that is in flight no more.
+    /// Removes a request from those in flight.
     fn take(&mut self, tag: Tag) -> Option<Flight> {
         let flight = self.flights.remove(&tag)?;
         if let Some(fid) = flight.makes
@@ -271,12 +275,12 @@ impl Record {
         Some(flight)
     }
 
-    /// Whether the session can be gone on with on another connection.
+    /// Returns whether the session can continue on another connection.
     pub fn is_recoverable(&self) -> bool {
         self.msize > 0 && !self.session.too_large
     }
 
-    /// The server is lost: what was sent to it is in doubt.
+    /// Marks the requests that were sent as doubtful: the server is lost.
     pub fn lost(&mut self) {
         for flight in self.flights.values_mut() {
             flight.doubted |= flight.sent;
@@ -284,7 +288,8 @@ impl Record {
         }
     }
 
-    /// What is to be done with a server that has come. Until it is given back ([`Record::end`]), requests only wait.
+    /// Begins a recovery on a new server. Requests only wait until it is given back to
+    /// [`Record::end`].
     pub fn begin(&mut self) -> Recovery {
         let doubted = self
             .in_order(|flight| flight.doubted && !flight.implied && is_doubtful(&flight.message));
@@ -292,7 +297,7 @@ impl Record {
         Recovery::new(std::mem::take(&mut self.session), agreed, doubted)
     }
 
-    /// It has been done, or given up.
+    /// Ends a recovery, completed or abandoned, and returns the replies that it determined.
     pub fn end(&mut self, recovery: Recovery) -> Vec<Vec<u8>> {
         let (session, settled) = recovery.into_parts();
         self.session = session;
@@ -303,7 +308,7 @@ impl Record {
             answers.push(encoded(tag, &CLONED));
         }
         for settled in settled {
-            // Unless nobody waits for it any more.
+            // Skip it if the request was cancelled.
             if (self.flights.get(&settled.tag)).is_some_and(|flight| flight.order == settled.order)
             {
                 self.take(settled.tag);
@@ -313,7 +318,7 @@ impl Record {
         answers
     }
 
-    /// What has not been sent to this server yet.
+    /// Returns the actions for the requests that were not sent to this server yet.
     pub fn unsent(&mut self) -> Unsent {
         let mut unsent = Unsent::default();
         for InFlight { tag, message, .. } in self.in_order(|flight| !flight.sent) {
@@ -336,7 +341,7 @@ impl Record {
         unsent
     }
 
-    /// How many fids are stale.
+    /// Returns the number of stale fids.
     pub fn stale(&self) -> usize {
         self.stale
     }
@@ -355,7 +360,7 @@ impl Record {
         flights
     }
 
-    /// The answer to a request that builds on a fid that is stale.
+    /// Returns the reply to a request on a stale fid.
     fn answer_of_stale(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         let (tag, request) = Tmessage::decode(DIALECT, message).ok()?;
         let is_stale = |fid: &Fid| self.session.fids.get(fid).is_some_and(|fid| fid.stale);
@@ -375,7 +380,7 @@ impl Record {
     }
 }
 
-/// The fid that a Twalk without names makes.
+/// Returns the new fid of a Twalk without names.
 fn makes(message: &[u8]) -> Option<Fid> {
     if message[4] != Kind::Walk.request() {
         return None;

@@ -1,13 +1,13 @@
-//! Where fids point, by names from a tree's root: what is moved takes along what is below it.
+//! The paths of fids from a tree's root: moving a directory moves everything below it.
 
 use std::collections::HashMap;
 
 use crate::Qid;
 
-/// A place in a tree, held as long as somebody counts on it.
+/// A position in a tree, reference-counted.
 pub(super) type Place = usize;
 
-/// The places that fids point at, and those on the way to them.
+/// The positions of fids, and those on the path to them.
 #[derive(Default)]
 pub(super) struct Names {
     nodes: Vec<Node>,
@@ -19,17 +19,17 @@ pub(super) struct Names {
 
 struct Node {
     up: Option<Place>,
-    /// A root's is its `aname`.
+    /// The name; a root's is its `aname`.
     name: Vec<u8>,
     qid: Qid,
-    /// Fids and places below it.
+    /// The number of fids and positions below it.
     held: usize,
-    /// It has lost its name.
+    /// Whether it has lost its name.
     gone: bool,
 }
 
 impl Names {
-    /// The root of an attach; the caller holds it.
+    /// Returns the root of an attach, with a reference for the caller.
     pub(super) fn root(&mut self, aname: &[u8], qid: Qid) -> Place {
         match self.roots.get(aname) {
             Some(&root) => self.hold(root),
@@ -41,7 +41,8 @@ impl Names {
         }
     }
 
-    /// The place `name` below `dir`, where `qid` is; the caller holds it. Where another was, that has lost its name.
+    /// Returns the position `name` below `dir` for `qid`, with a reference for the caller. A
+    /// different file there before has lost its name.
     pub(super) fn child(&mut self, dir: Place, name: &[u8], qid: Qid) -> Place {
         match self.by_name.get(&(dir, name.to_vec())) {
             Some(&place) if same(self.nodes[place].qid, qid) => self.hold(place),
@@ -55,7 +56,8 @@ impl Names {
         }
     }
 
-    /// The directory that a place is in, a root its own; the caller holds it.
+    /// Returns the parent directory's position, for a root its own, with a reference for the
+    /// caller.
     pub(super) fn parent(&mut self, place: Place) -> Place {
         let up = self.nodes[place].up.unwrap_or(place);
         self.hold(up)
@@ -85,20 +87,20 @@ impl Names {
         }
     }
 
-    /// What is known to be at `name` below `dir`.
+    /// Returns the qid recorded for `name` below `dir`.
     pub(super) fn known(&self, dir: Place, name: &[u8]) -> Option<Qid> {
         let place = self.by_name.get(&(dir, name.to_vec()))?;
         Some(self.nodes[*place].qid)
     }
 
-    /// `name` below `dir` is nobody's any more.
+    /// Removes `name` below `dir`.
     pub(super) fn unlink(&mut self, dir: Place, name: &[u8]) {
         if let Some(place) = self.by_name.remove(&(dir, name.to_vec())) {
             self.nodes[place].gone = true;
         }
     }
 
-    /// A place has lost its name.
+    /// Removes a position's name.
     pub(super) fn remove(&mut self, place: Place) {
         if let (Some(up), false) = (self.nodes[place].up, self.nodes[place].gone) {
             let name = self.nodes[place].name.clone();
@@ -106,7 +108,7 @@ impl Names {
         }
     }
 
-    /// What is at `name` below `dir` is at `to_name` below `to` from now on.
+    /// Moves `name` below `dir` to `to_name` below `to`.
     pub(super) fn rename(&mut self, dir: Place, name: &[u8], to: Place, to_name: &[u8]) {
         if let Some(&place) = self.by_name.get(&(dir, name.to_vec())) {
             self.move_to(place, to, to_name);
@@ -115,7 +117,7 @@ impl Names {
         }
     }
 
-    /// A place is `name` below `dir` from now on.
+    /// Moves a position to `name` below `dir`.
     pub(super) fn move_to(&mut self, place: Place, dir: Place, name: &[u8]) {
         let Some(up) = self.nodes[place].up else {
             return;
@@ -125,7 +127,8 @@ impl Names {
         }
         self.remove(place);
         if self.is_within(dir, place) {
-            // No directory can be below itself: a server that says so keeps no tree, and the way there is lost.
+            // A directory cannot be below itself: the server does not serve a tree, and the path is
+            // lost.
             return;
         }
         self.unlink(dir, name);
@@ -136,7 +139,7 @@ impl Names {
         self.release(up);
     }
 
-    /// Whether `place` is `dir` or below it.
+    /// Returns whether `place` is `dir` or below it.
     fn is_within(&self, place: Place, dir: Place) -> bool {
         let mut next = Some(place);
         while let Some(place) = next {
@@ -148,7 +151,8 @@ impl Names {
         false
     }
 
-    /// The names that lead from the root to a place; nothing if it or a directory on the way has lost its name.
+    /// Returns the names from the root to a position, or `None` if it or a directory on the path
+    /// has lost its name.
     pub(super) fn path(&self, place: Place) -> Option<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let mut node = &self.nodes[place];
@@ -184,7 +188,7 @@ impl Names {
     }
 }
 
-/// Whether two qids are the same file's. The version says only whether it was changed.
+/// Returns whether two qids are of the same file. The version only shows changes of it.
 pub(super) fn same(one: Qid, other: Qid) -> bool {
     (one.path, one.kind) == (other.path, other.kind)
 }
@@ -216,12 +220,12 @@ mod tests {
         let b = names.child(root, b"b", qid(4));
         names.rename(root, b"a", b, b"c");
         assert_eq!(path(&names, f).as_deref(), Some("b/c/f"));
-        // Over another, which loses its name.
+        // Over another file, which loses its name.
         let g = names.child(a, b"g", qid(5));
         names.rename(a, b"f", a, b"g");
         assert_eq!(path(&names, f).as_deref(), Some("b/c/g"));
         assert_eq!(path(&names, g), None);
-        // Below a directory that is removed nothing can be found.
+        // Files below a removed directory cannot be found.
         names.remove(a);
         assert_eq!(path(&names, f), None);
     }

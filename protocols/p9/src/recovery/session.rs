@@ -1,4 +1,4 @@
-//! What a session is to its server: fids, what is open and locked by them, and where they point.
+//! A session's state on its server: fids, their open files and locks, and where they point.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use super::names::{Names, Place};
 use crate::numbers::{Getattr, Lopen, lock_kind, lock_status};
 use crate::{Fid, Qid, Rmessage, Tmessage, Uid};
 
-/// What has to be said again, to have it again.
+/// The state to be restored on a new server.
 #[derive(Default)]
 pub(super) struct Session {
     pub(super) fids: HashMap<Fid, Known>,
     pub(super) names: Names,
-    /// The latest time that the server has told, by its own clock: what was changed last before that was there
-    /// before what is in flight.
+    /// The latest time that the server has reported, by its clock: a file with an earlier last
+    /// change existed before the requests in flight.
     pub(super) latest: (u64, u64),
-    /// There is more than is kept.
+    /// Whether the session exceeds the limits of a record.
     pub(super) too_large: bool,
 }
 
@@ -25,11 +25,11 @@ pub(super) struct Known {
     pub(super) place: Place,
     pub(super) qid: Qid,
     pub(super) state: State,
-    /// The server that has come knows nothing of it.
+    /// Whether the new server has no such fid.
     pub(super) stale: bool,
 }
 
-/// Who attached to what.
+/// A user and tree, as attached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct User {
     pub(super) uname: Vec<u8>,
@@ -37,14 +37,14 @@ pub(super) struct User {
     pub(super) n_uname: Uid,
 }
 
-/// What a fid is good for.
+/// The state of a fid.
 pub(super) enum State {
     Walked,
     Open {
         flags: u32,
         locks: Vec<Locked>,
     },
-    /// Reads an extended attribute of what it was walked from.
+    /// Reads an extended attribute of the file that it was walked from.
     Value {
         name: Vec<u8>,
     },
@@ -57,7 +57,7 @@ pub(super) enum State {
     },
 }
 
-/// A range that is locked; `length` 0 is to the end.
+/// A locked range; `length` 0 means to the end of the file.
 #[derive(Clone)]
 pub(super) struct Locked {
     pub(super) kind: u8,
@@ -68,19 +68,19 @@ pub(super) struct Locked {
 }
 
 impl Session {
-    /// The most fids, as many as barge's server has for a client.
+    /// The most fids, which is barge's server's limit for a client.
     const MOST_FIDS: usize = 1 << 20;
 
-    /// The most ranges that are locked by one fid.
+    /// The most locked ranges of a fid.
     const MOST_LOCKS: usize = 4096;
 
-    /// The largest value of an extended attribute that Linux has.
+    /// The largest value of an extended attribute in Linux.
     const MOST_VALUE: usize = 64 << 10;
 
-    /// Takes note of an answer; `ok` unless it is an error.
+    /// Records a reply; `ok` unless it is an error.
     pub(super) fn answered(&mut self, request: &Tmessage<'_>, reply: &Rmessage<'_>, ok: bool) {
         match request {
-            // It is gone even if that failed.
+            // The fid is released even if the request failed.
             Tmessage::Clunk { fid } => return self.forget(*fid),
             Tmessage::Remove { fid } => {
                 if let Some(known) = self.fids.get(fid).filter(|_| ok) {
@@ -319,7 +319,7 @@ impl Locked {
     }
 }
 
-/// The last byte of a range.
+/// Returns the last byte of a range.
 fn end_of(start: u64, length: u64) -> u64 {
     match length {
         0 => u64::MAX,
@@ -327,12 +327,12 @@ fn end_of(start: u64, length: u64) -> u64 {
     }
 }
 
-/// With what a file is opened that has been opened, or made, before.
+/// Returns the flags for opening a file again that was opened or created before.
 pub(super) fn again(flags: u32) -> u32 {
     flags & !(Lopen::CREATE | Lopen::EXCL | Lopen::TRUNC).bits()
 }
 
-/// The fids that a request builds on.
+/// Returns the fids that a request uses.
 pub(super) fn fids_of(request: &Tmessage<'_>) -> [Option<Fid>; 2] {
     match *request {
         Tmessage::Rename { fid, dfid, .. } | Tmessage::Link { dfid, fid, .. } => {

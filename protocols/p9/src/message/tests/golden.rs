@@ -1,4 +1,4 @@
-//! The bytes of every message in every dialect that has it, written down by hand from the manuals.
+//! The bytes of every message in each of its dialects, written by hand from the manuals.
 
 use super::super::*;
 use crate::QidType;
