@@ -346,8 +346,8 @@ impl Recovery {
     }
 }
 
-/// Walks each path, and returns the last qid of each that exists: `None` within if the path is
-/// empty.
+/// Walks each path and returns its last qid: `None` if it does not exist, `Some(None)` if it has no
+/// names.
 pub(super) fn walk_each(
     server: &mut dyn Server,
     walks: &[Walk],

@@ -1,16 +1,20 @@
 //! Requests in flight to a lost server that must not be carried out twice: they may have been
 //! executed.
 //!
-//! | request | executed if | otherwise |
-//! |---|---|---|
-//! | Tmkdir, Tsymlink, Tmknod, Tlcreate with `EXCL` | the new file exists, has the requested properties, and is no older than any time that the server has reported | another file exists: `EEXIST`; else sent again |
-//! | Tlink | the name is the file's | the same |
-//! | Tunlinkat | the name was known, and is gone or another file's | sent again |
-//! | Tremove | the fid's path no longer leads to the file | sent again |
-//! | Trenameat, Trename | the old name is gone, and the new one is the file's | sent again |
-//! | Twrite to a file open to append | the file has the bytes where the client believed its end | sent again |
-//! | Twalk | | repeated before requests that may build on it |
-//! | Tclunk of an extended attribute's new value | the server reports that the attribute exists (or does not) already | sent again |
+//! A request counts as executed, and is answered here, if
+//!
+//! - Tmkdir, Tsymlink, Tmknod, Tlcreate with `EXCL`: the new file exists, has the requested
+//!   properties, and is no older than any time that the server has reported. If another file
+//!   exists, the answer is `EEXIST`;
+//! - Tlink: the name is the file's. If it is another file's, the answer is `EEXIST`;
+//! - Tunlinkat: the name was known, and is gone or another file's;
+//! - Tremove: the fid's path no longer leads to the file;
+//! - Trenameat, Trename: the old name is gone, and the new one is the file's;
+//! - Twrite to a file open to append: the file has the bytes where the client believed its end;
+//! - Tclunk of an extended attribute's new value: the server reports that the attribute exists (or
+//!   does not) already.
+//!
+//! Otherwise it is sent again. A Twalk is always repeated, before requests that may build on it.
 //!
 //! Another client that makes or removes the same name while there is no server can falsify this;
 //! without other clients it is exact.

@@ -1,25 +1,25 @@
 //! Twrite to open files, and write-back through fids that are open to append.
 //!
-//! A file that is open to append is written at its end, wherever its client says. Linux's v9fs
-//! relies on the opposite: with a page cache (`cache=mmap`, `loose` or `fscache`, Linux 6.4 and
-//! later) it opens the fid with the program's `O_RDWR | O_APPEND` and then writes pages back
-//! through it, from the start of the page, with bytes that the file has already. A server that
-//! appends these corrupts the file (`docs/notes/v9fs-append.md`). So a fid that is open for reading
-//! and appending appends bytes beyond the end of the file as the client knows it, and writes bytes
-//! before that end in place.
+//! A write to a file that is open to append goes to the file's end, whatever offset the client
+//! sends. Linux's v9fs relies on the opposite: with a page cache (`cache=mmap`, `loose` or
+//! `fscache`, Linux 6.4 and later) it opens the fid with the program's `O_RDWR | O_APPEND` and then
+//! writes pages back through it, from the start of the page, with bytes that the file has already.
+//! A server that appends these corrupts the file (`docs/notes/v9fs-append.md`). So a fid that is
+//! open for reading and appending appends bytes beyond the end of the file as the client knows it,
+//! and writes bytes before that end in place.
 //!
-//! The end as the client knows it is the size when the connection opened the file, moved on by its
-//! own writes through any fid, each taken at the offset that the client gave. A client that does
+//! The end as the client knows it is the size when the connection opened the file, advanced by its
+//! own writes through any fid, each taken at the offset that the client sent. A client that does
 //! not cache never writes before that end, even if others have appended meanwhile: its writes go to
-//! the end of the file. Fids that are open for writing alone are never written back through, and
-//! always append. Linux with a page cache opens no file for writing alone that it may read: once a
-//! client has done so, all of its fids append.
+//! the end of the file. A client never writes back through fids that are open for writing only, so
+//! these always append. Linux with a page cache opens no file for writing only if it may read it:
+//! once a client has done so, all of its fids append.
 //!
 //! Deliberately absent: write-back of a file that others append to at the same time. Bytes of the
-//! cached page may come twice then.
+//! cached page may then be duplicated.
 //!
-//! Lock order: the table of reaches is held for a look-up only; a file's own order across calls of
-//! the source, with no other lock of this room.
+//! Lock order: the table of reaches is held for a look-up only; a file's own order is held across
+//! calls of the source, without other locks of this crate.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -32,16 +32,16 @@ use super::Turn;
 use super::fid::{FidState, Open, lock};
 use crate::message::WRITE_HEAD;
 
-/// How far a connection's client knows a file that it has open for writing.
+/// The client's view of the size of a file that it has open for writing.
 pub(super) struct Reach {
     /// The end of the file as the client knows it.
     end: AtomicU64,
-    /// How many fids are open for reading and appending.
+    /// The number of fids that are open for reading and appending.
     appenders: AtomicUsize,
-    /// Up to where the client's offsets are known to be the file's own: nobody else has appended
-    /// before.
+    /// The offset up to which the client's offsets are the file's own: nobody else has appended
+    /// before it.
     settled: AtomicU64,
-    /// Keeps the writes of a file with such fids in order.
+    /// Serialises the writes of a file with such fids.
     order: Mutex<()>,
 }
 
@@ -59,16 +59,16 @@ impl Reach {
         self.end.load(Ordering::Acquire)
     }
 
-    /// The client has written up to `end`.
+    /// Records that the client has written up to `end`.
     fn extend(&self, end: u64) {
-        // Most writes stay within the file: those need not contend for it.
+        // Most writes are within the file and need not contend for it.
         if end > self.end() {
             self.end.fetch_max(end, Ordering::AcqRel);
         }
     }
 
-    /// Keeps other writes of the client out. `WOULD_BLOCK` if one is under way and the call may not
-    /// wait for it.
+    /// Keeps other writes of the client out. Returns `WOULD_BLOCK` if one is in progress and the
+    /// call may not wait for it.
     pub(super) fn order(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
         if cx.patience == Patience::Full {
             return Ok(lock(&self.order));
@@ -80,26 +80,26 @@ impl Reach {
         }
     }
 
-    /// The file has `size` bytes, and the client knows it.
+    /// Records that the client has set the file's size to `size`.
     pub(super) fn resize(&self, size: u64) {
         self.settled.store(size, Ordering::Release);
         self.end.store(size, Ordering::Release);
     }
 
-    /// How many of `len` bytes at `offset` belong in their place, of a file that has `size` bytes
-    /// by now. Called in [`Reach::order`].
+    /// Returns how many of `len` bytes at `offset` are to be written in place, if the file's size
+    /// is now `size`. Called under [`Reach::order`].
     fn in_place(&self, size: u64, offset: u64, len: usize) -> usize {
         let end = self.end();
         if size < end {
-            // Others have cut it.
+            // Others have truncated it.
             self.end.store(size, Ordering::Release);
             self.settled.fetch_min(size, Ordering::AcqRel);
         } else if size == end {
-            // Nobody else has appended.
+            // The client's end is the file's: no other client has appended.
             self.settled.store(end, Ordering::Release);
             if offset > end {
-                // A page that comes before those in front of it: an append begins at an end that
-                // its client knows.
+                // A page that is written back before its predecessors: an append begins at an end
+                // that the client knows.
                 return len;
             }
         }
@@ -120,7 +120,7 @@ fn key(fid: &FidState) -> Key {
 }
 
 impl Reaches {
-    /// Returns that of a file, if it is open for writing.
+    /// Returns the entry of a file, if it is open for writing.
     pub(super) fn find(&self, fid: &FidState) -> Option<Arc<Reach>> {
         lock(&self.0).get(&key(fid)).cloned()
     }
@@ -131,14 +131,14 @@ pub(super) struct Writer {
     reaches: Arc<Reaches>,
     key: Key,
     reach: Arc<Reach>,
-    /// Whether it is open for reading and appending: a client may write back through it.
+    /// Whether the fid is open for reading and appending: a client may write back through it.
     appender: bool,
-    /// The same file, open without appending: opened by the first write in place.
+    /// The same file opened without append, at the first write in place.
     in_place: OnceLock<Arc<dyn File>>,
 }
 
 impl Writer {
-    /// The writer of `fid`, a file of `size` bytes that has been opened with `flags`.
+    /// Returns the writer of `fid`, a file of `size` bytes that was opened with `flags`.
     fn new(reaches: &Arc<Reaches>, fid: &FidState, flags: OpenFlags, size: u64) -> Writer {
         let key = key(fid);
         let reach = {
@@ -169,7 +169,7 @@ impl Drop for Writer {
             self.reach.appenders.fetch_sub(1, Ordering::AcqRel);
         }
         let mut table = lock(&self.reaches.0);
-        // The table's and this one: only under its lock does it become more.
+        // The table's reference and this one: the count only increases under the table's lock.
         if Arc::strong_count(&self.reach) == 2 {
             table.remove(&self.key);
         }
@@ -177,15 +177,15 @@ impl Drop for Writer {
 }
 
 impl Turn<'_> {
-    /// Returns the [`Writer`] of `fid` if `flags` open a file for writing. It had `size` bytes when
-    /// it was opened.
+    /// Returns the [`Writer`] of `fid` if `flags` open a file for writing. `size` is the file's
+    /// size when it was opened.
     pub(super) fn writer(&self, fid: &FidState, flags: OpenFlags, size: u64) -> Option<Writer> {
         let writes = flags.contains(OpenFlags::WRITE) && !fid.is_directory();
         writes.then(|| Writer::new(&self.peer.reaches, fid, flags, size))
     }
 
-    /// Notes whether the client opens a file for writing alone that it may read, which no client
-    /// does that writes pages back.
+    /// Records whether the client opens a file for writing only that it may read: no client that
+    /// writes pages back does so.
     pub(super) fn note_open(&self, cx: &Cx<'_>, fid: &FidState, flags: OpenFlags) {
         let both = OpenFlags::READ | OpenFlags::WRITE;
         if fid.is_directory() || flags & both != OpenFlags::WRITE || self.appends_only() {
@@ -200,15 +200,15 @@ impl Turn<'_> {
         self.peer.appends_only.load(Ordering::Relaxed)
     }
 
-    /// Writes the payload of a Twrite to an open file and returns how many bytes. `EBADF` if it is
-    /// not open for writing.
+    /// Writes the payload of a Twrite to an open file and returns the number of bytes. Returns
+    /// `EBADF` if it is not open for writing.
     pub(super) fn write_file(&self, fid: &FidState, open: &Open, offset: u64) -> Result<usize> {
         let writer = open.writer.as_ref().ok_or(Errno::EBADF)?;
         let cx = self.cx(&fid.attach().caller);
         let reach = &writer.reach;
         let range = WRITE_HEAD..self.size;
         if range.is_empty() {
-            // Says nothing of where the client believes the end to be.
+            // An empty write does not show where the client believes the end to be.
             return Ok(0);
         }
         let count = if self.appends_only() || reach.appenders.load(Ordering::Acquire) == 0 {
@@ -224,8 +224,8 @@ impl Turn<'_> {
         Ok(count)
     }
 
-    /// Writes what lies before the end of the file as the client knows it in its place, and appends
-    /// the rest.
+    /// Writes the part before the end of the file as the client knows it in place, and appends the
+    /// rest.
     fn write_back(
         &self,
         cx: &Cx<'_>,
@@ -236,7 +236,7 @@ impl Turn<'_> {
         let in_place = match offset == writer.reach.end() {
             true => 0,
             false => {
-                // Several steps, which must not end between them.
+                // Several steps, which must not be interrupted.
                 cx.may_wait()?;
                 let size = open.file.attr(cx, Want::SIZE)?.size;
                 writer.reach.in_place(size, offset, len)
@@ -285,16 +285,16 @@ mod tests {
         for (end, settled, size, offset, len, expected, after) in [
             // A page is written back from its start.
             (5120, 5120, 5120, 4096, 6144, 1024, 5120),
-            // Bytes within the file are changed.
+            // Bytes within the file change.
             (5120, 0, 5120, 0, 4096, 4096, 5120),
-            // Pages come out of order.
+            // Pages are written back out of order.
             (4096, 4096, 4096, 8192, 4096, 4096, 4096),
-            // Others have appended, which the client has learnt since, or has not.
+            // Others have appended; the client has learnt the new size, or has not.
             (10, 10, 15, 15, 5, 0, 10),
             (10, 10, 15, 12, 5, 0, 10),
-            // Others have appended, and the client changes what was there before.
+            // Others have appended, and the client changes earlier bytes.
             (10, 8, 15, 4, 5, 4, 10),
-            // Others have cut it: what the client appends from its old end, or from the new one.
+            // Others have truncated it; the client appends from its old end, or from the new one.
             (10, 10, 4, 12, 5, 0, 4),
             (10, 10, 4, 4, 5, 0, 4),
         ] {

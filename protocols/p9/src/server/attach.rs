@@ -1,4 +1,4 @@
-//! Tversion and Tattach: how a session and a user's part in it begin.
+//! Tversion and Tattach: the start of a session and of a user's access.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,17 +12,17 @@ use super::qid::qid_of;
 use super::{Agreed, Options, Turn};
 use crate::{Dialect, Fid, Rmessage, Uid};
 
-/// Which trees clients may attach to.
+/// The trees that clients may attach to.
 pub trait Exports: Send + Sync {
-    /// The export that `aname` (Tattach) means, and the path below its root that remains of it:
-    /// names with slashes between and around them, perhaps none.
+    /// Returns the export that `aname` (Tattach) names, and the remaining path below its root:
+    /// names separated and surrounded by slashes, possibly none.
     fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])>;
 }
 
-/// Exports by name: an `aname` is an export's name and, behind a slash, a path below its root; so
-/// are both together where one export's name is another's path, and the longest wins. A name may
-/// have slashes of its own; those around it do not count. The export without a name is what no other
-/// is meant by. Where there is one export alone, an empty `aname` means it, whatever its name.
+/// Exports by name. An `aname` is an export's name, optionally with a slash and a path below its
+/// root; if several exports match, the longest name wins. A name may contain slashes; leading and
+/// trailing ones are ignored. The unnamed export matches if no other does. An empty `aname` means
+/// the only export, whatever its name.
 #[derive(Clone, Default)]
 pub struct ExportList(pub Vec<Arc<Export>>);
 
@@ -54,27 +54,27 @@ fn trim_slashes(mut path: &[u8]) -> &[u8] {
     path
 }
 
-/// What a Tattach began: a user's part in an export. All fids walked from there share it.
+/// The result of a Tattach: a user's access to an export, shared by all fids walked from there.
 pub(super) struct Attach {
     pub(super) export: Arc<Export>,
-    /// Where it began; nothing above is reached from it.
+    /// The root of the attach; nodes above it cannot be reached.
     pub(super) root: Arc<dyn Node>,
-    /// Whether that is below the export's own root.
+    /// Whether the root is below the export's own root.
     pub(super) below: bool,
     pub(super) caller: Caller,
-    /// Of all that the connection holds, bytes.
+    /// The allotment of the connection's memory.
     pub(super) held: Arc<Allotment>,
 }
 
 impl Attach {
-    /// Room for so many bytes among what the connection holds: `EMFILE` if its client has its
-    /// share, `ENFILE` if all clients together have what there is.
+    /// Reserves memory for `bytes` bytes. Returns `EMFILE` if the client has used its share,
+    /// `ENFILE` if all clients together have used the quota.
     pub(super) fn room(&self, bytes: usize) -> Result<Portion> {
         self.held.take(bytes).map_err(fid::errno)
     }
 
-    /// The caller of a message that names a group for what it makes, as far as the peer may choose
-    /// it.
+    /// Returns the caller with the group that a message names for a new file, if the peer may act
+    /// as it.
     pub(super) fn caller_in(&self, call: &Call, gid: u32) -> Caller {
         if gid == u32::MAX {
             return self.caller.clone();
@@ -88,7 +88,7 @@ impl Attach {
 
 impl Turn<'_> {
     pub(super) fn version(&mut self, msize: u32, version: &[u8]) -> Result<()> {
-        // What was agreed on before ends in any case; the driver serves nothing meanwhile.
+        // The previous session ends in any case; the driver serves no other requests meanwhile.
         self.peer.fids.clear();
         self.peer.agreed.store(0, Ordering::Release);
         self.peer.appends_only.store(false, Ordering::Relaxed);
@@ -162,9 +162,9 @@ impl Turn<'_> {
         self.reply(&Rmessage::Attach { qid: qid_of(&attr) })
     }
 
-    /// The caller that attaches: the user with the number if there is one, else with the name, as
-    /// far as the peer may act as that. With neither, the owner of the peer's socket, if it is
-    /// known, or else nobody.
+    /// Returns the caller of an attach: the user with the number if there is one, else the one with
+    /// the name, if the peer may act as it. Without both it is the owner of the peer's socket, if
+    /// known, or else the unknown user.
     fn caller(&self, uname: &[u8], n_uname: Uid) -> Result<Caller> {
         let server = &self.peer.server;
         let known = match n_uname {
@@ -192,7 +192,7 @@ impl Turn<'_> {
     }
 }
 
-/// The node at `path` below `node`. No link is followed and no `..`.
+/// Returns the node at `path` below `node`. Rejects `..`, and does not follow links.
 fn descend(cx: &Cx<'_>, mut node: Arc<dyn Node>, path: &[u8]) -> Result<Arc<dyn Node>> {
     for name in path.split(|&byte| byte == b'/') {
         match name {

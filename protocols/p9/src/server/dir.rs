@@ -1,4 +1,4 @@
-//! Treaddir: the entries of a directory, as 9P2000.L has them.
+//! Treaddir: directory entries in 9P2000.L.
 
 use vfs::{Attr, Cx, DirEntry, DirSink, Errno, Kind, Plus, Result, Want};
 use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Put, cookie_of, offset_of};
@@ -34,9 +34,9 @@ impl Turn<'_> {
         });
         let (empty, full) = (entries.out.len() == DATA_HEAD, entries.full);
         match done {
-            // What was read before an error is good; the error comes again behind it.
+            // Entries before an error are returned; the next Treaddir returns the error.
             Err(errno) if empty || errno.is_signal() => return Err(errno),
-            // Nothing would mean the end.
+            // An empty reply would mean the end of the directory.
             Ok(()) if empty && full => return Err(Errno::EINVAL),
             _ => {}
         }
@@ -44,7 +44,7 @@ impl Turn<'_> {
     }
 }
 
-/// `.` and `..`, as far as `offset` is before them.
+/// Adds `.` and `..`, unless `offset` is after them.
 fn dots(cx: &Cx<'_>, fid: &FidState, offset: u64, entries: &mut Entries<'_>) -> Result<()> {
     if offset == 0 {
         let attr = fid.attr(cx, Want::BASIC | Want::TIMES)?;
@@ -55,7 +55,7 @@ fn dots(cx: &Cx<'_>, fid: &FidState, offset: u64, entries: &mut Entries<'_>) -> 
             Ok((_, Some(attr))) => attr,
             Ok((up, None)) => up.node.attr(cx, Want::BASIC | Want::TIMES)?,
             Err(errno) if errno.is_signal() => return Err(errno),
-            // Removed or moved away while it was open: it is above itself.
+            // The directory was removed or moved away while open: it is its own parent.
             Err(_) => fid.attr(cx, Want::BASIC | Want::TIMES)?,
         };
         entries.put(dot(&attr), BEHIND_DOTS, b"..");
@@ -67,17 +67,17 @@ fn dot(attr: &Attr) -> (Qid, u8) {
     (qid_of(attr), Kind::Directory.d_type())
 }
 
-/// Whole entries, behind the reply's head: `qid[13] offset[8] type[1] name[s]`.
+/// Writes whole entries after the reply's head: `qid[13] offset[8] type[1] name[s]`.
 struct Entries<'a> {
     out: &'a mut dyn Outgoing,
-    /// Where the reply must end.
+    /// The largest length of the reply.
     end: usize,
     /// Whether an entry did not fit.
     full: bool,
 }
 
 impl Entries<'_> {
-    /// Bytes before the name: its length is among them.
+    /// The bytes before the name, including its length.
     const HEAD: usize = Qid::SIZE + 8 + 1 + 2;
 
     fn put(&mut self, (qid, d_type): (Qid, u8), offset: u64, name: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! Fids: what a client points at, and the table of them.
+//! Fids: their state, and a connection's table of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,14 +18,14 @@ use super::lock::Lockers;
 use super::xattr::{Draft, Value};
 use crate::Fid;
 
-/// The bytes of a [`Step`] and its node, by estimate.
+/// The estimated size in bytes of a [`Step`] and its node.
 pub(super) const STEP: usize = 176;
 
-/// The bytes of an [`Open`] and its file, by estimate.
+/// The estimated size in bytes of an [`Open`] and its file.
 pub(super) const OPEN: usize = 640;
 
-/// What a fid points at. Never changes: what a request makes of it takes its place. Clients hold
-/// many fids that are walked and nothing more, so those are steps and nothing more.
+/// A fid's state. Immutable: a request replaces it. Clients hold many fids that are only walked, so
+/// these are represented by their step alone.
 #[derive(Clone)]
 pub(super) enum FidState {
     Walked(Arc<Step>),
@@ -37,43 +37,44 @@ pub(super) struct Use {
     state: State,
 }
 
-/// What a fid is good for.
+/// The use of a fid.
 #[derive(Clone)]
 pub(super) enum State {
-    /// Walked to a node.
+    /// Only walked to a node.
     Walked,
-    /// Opened it.
+    /// An open file.
     Open(Arc<Open>),
-    /// Reads an extended attribute of it.
+    /// An extended attribute being read.
     Value(Arc<Value>),
-    /// Takes an extended attribute's new value.
+    /// An extended attribute's new value being written.
     Draft(Arc<Draft>),
 }
 
-/// An open file of a fid. Its locks go before the file does, and with them the last use of a node that
-/// nothing else points at: closing it is simpler then.
+/// An open file of a fid. Its locks are released before the file is dropped, and with them possibly
+/// the last reference to its node: closing the file is simpler then.
 pub(super) struct Open {
-    /// Who locked through this fid.
+    /// The owners of locks requested through this fid.
     pub(super) lockers: Lockers,
-    /// Of a file that is open for writing.
+    /// Present if the file is open for writing.
     pub(super) writer: Option<Writer>,
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
     /// Whether it is a directory.
     pub(super) directory: bool,
-    /// To be removed when clunked (`ORCLOSE`).
+    /// Whether to remove the file on clunk (`ORCLOSE`).
     pub(super) remove: bool,
     /// How far 9P2000 has read this directory.
     pub(super) records: Mutex<Records>,
     _room: Portion,
 }
 
-/// A node, and how it was walked to, in room for a [`STEP`]: what names it for removal, renaming and 9P2000's stat.
+/// A node and the path walked to it, used for removal, renaming and 9P2000's stat. Accounted as a
+/// [`STEP`].
 pub(super) struct Step {
     pub(super) attach: Arc<Attach>,
     pub(super) node: Arc<dyn Node>,
-    /// Its name and directory when it was walked to; nothing for an attach's root, and for what
-    /// `..` led to from elsewhere.
+    /// Its name and directory when it was walked to; `None` for an attach's root and for a parent
+    /// reached with `..` from elsewhere.
     pub(super) place: Option<Place>,
 }
 
@@ -83,7 +84,7 @@ pub(super) struct Place {
 }
 
 impl FidState {
-    /// How it was walked to.
+    /// Returns the path walked to it.
     #[inline]
     pub(super) fn step(&self) -> &Arc<Step> {
         match self {
@@ -114,17 +115,17 @@ impl FidState {
         self.node().kind() == Kind::Directory
     }
 
-    /// Room for so many bytes among what the client holds: [`Attach::room`].
+    /// Reserves memory on the client's account: [`Attach::room`].
     pub(super) fn room(&self, bytes: usize) -> Result<Portion> {
         self.attach().room(bytes)
     }
 
-    /// A node of this directory by name, in room for a [`STEP`].
+    /// Returns a state for the child `name` of this directory, with `room` for a [`STEP`].
     pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>, room: Portion) -> FidState {
         FidState::Walked(Step::new(self.step(), name, node, room))
     }
 
-    /// The same place, put to another use.
+    /// Returns a state for the same path with another use.
     pub(super) fn with(&self, state: State) -> FidState {
         let step = self.step().clone();
         match state {
@@ -133,7 +134,7 @@ impl FidState {
         }
     }
 
-    /// Whether it is the very same, not only equal.
+    /// Returns whether both are the same object, not only equal.
     fn is(&self, other: &FidState) -> bool {
         match (self, other) {
             (FidState::Walked(one), FidState::Walked(other)) => Arc::ptr_eq(one, other),
@@ -142,7 +143,7 @@ impl FidState {
         }
     }
 
-    /// Its open file, `EBADF` if it is not open.
+    /// Returns its open file, or `EBADF` if it is not open.
     #[inline]
     pub(super) fn open(&self) -> Result<&Arc<Open>> {
         match self.state() {
@@ -151,7 +152,7 @@ impl FidState {
         }
     }
 
-    /// `EINVAL` unless it was walked to and nothing more.
+    /// Returns `EINVAL` unless the fid is only walked.
     pub(super) fn unused(&self) -> Result<()> {
         match self.state() {
             State::Walked => Ok(()),
@@ -159,7 +160,7 @@ impl FidState {
         }
     }
 
-    /// `EINVAL` for what points at an extended attribute.
+    /// Returns `EINVAL` for a fid of an extended attribute.
     pub(super) fn is_file(&self) -> Result<()> {
         match self.state() {
             State::Walked | State::Open(_) => Ok(()),
@@ -167,7 +168,7 @@ impl FidState {
         }
     }
 
-    /// Attributes, of the open file if it is open: they outlive its name.
+    /// Returns the attributes, of the open file if it is open: it outlives its name.
     pub(super) fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
         match self.state() {
             State::Open(open) => open.file.attr(cx, want),
@@ -175,8 +176,8 @@ impl FidState {
         }
     }
 
-    /// Where it is, if it is still there: its directory and its name in it. `EBUSY` for a root,
-    /// `ENOENT` if another has the name by now, or nobody.
+    /// Returns its directory and name, after checking that the file is still there. Returns `EBUSY`
+    /// for a root, `ENOENT` if the name is gone or another file's.
     pub(super) fn place(&self, cx: &Cx<'_>) -> Result<&Place> {
         let place = self.step().place.as_ref().ok_or(Errno::EBUSY)?;
         let found = place.up.node.lookup(cx, place.name()?)?;
@@ -186,28 +187,28 @@ impl FidState {
         Ok(place)
     }
 
-    /// Takes its name away.
+    /// Removes its name.
     pub(super) fn unlink(&self, cx: &Cx<'_>) -> Result<()> {
         let place = self.place(cx)?;
         let up = &place.up.node;
         up.unlink(cx, place.name()?, self.is_directory())
     }
 
-    /// What is left to do when the client is gone.
+    /// Completes the work of a clunk when the client is gone.
     fn abandon(&self) {
         if let State::Open(open) = self.state()
             && open.remove
         {
             let call = Call::detached();
-            // Nobody is left to be told.
+            // There is no client to report an error to.
             let _ = self.unlink(&Cx::new(&self.attach().caller, &call));
         }
     }
 }
 
 impl State {
-    /// Returns the state of `fid` once it is open as `file`, in room for an [`OPEN`]. Its file is
-    /// removed at the clunk if `remove`.
+    /// Returns the state of `fid` opened as `file`, with `room` for an [`OPEN`]. Its file is
+    /// removed on clunk if `remove`.
     pub(super) fn opened(
         fid: &FidState,
         file: Arc<dyn File>,
@@ -229,7 +230,7 @@ impl State {
 }
 
 impl Step {
-    /// A node that no walk has named.
+    /// Returns a step for a node without a known name.
     pub(super) fn unnamed(attach: &Arc<Attach>, node: Arc<dyn Node>) -> Result<Arc<Step>> {
         attach.room(STEP)?.leave();
         Ok(Arc::new(Step {
@@ -263,7 +264,7 @@ impl Place {
     }
 }
 
-/// A tree may be as deep as a client cares to make it, so steps go one by one, not recursively.
+/// A tree may be arbitrarily deep, so steps are dropped iteratively, not recursively.
 impl Drop for Step {
     fn drop(&mut self) {
         let mut place = self.place.take();
@@ -274,7 +275,7 @@ impl Drop for Step {
     }
 }
 
-/// A name that takes no memory of its own while it is short.
+/// A name that needs no allocation while it is short.
 enum Label {
     Short { len: u8, bytes: [u8; 22] },
     Long(Box<[u8]>),
@@ -307,12 +308,12 @@ pub(super) struct Fids {
     shards: [Mutex<Shard>; Fids::SHARDS],
     count: AtomicUsize,
     most: usize,
-    /// The bytes of all that they hold. There since the first attach.
+    /// The memory of the fids' state, in bytes. Set by the first attach.
     held: OnceLock<Arc<Allotment>>,
 }
 
-/// Clients number their fids closely, so they are kept some to a page: one that does not pays for the
-/// rest of the page, eighty bytes or so, as much as for walking to the next file.
+/// Clients number their fids densely, so several share a page. A sparse fid pays for the rest of
+/// its page, about eighty bytes, as much as for a step.
 type Shard = HashMap<u32, Box<Page>, FidHash>;
 
 #[derive(Default)]
@@ -321,7 +322,7 @@ struct Page([Option<FidState>; Page::FIDS]);
 impl Page {
     const FIDS: usize = 8;
 
-    /// The bytes of a page and its place in a shard.
+    /// The size in bytes of a page and its slot in a shard.
     const SIZE: usize = size_of::<Page>() + 24;
 
     fn is_empty(&self) -> bool {
@@ -329,7 +330,7 @@ impl Page {
     }
 }
 
-/// Where a fid is: its page, and its place there.
+/// The location of a fid: its page, and the index in it.
 #[derive(Clone, Copy)]
 struct Spot {
     page: u32,
@@ -347,7 +348,7 @@ impl From<Fid> for Spot {
 }
 
 impl Fids {
-    /// More than threads work for one connection. A power of two.
+    /// More than the threads that work for one connection. A power of two.
     const SHARDS: usize = 16;
 
     pub(super) fn new(most: usize) -> Fids {
@@ -362,12 +363,12 @@ impl Fids {
         }
     }
 
-    /// Bounds what the connection holds: a part of `quota` on its client's `account`.
+    /// Returns the connection's allotment: a part of `quota` on its client's `account`.
     pub(super) fn held(&self, quota: &Arc<Quota>, account: &Account) -> &Arc<Allotment> {
         self.held.get_or_init(|| Allotment::new(quota, account))
     }
 
-    /// What a fid points at, `EBADF` if it is none.
+    /// Returns a fid's state, or `EBADF` if there is none.
     #[inline]
     pub(super) fn get(&self, fid: Fid) -> Result<FidState> {
         let spot = Spot::from(fid);
@@ -376,7 +377,7 @@ impl Fids {
         page.0[spot.place].clone().ok_or(Errno::EBADF)
     }
 
-    /// `EBADF` if a fid is taken, or none that could be.
+    /// Returns `EBADF` if a fid is in use, or is `NOFID`.
     pub(super) fn check_free(&self, fid: Fid) -> Result<()> {
         let spot = Spot::from(fid);
         let shard = self.shard(spot);
@@ -389,8 +390,8 @@ impl Fids {
         Ok(())
     }
 
-    /// Adds a fid: `EBADF` if it is taken, `EMFILE` or `ENFILE` if there are too many, of the
-    /// connection or of all its client has.
+    /// Adds a fid. Returns `EBADF` if it is in use, `EMFILE` if the connection or its client has
+    /// reached a limit, `ENFILE` if all clients together have.
     pub(super) fn insert(&self, fid: Fid, state: FidState) -> Result<()> {
         if fid == Fid::NONE {
             return Err(Errno::EBADF);
@@ -424,7 +425,7 @@ impl Fids {
         inserted
     }
 
-    /// Points a fid elsewhere, unless it no longer points at `old`: `EBADF`.
+    /// Replaces a fid's state. Returns `EBADF` if it is no longer `old`.
     pub(super) fn replace(&self, fid: Fid, old: &FidState, new: FidState) -> Result<()> {
         let spot = Spot::from(fid);
         let mut shard = self.shard(spot);
@@ -441,7 +442,7 @@ impl Fids {
         Ok(())
     }
 
-    /// Takes a fid away if it still points at `old`.
+    /// Removes a fid if its state is still `old`.
     pub(super) fn remove(&self, fid: Fid, old: &FidState) {
         let spot = Spot::from(fid);
         let mut shard = self.shard(spot);
@@ -460,7 +461,7 @@ impl Fids {
         drop(removed);
     }
 
-    /// Clunks them all.
+    /// Clunks all fids.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let pages = {
@@ -476,7 +477,7 @@ impl Fids {
         }
     }
 
-    /// So many pages are no more.
+    /// Releases the memory of `pages` pages.
     fn give_back(&self, pages: usize) {
         if let Some(held) = self.held.get() {
             held.remove(pages * Page::SIZE);
@@ -489,7 +490,7 @@ impl Fids {
     }
 }
 
-/// The error of a client that holds too much, as open(2) has it.
+/// Returns the error for a client that has reached a limit, as for open(2).
 pub(super) fn errno(full: Full) -> Errno {
     match full.is_peers() {
         true => Errno::EMFILE,
@@ -503,15 +504,15 @@ impl Drop for Fids {
     }
 }
 
-/// Locks what no panic leaves half done.
+/// Locks data that a panic cannot leave inconsistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Hashes the numbers of pages, which are small as a rule, under a key of each connection's own: a client
-/// that chooses them badly does not know which those would be.
+/// Hashes page numbers, which are usually small, with a key per connection: a client that chooses
+/// them to collide does not know the key.
 #[derive(Clone, Copy)]
 struct FidHash {
     key: u64,

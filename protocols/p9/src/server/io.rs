@@ -1,4 +1,4 @@
-//! Tread, Twrite, Tfsync: the bytes of open files, and of extended attributes.
+//! Tread, Twrite and Tfsync: the data of open files and extended attributes.
 
 use vfs::{Errno, OpenFlags, Result};
 
@@ -65,17 +65,17 @@ impl Turn<'_> {
         self.reply(&Rmessage::Fsync {})
     }
 
-    /// How many bytes of the `count` asked for the reply may carry.
+    /// Returns how many of the requested `count` bytes the reply may carry.
     pub(super) fn room(&self, count: u32) -> usize {
         (count as usize).min(self.limit.saturating_sub(DATA_HEAD))
     }
 
-    /// Begins a reply whose payload is put right behind its head.
+    /// Begins a reply whose payload is written directly after its head.
     pub(super) fn begin_data(&mut self, kind: Kind) {
         self.out.bytes(&data_head(kind, self.tag, 0));
     }
 
-    /// Ends it: its length is known by now.
+    /// Ends the reply by setting its length.
     pub(super) fn end_data(&mut self, kind: Kind) -> Result<()> {
         let count = self.out.len() - DATA_HEAD;
         self.out.patch(0, &data_head(kind, self.tag, count as u32));
@@ -83,7 +83,7 @@ impl Turn<'_> {
     }
 }
 
-/// Offsets are signed wherever files are.
+/// Checks that an offset fits a signed number, as file offsets are.
 fn check_offset(offset: u64) -> Result<()> {
     i64::try_from(offset).map(drop).map_err(|_| Errno::EINVAL)
 }

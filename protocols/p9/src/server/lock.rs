@@ -1,8 +1,8 @@
-//! Tlock and Tgetlock: advisory locks of bytes.
+//! Tlock and Tgetlock: advisory locks of byte ranges.
 //!
-//! An owner is what the client calls one: its name for itself and a process. flock(2) comes as a lock of
-//! the whole file, so all locks are of [`Space::Posix`]. What a fid's requests locked goes when the
-//! fid does.
+//! An owner is the client's name and a process id, both from the client. flock(2) arrives as a lock
+//! of the whole file, so all locks are of [`Space::Posix`]. Locks requested through a fid are
+//! released with it.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use super::fid::{Step, lock};
 use crate::numbers::{LockFlags, lock_kind, lock_status};
 use crate::{Rmessage, Tmessage};
 
-/// Those who hold or wait for locks through one open fid. Dropping it releases what they hold of
+/// The owners that hold or wait for locks through one open fid. Dropping it releases their locks of
 /// the file.
 pub(super) struct Lockers {
     step: Arc<Step>,
@@ -22,7 +22,7 @@ pub(super) struct Lockers {
 }
 
 impl Lockers {
-    /// Each is a process of a client that shares one open file.
+    /// The most owners: processes of a client that share one open file.
     const MOST: usize = 1024;
 
     pub(super) fn new(step: &Arc<Step>) -> Lockers {
@@ -39,7 +39,7 @@ impl Lockers {
         }
         let locks = &self.step.attach.export.locks;
         let done = locks.lock(cx, &*self.step.node, new, wait);
-        // Who waits is of this fid too: if it is clunked meanwhile, the waiting ends.
+        // A waiting owner belongs to this fid too: if it is clunked meanwhile, the wait ends.
         if matches!(done, Ok(()) | Err(Errno::PARKED)) {
             self.with_owners(|owners| {
                 if !owners.contains(&owner) {
@@ -137,8 +137,8 @@ impl Turn<'_> {
             proc_id,
             client_id,
         };
-        // Linux asks with the kind it would answer with if there were none, whatever its program asked
-        // for: then only what would be in the way of either kind is.
+        // Linux sends UNLCK here for every type of its program's request: then only a lock that
+        // conflicts with both types is returned.
         let kind = match kind {
             lock_kind::UNLCK => LockKind::Shared,
             kind => strength(kind)?,
@@ -155,7 +155,7 @@ impl Turn<'_> {
         let Some(held) = locks.holder(&cx, fid.node(), &asked)? else {
             return self.reply(&nobody);
         };
-        // Another connection's name for itself is none of this one's business.
+        // The name of another connection's client is not disclosed.
         let client_id = match held.owner.id.split_last_chunk::<4>() {
             Some((client_id, _)) if held.owner.client == self.peer.client => client_id,
             _ => &[],
@@ -197,7 +197,7 @@ fn strength(kind: u8) -> Result<LockKind> {
     }
 }
 
-/// First and last byte; no length is to the end.
+/// Returns the first and last byte; length 0 means to the end.
 fn range(start: u64, length: u64) -> Result<(u64, u64)> {
     let end = match length {
         0 => u64::MAX,

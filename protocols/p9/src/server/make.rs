@@ -1,4 +1,4 @@
-//! Names in directories: making, linking, moving, removing.
+//! Names in directories: create, link, rename and remove.
 
 use vfs::{Device, Errno, Kind, Make, Mode, Name, RenameFlags, Result};
 
@@ -30,7 +30,7 @@ impl Turn<'_> {
         gid: u32,
     ) -> Result<()> {
         let kind = match mode & S_IFMT {
-            // mknod(2): no kind is a file.
+            // As in mknod(2), a mode without a type makes a regular file.
             0 => Some(Kind::File),
             _ => Kind::from_mode(mode),
         };
@@ -89,8 +89,8 @@ impl Turn<'_> {
         self.reply(&Rmessage::Renameat {})
     }
 
-    /// Moves what a fid points at, which follows. Other fids of the same file keep the name they
-    /// walked, and find that it is another's.
+    /// Renames the file of a fid, and updates the fid. Other fids of the file keep the name that
+    /// they were walked by, and detect that it is stale.
     pub(super) fn rename(&mut self, fid: Fid, dfid: Fid, name: &[u8]) -> Result<()> {
         let (file, dir) = (self.fid(fid)?, self.fid(dfid)?);
         file.is_file()?;
@@ -105,7 +105,7 @@ impl Turn<'_> {
             .node
             .rename(&cx, place.name()?, dir.node(), name, RenameFlags::empty())?;
         let moved = dir.child(name, file.step().node.clone(), room);
-        // Whoever has pointed the fid elsewhere meanwhile keeps it there.
+        // If the fid was replaced meanwhile, it stays as it is.
         let _ = self
             .peer
             .fids
@@ -125,7 +125,7 @@ impl Turn<'_> {
         self.reply(&Rmessage::Unlinkat {})
     }
 
-    /// The fid is gone afterwards, even if the file is not.
+    /// Removes a file and its fid; the fid is removed even if the file cannot be.
     pub(super) fn remove(&mut self, fid: Fid) -> Result<()> {
         let state = self.fid(fid)?;
         let cx = self.cx(&state.attach().caller);
@@ -143,7 +143,7 @@ impl Turn<'_> {
 
 const S_IFMT: u32 = 0o170000;
 
-/// `ENOTDIR`, or `EINVAL` for what points at an extended attribute.
+/// Returns `ENOTDIR` for another file, or `EINVAL` for a fid of an extended attribute.
 fn check_directory(dir: &FidState) -> Result<()> {
     dir.is_file()?;
     if dir.is_directory() {
@@ -153,7 +153,7 @@ fn check_directory(dir: &FidState) -> Result<()> {
     }
 }
 
-/// `EXDEV` unless both are of one export.
+/// Returns `EXDEV` unless both belong to one export.
 fn check_same(one: &Attach, other: &Attach) -> Result<()> {
     if std::sync::Arc::ptr_eq(&one.export, &other.export) {
         Ok(())
@@ -162,9 +162,9 @@ fn check_same(one: &Attach, other: &Attach) -> Result<()> {
     }
 }
 
-/// A symbolic link's target, as symlink(2) takes it and Rreadlink can tell it.
+/// Checks a symbolic link's target as symlink(2) does, and for what Rreadlink can carry.
 pub(super) fn check_target(target: &[u8]) -> Result<()> {
-    /// Linux's `PATH_MAX`, its NUL included.
+    /// Linux's `PATH_MAX` without the NUL.
     const MOST: usize = 4095;
     match target {
         b"" => Err(Errno::ENOENT),
@@ -174,8 +174,8 @@ pub(super) fn check_target(target: &[u8]) -> Result<()> {
     }
 }
 
-/// A name that is there already, or that something is moved to: the dots are, but not to be moved
-/// or removed.
+/// Checks a name that exists already or is the target of a rename. `.` and `..` return `EINVAL`, as
+/// they cannot be renamed or removed.
 pub(super) fn existing(name: &[u8]) -> Result<Name<'_>> {
     Name::new(name).map_err(|errno| match errno {
         Errno::EEXIST => Errno::EINVAL,

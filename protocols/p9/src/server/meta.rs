@@ -12,7 +12,7 @@ impl Turn<'_> {
     pub(super) fn getattr(&mut self, fid: Fid, mask: u64) -> Result<()> {
         let fid = self.fid(fid)?;
         let mask = Getattr::from_bits_truncate(mask & KNOWN);
-        // Times come along in any case: the change counter is in the qid.
+        // Times are always needed: the qid holds the change counter.
         let mut want = Want::BASIC | Want::TIMES;
         want.set(Want::SIZE, mask.intersects(Getattr::SIZE | Getattr::BLOCKS));
         want.set(Want::BTIME, mask.contains(Getattr::BTIME));
@@ -50,12 +50,12 @@ impl Turn<'_> {
         })
     }
 
-    /// The size of I/O that programs are told to prefer. cat(1) and cp(1) go by it, so for a file it
-    /// is the largest power of two that one message carries: fewer round trips. Not above 1 MiB,
-    /// since programs allocate that much. A directory's is the source's own: readdir(3) allocates it
-    /// for every directory.
+    /// Returns the preferred I/O size. cat(1) and cp(1) use it, so for a regular file it is the
+    /// largest power of two that one message carries, to save round trips. At most 1 MiB, because
+    /// programs allocate that much. A directory's is the source's own: readdir(3) allocates it for
+    /// every directory.
     fn blksize(&self, attr: &Attr) -> u64 {
-        /// As Linux reckons a message's room for data (`P9_IOHDRSZ`).
+        /// The bytes of a message that Linux does not use for data (`P9_IOHDRSZ`).
         const IO_HEAD: usize = 24;
         let own = u64::from(attr.blksize.max(512));
         if attr.kind != Kind::File {
@@ -85,7 +85,7 @@ impl Turn<'_> {
         fid.is_file()?;
         let valid = Setattr::from_bits_retain(valid);
         let has = |bit| valid.contains(bit);
-        // All ones leave an owner, as in chown(2).
+        // An id of all ones leaves the owner unchanged, as in chown(2).
         let owner = |bit, id| (has(bit) && id != u32::MAX).then_some(id);
         let time = |bit, set, sec: u64, nsec: u64| match (has(bit), has(set)) {
             (false, _) => Ok(None),
@@ -107,16 +107,16 @@ impl Turn<'_> {
             atime: time(Setattr::ATIME, Setattr::ATIME_SET, atime_sec, atime_nsec)?,
             mtime: time(Setattr::MTIME, Setattr::MTIME_SET, mtime_sec, mtime_nsec)?,
             ctime: has(Setattr::CTIME),
-            // The client has put what its kernel takes away into the mode.
+            // The client's kernel has removed the set-id bits from the mode itself.
             kill_priv: false,
         };
         self.change(&fid, &set)?;
         self.reply(&Rmessage::Setattr {})
     }
 
-    /// Changes attributes: of the open file where there is one, which outlives its name and needs
-    /// no permission for a new size. A file open for reading alone cannot be cut, though its node may
-    /// be.
+    /// Changes attributes, of the open file if there is one: it outlives its name, and a new size
+    /// needs no permission. A file that is open for reading only cannot be truncated, but its node
+    /// may be.
     pub(super) fn change(&self, fid: &FidState, set: &SetAttr) -> Result<Attr> {
         let cx = self.cx(&fid.attach().caller);
         let reach = set.size.and_then(|_| self.peer.reaches.find(fid));
@@ -137,8 +137,8 @@ impl Turn<'_> {
         let fid = self.fid(fid)?;
         let stat = fid.node().statfs(&self.cx(&fid.attach().caller))?;
         self.reply(&Rmessage::Statfs {
-            // Not the source's own: programs take a local file system's number for leave to use
-            // what only works locally (inotify, for tail(1)).
+            // Not the source's type: programs take a local file system's type as permission for
+            // features that only work locally (inotify, for tail(1)).
             kind: V9FS_MAGIC,
             bsize: stat.bsize,
             blocks: stat.blocks,
@@ -161,11 +161,11 @@ impl Turn<'_> {
     }
 }
 
-/// The fields of Rgetattr that there are.
+/// The known fields of Rgetattr.
 const KNOWN: u64 = 0x3fff;
 
-/// A device number as the C library makes it, of which Linux takes the lower 32 bits by the same
-/// rule (`new_decode_dev`).
+/// Encodes a device number as the C library does; Linux decodes the lower 32 bits by the same rule
+/// (`new_decode_dev`).
 fn encode_device(device: Device) -> u64 {
     let (major, minor) = (u64::from(device.major), u64::from(device.minor));
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12 | (major & !0xfff) << 32

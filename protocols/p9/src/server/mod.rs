@@ -1,18 +1,17 @@
-//! The server half: a [`Session`] per connection, which answers requests over exported trees.
+//! The server half: a [`Session`] per connection answers requests from exported trees.
 //!
-//! A connection's state is its fids and what Tversion agreed on. A fid's state is never changed but
-//! replaced as a whole, so requests on one fid run at once without locking it; those that depend
-//! on more (offsets in 9P2000's directories, values of extended attributes, who locked) have a
-//! mutex of their own. A request that answers [`Answer::WouldBlock`] or [`Answer::Parked`] has left
-//! no trace.
+//! A connection's state is its fids and the result of Tversion. A fid's state is replaced as a
+//! whole, never modified, so that concurrent requests on one fid need no lock; state with more
+//! dependencies (offsets in 9P2000's directories, values of extended attributes, owners of locks)
+//! has a mutex of its own. A request that returns [`Answer::WouldBlock`] or [`Answer::Parked`] has
+//! left no trace.
 //!
-//! What it lacks on purpose: authentication (a transport's business: Tauth is told that none is
-//! needed), the order of replies and cancellation (the driver's, by [`Role`]).
+//! Deliberately absent: authentication (left to the transport: the reply to Tauth says that none is
+//! needed), the order of replies and cancellation (left to the driver, see [`Role`]).
 //!
-//! Lock order: a shard of the fid table is held for a look-up only, and with no other lock but that
-//! of what the connection holds ([`vfs::quota`]); a
-//! fid's own mutexes are held across calls of the source, one at a time, as is the order of a
-//! file's writes (`append`).
+//! Lock order: a shard of the fid table is held for a look-up only, and together with no other lock
+//! than that of the connection's quota ([`vfs::quota`]). A fid's own mutexes are held across calls
+//! of the source, one at a time, as is the order of a file's writes (`append`).
 
 mod append;
 mod attach;
@@ -54,55 +53,56 @@ pub struct Server {
     exports: Arc<dyn Exports>,
     users: Arc<dyn Users>,
     options: Options,
-    /// The bytes of what the fids of all connections hold.
+    /// The memory quota of all connections' fids, in bytes.
     held: Arc<Quota>,
     hands_over: bool,
 }
 
-/// How much a client may ask for, and what is made of what it leaves open.
+/// Limits for clients, and the treatment of unspecified requests.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The largest message, header included. At least [`Options::MIN_MSIZE`].
+    /// The largest message in bytes, header included. At least [`Options::MIN_MSIZE`].
     pub max_msize: u32,
     /// The most fids of a connection.
     pub max_fids: usize,
-    /// The most bytes of fids, of what they were walked to, and of their open files, of all
-    /// connections. A client's connections together may have as much as they leave to others, and
-    /// within that what the memory budget allows ([`vfs::memory`]). Beyond, a fid is refused with
-    /// `EMFILE` or `ENFILE`.
+    /// The memory in bytes for the fids, paths and open files of all connections. All connections
+    /// of one client together may use as much as they leave to others, and within that no more than
+    /// the memory budget allows ([`vfs::memory`]). Above it, a new fid fails with `EMFILE` or
+    /// `ENFILE`.
     pub max_held: usize,
-    /// The most bytes of extended attributes that a connection's fids hold.
+    /// The memory in bytes for extended attributes held by a connection's fids.
     pub max_xattr_bytes: usize,
-    /// Whom to take a client for that names no user, or none that [`Users`] knows; nothing refuses
-    /// it with `EPERM`.
+    /// The user id for a client that names no user or one that [`Users`] does not know; with `None`
+    /// its Tattach fails with `EPERM`.
     pub unknown_user: Option<u32>,
-    /// Whether a lock request that may wait is answered when it is granted. Otherwise it is told
-    /// that another is in the way at once, and Linux asks again after its `locktimeout`: 30
-    /// seconds, but signals end that wait, while only death ends the other.
+    /// Whether a blocking lock request is answered when the lock is granted. Otherwise the reply to
+    /// a conflict is immediate, and Linux retries after its `locktimeout`: 30 seconds, but any
+    /// signal ends that wait, while only a fatal one ends the other.
     pub wait_for_locks: bool,
 }
 
 impl Options {
-    /// The least that a session can be held with: Rwalk of 16 names has 217 bytes.
+    /// The smallest msize of a session: an Rwalk of 16 names has 217 bytes.
     pub const MIN_MSIZE: u32 = 256;
 
-    /// The largest message before the first Tversion, which itself has some 20 bytes.
+    /// The largest message before the first Tversion, which has some 20 bytes.
     const FIRST_MSIZE: u32 = 8192;
 }
 
 impl Default for Options {
     fn default() -> Options {
         Options {
-            // As QEMU. Linux asks for 1 MiB + 24 at most on streams, so this bounds others.
+            // As QEMU. Linux requests 1 MiB + 24 at most on streams, so this limits other
+            // transports.
             max_msize: 4 << 20,
-            // 124 bytes each with its name, as measured, besides its node: a full table of small
-            // nodes stays below 200 MiB. Linux holds one per cached name and one per open file.
+            // 124 bytes each with the name, as measured, without the node: a full table of small
+            // nodes stays below 200 MiB. Linux holds one fid per cached name and one per open file.
             max_fids: 1 << 20,
-            // 2.5 million fids that are walked and nothing more.
+            // 2.5 million fids that are only walked.
             max_held: 512 << 20,
-            // 64 of the largest.
+            // 64 values of the largest size.
             max_xattr_bytes: 4 << 20,
-            // "nobody". Linux's own first attach names that user and no number.
+            // "nobody". Linux's first attach names that user without a number.
             unknown_user: Some(65534),
             wait_for_locks: true,
         }
@@ -110,7 +110,7 @@ impl Default for Options {
 }
 
 impl Server {
-    /// Serves `exports` to clients whose users are those of `users`.
+    /// Returns a server for `exports`, with the user database `users`.
     pub fn new(exports: Arc<dyn Exports>, users: Arc<dyn Users>, options: Options) -> Server {
         Server {
             exports,
@@ -121,13 +121,13 @@ impl Server {
         }
     }
 
-    /// The same, to clients whose connection carries descriptors: open files of exports that may be ([`vfs::Export::hands_over`]) are
-    /// handed over to those that ask for them, if `hands_over`.
+    /// Enables, with `hands_over`, passing open files to clients that request them, for connections
+    /// that can carry descriptors and exports that permit it ([`vfs::Export::hands_over`]).
     pub fn handing_over(self, hands_over: bool) -> Server {
         Server { hands_over, ..self }
     }
 
-    /// A new connection.
+    /// Returns a session for a new connection.
     pub fn session(&self) -> Connection {
         Connection {
             fids: Fids::new(self.options.max_fids),
@@ -146,13 +146,13 @@ impl Server {
 /// A client's connection. Dropping it clunks all its fids.
 pub struct Connection {
     server: Server,
-    /// Whose locks are this connection's.
+    /// The connection's number in the lock table.
     client: u64,
-    /// What Tversion agreed on, packed: see [`Agreed`]. 0 before.
+    /// The result of Tversion, packed: see [`Agreed`]. 0 before.
     agreed: AtomicU64,
-    /// Who was the first to attach, and to what.
+    /// The user and tree of the first Tattach.
     user: OnceLock<String>,
-    /// Whether the log says that somebody attached without a known user.
+    /// Whether an attach without a known user was logged.
     unnamed: Once,
     fids: Fids,
     xattr_space: Arc<XattrSpace>,
@@ -162,12 +162,12 @@ pub struct Connection {
     appends_only: AtomicBool,
 }
 
-/// What a Tversion agreed on.
+/// The result of Tversion.
 #[derive(Clone, Copy)]
 struct Agreed {
     dialect: Dialect,
     msize: u32,
-    /// Whether there is Thand.
+    /// Whether Thand is available.
     hands: bool,
 }
 
@@ -213,9 +213,9 @@ impl Session for Connection {
         Ok(Some(size as usize))
     }
 
-    /// The count of Tread and Treaddir.
+    /// Returns the count of a Tread or Treaddir.
     fn reply_bound(&self, message: &[u8], _: usize) -> usize {
-        /// Header, fid and offset.
+        /// The offset of `count`, after header, fid and offset.
         const COUNT: usize = HEADER + 12;
         let kind = Header::decode(message)
             .ok()
@@ -236,7 +236,7 @@ impl Session for Connection {
         Ok(match Kind::of(header.number) {
             Some(Kind::Version) if header.number == Kind::Version.request() => Role::Reset { id },
             Some(Kind::Flush) => match Tmessage::decode(Dialect::Linux, message) {
-                // A flush of itself waits for nothing.
+                // A Tflush of itself waits for no other request.
                 Ok((tag, Tmessage::Flush { oldtag })) if oldtag != tag => Role::Cancel {
                     id,
                     target: oldtag.0.into(),
@@ -331,7 +331,7 @@ impl Session for Connection {
     }
 }
 
-/// A message's word is half its number: requests have even ones.
+/// A message is named by half its number: requests have even ones.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     let word = |half| match Kind::of(half * 2) {
         Some(kind) => format!("T{}", kind.name().to_ascii_lowercase()),
@@ -351,7 +351,7 @@ impl Connection {
     }
 }
 
-/// Calls `write` with the reply that says `errno`.
+/// Calls `write` with the error reply for `errno`.
 fn error_reply(dialect: Dialect, errno: Errno, write: impl FnOnce(&Rmessage<'_>)) {
     match dialect {
         Dialect::Linux => write(&Rmessage::Lerror {
@@ -364,16 +364,16 @@ fn error_reply(dialect: Dialect, errno: Errno, write: impl FnOnce(&Rmessage<'_>)
     }
 }
 
-/// A request being answered.
+/// A request in progress.
 struct Turn<'a> {
     peer: &'a Connection,
-    /// How many bytes it has.
+    /// The size of the request in bytes.
     size: usize,
     call: &'a Call,
     patience: Patience,
     tag: Tag,
     dialect: Dialect,
-    /// How many bytes the reply may have.
+    /// The largest size of the reply in bytes.
     limit: usize,
     message: &'a dyn Incoming,
     out: &'a mut dyn Outgoing,
@@ -466,7 +466,7 @@ impl<'a> Turn<'a> {
                 aname,
                 n_uname,
             } => self.attach(fid, afid, uname, aname, n_uname),
-            // The driver has seen to it that the other was answered.
+            // The driver has made sure that the other request was answered.
             T::Flush { .. } => self.reply(&Rmessage::Flush {}),
             T::Remove { fid } => self.remove(fid),
             T::Open { fid, mode } => self.open(fid, mode),
@@ -483,7 +483,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Writes a whole reply, `EMSGSIZE` if it is longer than was agreed on.
+    /// Writes a whole reply. Returns `EMSGSIZE` if it is longer than msize.
     fn reply(&mut self, message: &Rmessage<'_>) -> vfs::Result<()> {
         if message.size(self.dialect) > self.limit {
             return Err(Errno::EMSGSIZE);
@@ -501,7 +501,7 @@ impl<'a> Turn<'a> {
         error_reply(self.dialect, errno, |reply| self.write_reply(reply));
     }
 
-    /// The context of a call on behalf of `caller`.
+    /// Returns the context of a call on behalf of `caller`.
     fn cx<'b>(&self, caller: &'b vfs::Caller) -> Cx<'b>
     where
         'a: 'b,
@@ -513,7 +513,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// A fid's state, `EBADF` if there is none.
+    /// Returns a fid's state, or `EBADF` if there is none.
     #[inline]
     fn fid(&self, fid: Fid) -> vfs::Result<FidState> {
         let state = self.peer.fids.get(fid)?;

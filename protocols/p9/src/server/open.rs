@@ -1,4 +1,4 @@
-//! Tlopen, Tlcreate, Thand, Tclunk: fids become open files, which may be handed over, and end.
+//! Tlopen, Tlcreate, Thand and Tclunk: opening fids, passing their files, and releasing them.
 
 use vfs::{Errno, Kind, Mode, Name, OpenFlags, Patience, Result, Want, or_executed};
 
@@ -8,8 +8,8 @@ use super::qid::qid_of;
 use crate::numbers::Lopen;
 use crate::{Fid, Rmessage};
 
-/// `iounit` of every reply: as much as msize allows. Linux caps reads, writes and Treaddir by any
-/// other value.
+/// `iounit` of every reply: 0, as much as msize allows. Linux limits reads, writes and Treaddir by
+/// any other value.
 pub(super) const IOUNIT: u32 = 0;
 
 impl Turn<'_> {
@@ -74,7 +74,8 @@ impl Turn<'_> {
         })
     }
 
-    /// A file that is none of the host's, or not to be had, has `EOPNOTSUPP`.
+    /// Passes an open file. Returns `EOPNOTSUPP` if it is not a file of the host or is not
+    /// available.
     pub(super) fn hand(&mut self, fid: Fid) -> Result<()> {
         let fid = self.fid(fid)?;
         let open = fid.open()?;
@@ -83,7 +84,7 @@ impl Turn<'_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let Some(file) = open.file.backing(&self.cx(&attach.caller)) else {
-            // Its descriptor may have to be opened again.
+            // The descriptor may have to be opened again.
             return Err(match self.patience {
                 Patience::Full => Errno::EOPNOTSUPP,
                 _ => Errno::WOULD_BLOCK,
@@ -96,7 +97,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The fid is gone afterwards, whatever became of what was left to do.
+    /// Releases a fid, even if the remaining work fails.
     pub(super) fn clunk(&mut self, fid: Fid) -> Result<()> {
         let state = self.fid(fid)?;
         let done = self.last_duties(&state);
@@ -128,16 +129,17 @@ impl Turn<'_> {
     }
 }
 
-/// The attributes that opening a file needs: a network file system may have to ask for the size.
+/// Returns the attributes that opening a file needs: a network file system may have to request the
+/// size.
 pub(super) fn wanted(flags: OpenFlags) -> Want {
     let mut want = Want::BASIC | Want::TIMES;
     want.set(Want::SIZE, flags.contains(OpenFlags::WRITE));
     want
 }
 
-/// What Linux's open flags mean here. Those not named are the client's own business: `DIRECT` is
-/// about its cache, and says nothing of how the bytes it sends are aligned; truncation to come by
-/// Tsetattr is the rule, but `TRUNC` is honoured.
+/// Converts Linux's open flags. The client handles flags that are not listed: `DIRECT` concerns its
+/// own cache, and does not imply that the bytes it sends are aligned. A client usually truncates
+/// with Tsetattr, but `TRUNC` is honoured.
 fn open_flags(asked: Lopen) -> Result<OpenFlags> {
     let mut flags = match (asked & Lopen::ACCESS).bits() {
         0 => OpenFlags::READ,

@@ -4,11 +4,12 @@ use vfs::{Attr, Kind, NodeId};
 
 use crate::{Qid, QidType};
 
-/// What a client's cache is valid by: the change counter, folded to 32 bits. Equal counters give
-/// equal versions, near ones different ones. Never 0, which Linux takes for "do not cache".
+/// Returns the qid version, by which a client validates its cache: the change counter, folded to 32
+/// bits. Equal counters give equal versions, close ones different versions. Never 0, which tells
+/// Linux not to cache.
 pub fn version_of(change: u64) -> u32 {
     // 2^64 divided by the golden ratio: it carries every bit of the counter into the upper half,
-    // where neighbours lie far apart.
+    // where neighbours are far apart.
     let mixed = change.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     match (mixed ^ (mixed >> 32)) as u32 {
         0 => 1,
@@ -24,7 +25,7 @@ pub(super) fn qid_of(attr: &Attr) -> Qid {
     }
 }
 
-/// The qid of an entry of a directory, whose version nobody asked the source for.
+/// Returns the qid of a directory entry, without a version.
 pub(super) fn entry_qid(kind: Option<Kind>, id: NodeId) -> Qid {
     Qid {
         kind: kind.map_or(QidType::empty(), qid_type),

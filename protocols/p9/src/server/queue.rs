@@ -1,8 +1,9 @@
-//! A connection over a queue: requests lie in a guest's memory, each with the room for its reply (virtio 1.3, 5.16; Linux
-//! `net/9p/trans_virtio.c`).
+//! A connection over a virtqueue: requests are in a guest's memory, each with a buffer for its
+//! reply (virtio 1.3, 5.16; Linux `net/9p/trans_virtio.c`).
 //!
-//! A Twrite's payload stays where it is. What cannot be read, or has no room for the shortest reply, is not answered: unlike a stream
-//! the queue goes on, as where the next request begins does not depend on it.
+//! A Twrite's payload stays in place. A request that cannot be decoded, or whose buffer is too
+//! small for the shortest reply, is not answered. Unlike a stream the queue continues, because the
+//! start of the next request does not depend on it.
 
 use std::ops::Range;
 
@@ -13,11 +14,11 @@ use super::{Connection, Server};
 use crate::Kind;
 use crate::message::{DATA_HEAD, Header, WRITE_HEAD};
 
-/// A client's connection whose messages come through a queue. Dropping it clunks all its fids.
+/// A client's connection over a virtqueue. Dropping it clunks all its fids.
 pub struct QueueConnection(Connection);
 
 impl Server {
-    /// A new connection, through a queue.
+    /// Returns a session for a new connection over a virtqueue.
     pub fn queue_session(&self) -> QueueConnection {
         QueueConnection(self.session())
     }
@@ -67,14 +68,14 @@ impl Session for QueueConnection {
 }
 
 impl QueueConnection {
-    /// `message` without what a guest may have put behind its end.
+    /// Returns `message` without trailing bytes from the guest.
     fn begin_of<'a>(&self, message: &'a [u8]) -> Result<&'a [u8], Malformed> {
         let size = self.0.frame(message)?;
         Ok(&message[..message.len().min(size.unwrap_or(0))])
     }
 }
 
-/// A message, as far as it goes.
+/// A message without trailing bytes.
 struct Cut<'a> {
     message: &'a dyn Incoming,
     bytes: &'a [u8],

@@ -19,7 +19,7 @@ impl Turn<'_> {
         if newfid != fid {
             self.peer.fids.check_free(newfid)?;
         } else if !names.is_empty() {
-            // An open file stays where it is: walk(5).
+            // An open fid cannot be moved: walk(5).
             from.unused()?;
         }
         let mut qids = [NO_QID; Names::MAX];
@@ -35,7 +35,7 @@ impl Turn<'_> {
                         walked += 1;
                     }
                     Err(errno) if walked == 0 || errno.is_signal() => return Err(errno),
-                    // As far as it went: the fids stay what they were.
+                    // A partial walk leaves the fids unchanged.
                     Err(_) => break,
                 }
             }
@@ -60,7 +60,7 @@ const NO_QID: Qid = Qid {
     path: 0,
 };
 
-/// One name further.
+/// Walks one name.
 fn next(cx: &Cx<'_>, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> {
     if step.node.kind() != vfs::Kind::Directory {
         return Err(Errno::ENOTDIR);
@@ -82,7 +82,7 @@ fn next(cx: &Cx<'_>, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> 
     Ok((next, qid_of(&attr)))
 }
 
-/// The directory above, which for the root of an attach is itself.
+/// Returns the parent directory; the root of an attach is its own.
 pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs::Attr>)> {
     let attach = &step.attach;
     let root = attach.root.id();
@@ -92,7 +92,7 @@ pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs
     let parent = step.node.parent(cx)?;
     let known = step.place.as_ref().map(|place| &place.up);
     let up = match known {
-        // The client came from there, and still has it.
+        // The client came from there and still has access to it.
         Some(up) if up.node.id() == parent.node.id() => up.clone(),
         _ => {
             if attach.below {
@@ -104,11 +104,12 @@ pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs
     Ok((up, Some(parent.attr)))
 }
 
-/// How far above a directory the root of an attach is looked for, after the directory was moved:
-/// each step may have the source look at all directories above.
+/// The most levels above a moved directory in which to look for the root of the attach: each may
+/// cost the source a look at all directories above.
 const HIGHEST: usize = 64;
 
-/// `ENOENT` for what is not found to be below `root`: another may have moved it out of there.
+/// Returns `ENOENT` if `node` is not found to be below `root`: another client may have moved it
+/// out.
 fn check_below(cx: &Cx<'_>, node: &Arc<dyn Node>, root: vfs::NodeId) -> Result<()> {
     let mut at = node.clone();
     for _ in 0..HIGHEST {

@@ -1,25 +1,24 @@
 //! Users by name and by number.
 
-/// Who is who: the program's user database. 9P2000 names users by strings, the others by numbers.
+/// A user database. 9P2000 names users by strings, the other dialects by numbers.
 pub trait Users: Send + Sync {
-    /// The number of the user `name`.
+    /// Returns the number of the user `name`.
     fn uid(&self, name: &[u8]) -> Option<u32>;
 
-    /// The name of a user.
+    /// Returns the name of a user.
     fn user(&self, uid: u32) -> Option<String>;
 
-    /// The number of the group `name`.
+    /// Returns the number of the group `name`.
     fn gid(&self, name: &[u8]) -> Option<u32>;
 
-    /// The name of a group.
+    /// Returns the name of a group.
     fn group(&self, gid: u32) -> Option<String>;
 
-    /// The group that a user belongs to first: that of what it creates, where a message names none.
+    /// Returns a user's primary group: the group of new files unless a message names another.
     fn primary_group(&self, uid: u32) -> Option<u32>;
 }
 
-/// No database: a user's name is its number in decimal, and so is a group's; the super-user is
-/// `root`.
+/// No database: the names of users and groups are their numbers in decimal, and user 0 is `root`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumericUsers;
 

@@ -9,19 +9,19 @@ use super::Turn;
 use super::fid::{State, lock};
 use crate::{Fid, Rmessage};
 
-/// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// The largest value and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const MOST: usize = 64 << 10;
 
 /// The longest name (`XATTR_NAME_MAX`).
 const NAME_MOST: usize = 255;
 
-/// The bytes of a [`Value`] or a [`Draft`] besides the attribute's, by estimate.
+/// The estimated size in bytes of a [`Value`] or a [`Draft`] without its contents.
 const XATTR: usize = 192;
 
-/// How many bytes of values a connection's fids may hold yet.
+/// The remaining bytes for the values that a connection's fids hold.
 pub(super) struct XattrSpace(AtomicUsize);
 
-/// Bytes of a connection's [`XattrSpace`], given back when dropped.
+/// A reservation of a connection's [`XattrSpace`], released when dropped.
 struct Reserved {
     space: Arc<XattrSpace>,
     bytes: usize,
@@ -32,7 +32,7 @@ impl XattrSpace {
         XattrSpace(AtomicUsize::new(bytes))
     }
 
-    /// `ENOBUFS` if there is not so much left.
+    /// Reserves `bytes`. Returns `ENOBUFS` if fewer are left.
     fn reserve(self: &Arc<XattrSpace>, bytes: usize) -> Result<Reserved> {
         let take = |left: usize| left.checked_sub(bytes);
         self.0
@@ -51,17 +51,17 @@ impl Drop for Reserved {
     }
 }
 
-/// A value, or the list of names, as it was when walked to.
+/// A value, or the list of names, at the time of the Txattrwalk.
 pub(super) struct Value {
     pub(super) bytes: Vec<u8>,
     _reserved: Reserved,
     _room: Portion,
 }
 
-/// A value under construction.
+/// A value being written.
 pub(super) struct Draft {
     name: Box<[u8]>,
-    /// How many bytes it shall have.
+    /// Its announced size in bytes.
     size: usize,
     flags: XattrFlags,
     bytes: Mutex<Vec<u8>>,
@@ -70,7 +70,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Puts some of the value in its place, `ENOSPC` beyond the size it shall have.
+    /// Writes a part of the value. Returns `ENOSPC` beyond the announced size.
     pub(super) fn write(&self, offset: u64, payload: &mut dyn Payload) -> Result<usize> {
         let (offset, len) = (usize::try_from(offset), payload.len());
         let offset = offset.map_err(|_| Errno::ENOSPC)?;
@@ -92,13 +92,13 @@ impl Draft {
         Ok(len)
     }
 
-    /// Sets the attribute, `EINVAL` if it has not come whole.
+    /// Sets the attribute. Returns `EINVAL` if the value is incomplete.
     ///
     /// 9P2000.L has no request that removes one. Linux's `v9fs_xattr_set` sends a size of 0 with
     /// `XATTR_REPLACE` for removexattr(2), and a size of 0 without flags for setxattr(2) of an
-    /// empty value (`setfattr -n user.a`), which is to stay (`__vfs_setxattr`: "empty EA, do not
-    /// remove"). So a size of 0 removes with `REPLACE` alone, where diod and QEMU remove in any
-    /// case. ACLs are never empty: Linux takes them away with a size of 0 and no flags
+    /// empty value (`setfattr -n user.a`), which must be kept (`__vfs_setxattr`: "empty EA, do not
+    /// remove"). So a size of 0 removes only with `REPLACE`, while diod and QEMU remove in any
+    /// case. ACLs are never empty: Linux removes them with a size of 0 and no flags
     /// (`v9fs_iop_set_acl`), whether or not there are any.
     pub(super) fn commit(&self, cx: &Cx<'_>, node: &dyn Node) -> Result<()> {
         let bytes = lock(&self.bytes);

@@ -1,4 +1,4 @@
-//! Tcreate: everything that has a name is made by it.
+//! Tcreate: makes files of all types.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::server::open::IOUNIT;
 use crate::server::qid::qid_of;
 use crate::{Dialect, Fid, Rmessage};
 
-/// What 9P2000.u makes besides files and directories.
+/// The file types that 9P2000.u adds.
 const SPECIAL: Dm = Dm::SYMLINK
     .union(Dm::LINK)
     .union(Dm::DEVICE)
@@ -65,8 +65,8 @@ impl Turn<'_> {
         })
     }
 
-    /// The permissions of what is made: in 9P2000 at most its directory's (open(5)); a 9P2000.u client
-    /// has applied a umask.
+    /// Returns the permissions of a new file: in 9P2000 limited by its directory's (open(5)); a
+    /// 9P2000.u client has applied a umask.
     fn permissions(&self, cx: &Cx<'_>, dir: &FidState, perm: Dm) -> Result<Mode> {
         let bits = mode_bits(self.dialect, perm);
         if self.dialect != Dialect::Plan9 {
@@ -89,7 +89,7 @@ impl Turn<'_> {
         if flags != OpenFlags::READ {
             return Err(Errno::EISDIR);
         }
-        // Two steps, which must not end between them.
+        // Two steps, which must not be interrupted.
         cx.may_wait()?;
         let entry = dir.node().make(cx, name, Make::Directory, bits)?;
         let qid = qid_of(&entry.attr);
@@ -100,7 +100,7 @@ impl Turn<'_> {
         Ok((qid, child.with(opened)))
     }
 
-    /// Makes what cannot be opened: the fid then points at it, and no more.
+    /// Makes a file that cannot be opened; the fid then refers to it, unopened.
     fn create_special(
         &self,
         cx: &Cx<'_>,
@@ -131,7 +131,7 @@ impl Turn<'_> {
     }
 }
 
-/// `EOPNOTSUPP` for what a file of ours cannot be: append-only, or of exclusive use.
+/// Returns `EOPNOTSUPP` for unsupported modes: append-only and exclusive use.
 pub(super) fn check_kept(mode: Dm) -> Result<()> {
     match mode.intersects(Dm::APPEND | Dm::EXCL) {
         true => Err(Errno::EOPNOTSUPP),
@@ -139,7 +139,7 @@ pub(super) fn check_kept(mode: Dm) -> Result<()> {
     }
 }
 
-/// The permission bits of a mode, with those above that 9P2000.u knows.
+/// Returns the permission bits of a mode, with the set-id and sticky bits of 9P2000.u.
 pub(super) fn mode_bits(dialect: Dialect, mode: Dm) -> u32 {
     let mut bits = mode.bits() & 0o777;
     if dialect == Dialect::Unix {
@@ -152,14 +152,14 @@ pub(super) fn mode_bits(dialect: Dialect, mode: Dm) -> u32 {
     bits
 }
 
-/// What 9P2000.u calls the bits above the permissions.
+/// The set-id and sticky bits in 9P2000.u.
 pub(super) const SET_BITS: [(Dm, u32); 3] = [
     (Dm::SETUID, 0o4000),
     (Dm::SETGID, 0o2000),
     (Dm::SETVTX, 0o1000),
 ];
 
-/// `b 8 1` or `c 1 3`.
+/// Parses `b 8 1` or `c 1 3`.
 fn device(extension: &[u8]) -> Result<Make<'static>> {
     let mut words = extension
         .split(u8::is_ascii_whitespace)

@@ -1,10 +1,10 @@
-//! What 9P2000 and 9P2000.u do their own way: Topen, Tcreate, Tstat, Twstat, directories as files.
+//! Messages that 9P2000 and 9P2000.u have instead of 9P2000.L's: Topen, Tcreate, Tstat, Twstat, and
+//! reading directories as files.
 //!
-//! What it lacks on purpose: following symbolic links for clients of plain 9P2000, which have no
-//! word for them (they see files that cannot be opened); exclusive-use and append-only files, which
-//! no file system below keeps: Tcreate and Twstat refuse `DMEXCL` and `DMAPPEND` with `EOPNOTSUPP`,
-//! since programs rely on them for locks and logs (stat(5)); temporary files: `DMTMP` is advice,
-//! and ignored.
+//! Deliberately absent: following symbolic links for clients of plain 9P2000, which has none (they
+//! see files that cannot be opened); exclusive-use and append-only files, which sources do not
+//! support: Tcreate and Twstat reject `DMEXCL` and `DMAPPEND` with `EOPNOTSUPP`, since programs
+//! rely on them for locks and logs (stat(5)); temporary files: `DMTMP` is advice, and ignored.
 
 mod create;
 mod records;

@@ -9,7 +9,7 @@ use crate::server::Turn;
 use crate::server::fid::{FidState, Open, lock};
 use crate::{Dialect, Kind};
 
-/// How far a directory has been read: only there, or at its start, may reading go on.
+/// A position in a directory: reading may continue only there or at the start.
 #[derive(Default)]
 pub(in crate::server) struct Records {
     offset: u64,
@@ -38,7 +38,7 @@ impl Turn<'_> {
         let done = self.put_records(fid, open, &mut cookie, end);
         let len = self.out.len() - DATA_HEAD;
         match done {
-            // What was read before an error is good; the error comes again behind it.
+            // Records before an error are returned; the next Tread returns the error.
             Err(errno) if len == 0 || errno.is_signal() => return Err(errno),
             _ => {}
         }
@@ -49,7 +49,7 @@ impl Turn<'_> {
         self.end_data(Kind::Read)
     }
 
-    /// Puts records until `end`, leaving `cookie` behind the last.
+    /// Writes records until `end`, and sets `cookie` to the position after the last.
     fn put_records(
         &mut self,
         fid: &FidState,
@@ -69,7 +69,7 @@ impl Turn<'_> {
                 };
                 let record = self.record(&cx, &*node, &attr, &found.name)?;
                 if record.len() > end - self.out.len() {
-                    // Nothing would mean the end.
+                    // An empty reply would mean the end of the directory.
                     let empty = self.out.len() == DATA_HEAD;
                     return if empty { Err(Errno::EINVAL) } else { Ok(()) };
                 }
@@ -83,7 +83,7 @@ impl Turn<'_> {
     }
 }
 
-/// Some entries, to be looked at when the source is done: it may hold locks while it tells them.
+/// Some entries, processed after the source's call, which may hold locks meanwhile.
 struct Batch(Vec<Found>);
 
 struct Found {
@@ -93,7 +93,7 @@ struct Found {
 }
 
 impl Batch {
-    /// About as many as fill 8 KiB, which is what Plan 9 asks for at once.
+    /// About as many as fill 8 KiB, which Plan 9 requests at once.
     const MOST: usize = 100;
 }
 

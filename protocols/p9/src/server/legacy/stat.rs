@@ -1,4 +1,4 @@
-//! Tstat: attributes as stat(5) has them.
+//! Tstat: attributes as of stat(5).
 
 use vfs::{Attr, Cx, Kind, Node, Result, Time, Want};
 
@@ -23,7 +23,7 @@ impl Turn<'_> {
         self.reply(&Rmessage::Stat { stat })
     }
 
-    /// A record of a directory's contents.
+    /// Returns a record of a directory's contents.
     pub(super) fn record(
         &self,
         cx: &Cx<'_>,
@@ -39,7 +39,7 @@ impl Turn<'_> {
     }
 }
 
-/// The strings of a stat.
+/// The strings of a stat record.
 struct Told {
     user: String,
     group: String,
@@ -74,7 +74,7 @@ impl Told {
             name,
             uid: self.user.as_bytes(),
             gid: self.group.as_bytes(),
-            // Nothing below knows who wrote last.
+            // Sources do not record the last writer.
             muid: b"",
             unix: UnixStat {
                 extension: &self.extension,
@@ -86,16 +86,16 @@ impl Told {
     }
 }
 
-/// A name, or the number for want of one that a record can carry.
+/// Returns a name, or the number if there is none that fits in a record.
 fn bounded(name: Option<String>, id: u32) -> String {
-    /// Many times what user databases allow.
+    /// Many times the limit of user databases.
     const MOST: usize = 1024;
     name.filter(|name| name.len() <= MOST)
         .unwrap_or_else(|| id.to_string())
 }
 
 fn extension(cx: &Cx<'_>, node: &dyn Node, attr: &Attr) -> Result<Vec<u8>> {
-    /// Linux's `PATH_MAX`: what is longer, no client makes use of.
+    /// Linux's `PATH_MAX`: no client can use a longer target.
     const MOST: usize = 4096;
     let device = |letter| format!("{letter} {} {}", attr.rdev.major, attr.rdev.minor).into();
     Ok(match attr.kind {
@@ -128,7 +128,7 @@ fn stat_mode(dialect: Dialect, attr: &Attr) -> Dm {
     mode
 }
 
-/// What 32 bits hold of a time, short of all ones, which Twstat means something else by.
+/// Returns a time limited to 32 bits, without all ones, which mean no change in a Twstat.
 fn seconds(time: Time) -> u32 {
     time.sec.clamp(0, i64::from(u32::MAX - 1)) as u32
 }

@@ -1,5 +1,5 @@
-//! Twstat: attributes and the name change together or not at all; a change of nothing makes the
-//! file durable (stat(5)).
+//! Twstat: attributes and the name change together or not at all; a Twstat without changes makes
+//! the file durable (stat(5)).
 
 use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
 
@@ -20,7 +20,7 @@ impl Turn<'_> {
         let renamed = match new_name(&state, stat)? {
             Some(name) => {
                 if change {
-                    // Two steps, which must not end between them.
+                    // Two steps, which must not be interrupted.
                     cx.may_wait()?;
                 }
                 Some(self.rename_here(&cx, &state, name)?)
@@ -38,14 +38,14 @@ impl Turn<'_> {
             open.file.fsync(&cx, false)?;
         }
         if let Some(renamed) = renamed {
-            // Whoever has pointed the fid elsewhere meanwhile keeps it there.
+            // If the fid was replaced meanwhile, it stays as it is.
             let _ = self.peer.fids.replace(fid, &state, renamed);
         }
         self.reply(&Rmessage::Wstat {})
     }
 
-    /// What to change besides the name. The fields that say what a file is (type, dev, qid, muid)
-    /// are not looked at: clients send them back as they got them.
+    /// Returns the attributes to change. The other fields (type, dev, qid, muid) are ignored:
+    /// clients return them as they received them.
     fn asked(&self, fid: &FidState, stat: &Stat<'_>) -> Result<SetAttr> {
         let users = &self.peer.server.users;
         let mut set = SetAttr::default();
@@ -82,9 +82,9 @@ impl Turn<'_> {
         let place = fid.place(cx)?;
         let dir = &*place.up.node;
         let flags = match self.dialect {
-            // stat(5): an error if the name is another's.
+            // stat(5): an error if the name exists.
             Dialect::Plan9 => RenameFlags::NOREPLACE,
-            // Linux means rename(2).
+            // Linux uses rename(2)'s semantics.
             Dialect::Unix | Dialect::Linux => RenameFlags::empty(),
         };
         let room = fid.room(STEP)?;
@@ -95,7 +95,7 @@ impl Turn<'_> {
     }
 }
 
-/// The name asked for, if it is another than the fid's.
+/// Returns the new name, if it differs from the fid's.
 fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
     let Some(place) = &fid.step().place else {
         // A root keeps its name, and clients may send it back.
@@ -110,7 +110,7 @@ fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
     existing(stat.name).map(Some)
 }
 
-/// All or nothing, as far as it goes: the name may have been taken in between.
+/// Undoes a rename, unless the old name was taken meanwhile.
 fn rename_back(cx: &Cx<'_>, old: &FidState, renamed: &FidState) {
     let names = (&old.step().place, &renamed.step().place);
     if let (Some(old), Some(new)) = names
@@ -121,7 +121,7 @@ fn rename_back(cx: &Cx<'_>, old: &FidState, renamed: &FidState) {
     }
 }
 
-/// An owner by number, else by name; `EINVAL` for a name that nobody has.
+/// Returns an owner by number, else by name. Returns `EINVAL` for an unknown name.
 fn owner(
     name: &[u8],
     number: u32,
