@@ -1,4 +1,4 @@
-//! Programs that may be executed and not read: kernels open them to read.
+//! Programs with execute but no read permission: kernels open them for reading.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ fn open(flags: u32) -> T<'static> {
     T::Lopen { fid: OPENED, flags }
 }
 
-/// A connection with a program of the super-user's, and with a user's root.
+/// Returns a connection with a program of root's as one fid, and an ordinary user's root as
+/// another.
 fn scene() -> Net {
     let net = Net::attached(Dialect::Linux);
     make_file(&net, "program", b"#!/bin/true");
@@ -46,7 +47,7 @@ fn a_program_that_may_be_executed_and_not_read_is_opened_to_read() {
     }
 }
 
-/// It could not read the program without the server.
+/// The user could not read the program without the server either.
 #[test]
 fn a_program_of_a_local_user_reads_no_file_that_it_may_only_execute() {
     let net = scene();

@@ -1,4 +1,4 @@
-//! 9P2000 and 9P2000.u: what Plan 9 and `version=9p2000.u` mounts do.
+//! 9P2000 and 9P2000.u: the requests of Plan 9 and of `version=9p2000.u` mounts.
 
 use p9::stat::UnixStat;
 use p9::{Dialect, Extension, Fid, Names, Qid, QidType, Rmessage, Stat, Tmessage as T};
@@ -68,7 +68,7 @@ fn open(net: &Net, fid: Fid, mode: u8) {
     }
 }
 
-/// The names in a directory's records.
+/// Returns the names in a directory's records.
 fn names(dialect: Dialect, records: &[u8]) -> Vec<String> {
     let mut from = wire::Reader::new(records);
     let mut names = Vec::new();
@@ -250,7 +250,7 @@ fn a_directory_reads_as_whole_records_from_front_to_back() {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 250);
-        // Only there, or from the front again.
+        // Reading may continue only there, or start over.
         let at = |offset, count| T::Read {
             fid: Fid(1),
             offset,
@@ -336,7 +336,7 @@ fn wstat_changes_what_is_not_all_ones() {
             change(&mut stat);
             T::Wstat { fid: f, stat }
         };
-        // Nothing: make it durable, open or not.
+        // Without changes: makes the file durable, open or not.
         let before = stat(&net, f);
         net.ok(&wstat(&|_| {}));
         open(&net, f, ORDWR);
@@ -355,7 +355,7 @@ fn wstat_changes_what_is_not_all_ones() {
         assert_eq!(stat(&net, f).gid, b"5");
         assert_eq!(net.err(&wstat(&|stat| stat.gid = b"nobody")), Errno::EINVAL);
         assert_eq!(net.err(&wstat(&|stat| stat.mode = DMDIR)), Errno::EINVAL);
-        // The name.
+        // A change of the name.
         net.ok(&wstat(&|stat| stat.name = b"g"));
         net.assert_gone("f");
         net.walk(ROOT, Fid(2), "g");
@@ -370,7 +370,7 @@ fn wstat_changes_what_is_not_all_ones() {
             }
             _ => drop(net.ok(&wstat(&|stat| stat.name = b"taken"))),
         }
-        // All or nothing.
+        // All changes or none.
         let half = wstat(&|stat| {
             stat.name = b"half";
             stat.length = u64::MAX - 1;

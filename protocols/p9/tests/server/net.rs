@@ -1,4 +1,4 @@
-//! A client of nothing but messages.
+//! A client that sends and receives single messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,16 +12,16 @@ use vfs_testkit::session::{self, Parked};
 use vfs_testkit::{Message, clock};
 use wire::{Answer, Malformed, Session};
 
-/// The root of every attach of [`Net::attached`].
+/// The root fid of [`Net::attached`].
 pub(crate) const ROOT: Fid = Fid(0);
 
-/// A fid that no test means anything by.
+/// A fid that tests leave unused.
 pub(crate) const FREE: Fid = Fid(77);
 
-/// What a request came to.
+/// The outcome of a request.
 pub(crate) type Came = session::Came<Rmessage<'static>>;
 
-/// A server over a tree in memory.
+/// Returns a server for a tree in memory.
 pub(crate) fn server(options: Options) -> Server {
     let export = Arc::new(Export::new("", Memory::new(clock())));
     Server::new(
@@ -40,7 +40,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// A connection that has said nothing yet.
+    /// Returns a connection before Tversion.
     pub(crate) fn silent(server: &Server) -> Net {
         Net {
             session: server.session(),
@@ -50,7 +50,7 @@ impl Net {
         }
     }
 
-    /// A connection in its session.
+    /// Returns a connection after Tversion.
     pub(crate) fn new(server: &Server, dialect: Dialect, msize: u32) -> Net {
         let mut net = Net::silent(server);
         let version = dialect.version().as_bytes();
@@ -68,19 +68,19 @@ impl Net {
         net
     }
 
-    /// A connection whose [`ROOT`] is the super-user's root of a fresh tree.
+    /// Returns a connection whose [`ROOT`] is root's attach to a fresh tree.
     pub(crate) fn attached(dialect: Dialect) -> Net {
         Net::on(&server(Options::default()), dialect)
     }
 
-    /// A connection whose [`ROOT`] is the super-user's root.
+    /// Returns a connection whose [`ROOT`] is root's attach.
     pub(crate) fn on(server: &Server, dialect: Dialect) -> Net {
         let net = Net::new(server, dialect, 1 << 16);
         net.attach(ROOT, 0);
         net
     }
 
-    /// Sends a request and takes its reply, an error's as well.
+    /// Sends a request and returns its reply, which may be an error.
     pub(crate) fn rpc(&self, request: &Tmessage<'_>) -> Rmessage<'static> {
         self.send(self.tag(), request)
     }
@@ -99,7 +99,7 @@ impl Net {
         checked(dialect, &message, self.answer(&message))
     }
 
-    /// Sends bytes and takes their reply.
+    /// Sends a message and returns its reply.
     pub(crate) fn exchange(&self, message: &[u8]) -> Rmessage<'static> {
         checked(self.dialect, message, self.answer(message))
     }
@@ -114,7 +114,7 @@ impl Net {
         }
     }
 
-    /// Serves with ever more patience, as the engine does.
+    /// Serves with increasing patience, as the engine does.
     pub(crate) fn try_exchange(
         &self,
         call: &Call,
@@ -124,7 +124,7 @@ impl Net {
         session::serve_patiently(&self.session, call, &Message::new(message), most)
     }
 
-    /// What is answered at one patience.
+    /// Serves with one level of patience.
     pub(crate) fn serve(
         &self,
         call: &Call,
@@ -136,7 +136,7 @@ impl Net {
             .expect("it is framed")
     }
 
-    /// Sends a request that may have to wait.
+    /// Sends a request that may be parked.
     pub(crate) fn park(&self, request: &Tmessage<'_>) -> Came {
         let mut message = Vec::new();
         request.encode(self.dialect, self.tag(), &mut message);
@@ -192,7 +192,7 @@ impl Net {
         }
     }
 
-    /// Walks a path with slashes all the way, from `fid` to `newfid`.
+    /// Walks all of a slash-separated path from `fid` to `newfid`.
     #[track_caller]
     pub(crate) fn walk(&self, fid: Fid, newfid: Fid, path: &str) -> Vec<Qid> {
         let names: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
@@ -208,7 +208,7 @@ impl Net {
         }
     }
 
-    /// The path from the root does not lead anywhere.
+    /// Checks that the path from the root does not exist.
     #[track_caller]
     pub(crate) fn assert_gone(&self, path: &str) {
         let names: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
@@ -246,14 +246,14 @@ impl Net {
     }
 }
 
-/// A reply, which must be a sound one to `message`.
+/// Decodes a reply, which must be a valid one to `message`.
 #[track_caller]
 pub(crate) fn checked(dialect: Dialect, message: &[u8], reply: Vec<u8>) -> Rmessage<'static> {
-    // A test is not long.
+    // Leaked: a test is short.
     reply::check(dialect, message, Vec::leak(reply)).expect("a sound reply")
 }
 
-/// What an error says.
+/// Returns the errno of an error reply.
 pub(crate) fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
     match reply {
         Rmessage::Lerror { errno } => Some(Errno::from_raw(*errno as i32)),

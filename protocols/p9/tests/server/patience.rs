@@ -19,7 +19,7 @@ const OPEN_FILE: Fid = Fid(4);
 const DRAFT: Fid = Fid(5);
 const LINK: Fid = Fid(6);
 
-/// A connection over a script, with one fid of each sort.
+/// Returns a connection over a script, with one fid of each kind.
 fn scripted(dialect: Dialect) -> (Arc<Script>, Net) {
     let script = Script::new();
     let export = Arc::new(Export::new("", script.clone()));
@@ -71,7 +71,7 @@ fn scripted(dialect: Dialect) -> (Arc<Script>, Net) {
     (script, net)
 }
 
-/// Requests of 9P2000.L, each with what it may have to wait for.
+/// Returns requests of 9P2000.L, each with the operation that may block.
 fn requests() -> Vec<(Op, T<'static>)> {
     let name = &b"name"[..];
     vec![
@@ -324,7 +324,7 @@ fn assert_done(net: &Net, call: &Call, request: &T<'_>) {
     assert_eq!(errno(&reply), None, "{request:?}: {reply:?}");
 }
 
-/// Messages that create something name a group, which the client chooses among its own.
+/// Messages that create files name a group, which the client chooses among the caller's.
 #[test]
 fn a_local_user_attaches_as_itself_and_creates_in_its_own_groups_alone() {
     let (script, net) = scripted(Dialect::Linux);
@@ -397,7 +397,7 @@ fn an_error_takes_back_the_answer_that_was_begun() {
         let (script, net) = scripted(Dialect::Linux);
         script.next(op, Scripted::Fail(Errno::EIO));
         if op == Op::Readdir {
-            // The dots are good; the error comes behind them.
+            // `.` and `..` are returned; the error follows after them.
             net.ok(&request);
             let offset = 0x7fff_ffe0_0d07_0002;
             script.next(op, Scripted::Fail(Errno::EIO));
@@ -459,7 +459,7 @@ fn callers_are_whom_they_attached_as() {
         calls.iter().map(|c| (c.caller.uid, c.caller.gid)).collect()
     };
     assert!(callers(&script).iter().all(|&who| who == (1000, 1000)));
-    // What is made is of the group that the message names.
+    // A new file has the group that the message names.
     script.next(Op::Lookup, Scripted::Node(10, Kind::Directory));
     net.walk(Fid(100), Fid(102), "dir");
     callers(&script);

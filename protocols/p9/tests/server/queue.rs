@@ -1,4 +1,5 @@
-//! Messages as a queue has them: in the guest's memory, payloads apart, more or less than they say (virtio 1.3, 5.16).
+//! Messages from a virtqueue: in the guest's memory, with separate payloads, longer or shorter than
+//! their size field (virtio 1.3, 5.16).
 
 use p9::message::{DATA_HEAD, WRITE_HEAD};
 use p9::server::{Options, QueueConnection};
@@ -34,7 +35,7 @@ fn ok(session: &QueueConnection, request: &T<'_>) -> Rmessage<'static> {
     checked(Dialect::Linux, &message, reply)
 }
 
-/// A session with [`FILE`] open.
+/// Returns a session with [`FILE`] open.
 fn opened() -> QueueConnection {
     let session = server(Options::default()).queue_session();
     let version = T::Version {
@@ -152,11 +153,11 @@ fn what_says_more_or_less_than_came_does_nothing() {
         offset: 0,
         data,
     });
-    // Less than it says, of what came and of what could.
+    // Shorter than its size field, whether or not the available bytes form a message.
     assert!(answer(&session, Message::apart(&write[..1000], 256), 64).is_err());
     assert!(answer(&session, Message::new(&write[..20]), 64).is_err());
     assert!(answer(&session, Message::new(&[]), 64).is_err());
-    // Its count is another.
+    // A count that differs.
     for (at, count) in [(256, 999u32), (256, 1001), (256, u32::MAX), (1023, 0)] {
         let mut wrong = write.clone();
         wrong[WRITE_HEAD - 4..WRITE_HEAD].copy_from_slice(&count.to_le_bytes());
@@ -164,7 +165,7 @@ fn what_says_more_or_less_than_came_does_nothing() {
         let reply = checked(Dialect::Linux, &wrong, reply);
         assert_eq!(errno(&reply), Some(Errno::EPROTO), "{count}");
     }
-    // More than any message, and a message that no payload may be apart of.
+    // Larger than msize, and a message without a separable payload.
     let mut huge = write.clone();
     huge[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(session.frame(&huge).is_err() && session.role(&huge).is_err());

@@ -1,5 +1,5 @@
-//! Sessions that go on over another connection: every request that must not be done twice, done and not done when its
-//! answer is lost; and what a session has.
+//! Sessions that continue on another connection: every request that must not be carried out twice,
+//! executed and not executed when its reply is lost; and the restored state.
 
 use p9::message::write_head;
 use p9::numbers::{Getattr, Lopen, lock_kind, lock_status};
@@ -21,7 +21,7 @@ struct Client {
     tag: u16,
 }
 
-/// What answers a recovery.
+/// The server side of a recovery.
 struct Over<'a>(&'a Net);
 
 impl p9::recovery::Server for Over<'_> {
@@ -50,7 +50,7 @@ fn silent(server: &Server) -> Net {
 }
 
 impl Client {
-    /// A client that has attached.
+    /// Returns a client after its attach.
     fn new() -> Client {
         let server = server(Options::default());
         let mut client = Client {
@@ -122,7 +122,7 @@ impl Client {
         self.ok(&mkdir(name));
     }
 
-    /// Asks and never hears: the server does it only if `done`.
+    /// Sends a request without receiving a reply; the server executes it only if `done`.
     fn in_flight(&mut self, request: &Tmessage<'_>, done: bool) {
         let tag = self.tag();
         self.ask(tag, request);
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// The server is lost and comes again, and this is what is answered then.
+    /// Loses the server and recovers on a new one, and returns the replies from that.
     fn again(&mut self) -> Vec<Rmessage<'static>> {
         self.record.lost();
         self.net = silent(&self.server);
@@ -161,7 +161,7 @@ impl Client {
         decoded.collect()
     }
 
-    /// Whether a path leads somewhere.
+    /// Returns whether a path exists.
     fn is_there(&mut self, path: &str) -> bool {
         let names: Vec<_> = path.split('/').map(str::as_bytes).collect();
         let (fid, newfid, names) = (ROOT, Fid(99), Names::new(&names));
@@ -199,7 +199,7 @@ fn write(fid: u32, offset: u64, data: &[u8]) -> Tmessage<'_> {
     Tmessage::Write { fid, offset, data }
 }
 
-/// Each with what is there and what is not, afterwards.
+/// Returns requests, each with the paths that exist and those that do not afterwards.
 fn doubtful() -> Vec<(
     Tmessage<'static>,
     &'static [&'static str],
@@ -286,7 +286,7 @@ fn what_must_not_be_done_twice_is_done_once() {
             client.walk(3, 4, "");
             client.ok(&create(4, "in", Lopen::RDWR));
             client.in_flight(&request, done);
-            // A second time the answer is as good as the first.
+            // The reply after the recovery is as good as the first one.
             let answers = client.again();
             assert_eq!(answers.len(), 1, "{request:?}");
             assert_eq!(
@@ -300,7 +300,7 @@ fn what_must_not_be_done_twice_is_done_once() {
             for path in gone {
                 assert!(!client.is_there(path), "{request:?}: {path}");
             }
-            // What is below goes along.
+            // Files below it moved along.
             client.ok(&write(4, 0, b"x"));
             client.again();
             client.ok(&write(4, 0, b"x"));
@@ -311,7 +311,8 @@ fn what_must_not_be_done_twice_is_done_once() {
     }
 }
 
-/// A server of several threads answers what was built on a walk before the walk; `lost` is whether the latter's answer never comes.
+/// A server with several threads may answer a request before the walk that it builds on; `lost`
+/// means that the walk's reply never arrives.
 #[test]
 fn answers_come_in_any_order() {
     for lost in [false, true] {
@@ -364,7 +365,7 @@ fn what_is_appended_is_appended_once_and_whole() {
         client.create(1, "log", Lopen::RDWR | Lopen::APPEND);
         client.ok(&write(1, 0, b"12"));
         client.in_flight(&write(1, 2, b"34567"), false);
-        // As much of it as the server had come to.
+        // The part of it that the server had written.
         let other = client.net.send(Tag(7), &write(1, 2, &b"34567"[..done]));
         assert_eq!(errno(&other), None);
         let answers = client.again();
@@ -387,7 +388,7 @@ fn what_is_appended_is_appended_once_and_whole() {
     }
 }
 
-/// Asks a write of `data`, of which the record gets the head.
+/// Sends a write of `data` whose head only is recorded.
 fn lend(client: &mut Client, fid: u32, data: &[u8]) -> Tag {
     let tag = client.tag();
     let head = write_head(tag, Fid(fid), 0, data.len() as u32);
@@ -438,7 +439,7 @@ fn what_was_lent_is_its_clients_to_ask_again() {
         [encoded(of_stale, &Rmessage::Lerror { errno })]
     );
     assert_eq!(client.record.unsent(), Unsent::default());
-    // As it had not been asked before.
+    // As if it had not been requested before.
     let head = write_head(of_stale, Fid(2), 0, 5).to_vec();
     let refused = encoded(of_stale, &Rmessage::Lerror { errno });
     assert_eq!(client.record.lent(head, true), Ok(Asked::Answer(refused)));
@@ -526,7 +527,7 @@ fn extended_attributes_are_read_and_written_on() {
     client.ok(&write(2, 0, b"ab"));
     client.again();
     client.ok(&write(2, 2, b"cd"));
-    // Done, and asked again it would say that there is one.
+    // Executed: a repeated request would fail because the attribute exists.
     client.in_flight(&Tmessage::Clunk { fid: Fid(2) }, true);
     assert_eq!(client.again(), [Rmessage::Clunk {}]);
     let (fid, newfid, name) = (Fid(1), Fid(3), &b"user.x"[..]);
@@ -590,7 +591,7 @@ fn a_server_of_other_sizes_is_none_to_go_on_with() {
     assert!(matches!(recovery.run(&mut Small), Err(Failure::Never(_))));
 }
 
-/// Answers what it likes.
+/// A server with random answers.
 struct Liar<'a> {
     net: &'a Net,
     random: u64,
@@ -678,7 +679,7 @@ fn whatever_a_server_answers_a_recovery_comes_to_an_end() {
         let net = &silent(&client.server);
         let lied = recovery.run(&mut Liar { net, random: seed });
         client.net = silent(&client.server);
-        // What it was told may be anything; it has been told.
+        // The lies may have had any effect, but the recovery ended.
         if lied.is_ok() || recovery.run(&mut Over(&client.net)).is_ok() {
             client.record.end(recovery);
             client.record.unsent();
@@ -705,7 +706,7 @@ fn nobody_waits_for_a_server_to_hear_that_nobody_waits() {
     assert_eq!(client.end(recovery), []);
 }
 
-/// A server that has come may know nothing of files that are handed over, by which it is only not asked for them.
+/// A new server may not support passing of files; then they are not requested from it.
 #[test]
 fn a_server_that_has_come_need_not_hand_files_over() {
     struct Says(Vec<&'static str>, Vec<String>);

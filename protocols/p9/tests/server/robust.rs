@@ -1,4 +1,4 @@
-//! Whatever a client sends, it gets a reply of its dialect or loses its connection.
+//! Every message from a client gets a reply of its dialect or ends the connection.
 
 use p9::client::reply;
 use p9::server::Options;
@@ -9,7 +9,7 @@ use wire::{Answer, Session};
 
 use crate::net::{Net, ROOT, server};
 
-/// A name, with good chances to be one that is there.
+/// Yields a name that probably exists.
 fn name() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         6 => (0..4u8).prop_map(|n| vec![b'a' + n]),
@@ -19,7 +19,7 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A number, with good chances to be at an edge.
+/// Yields a number that is probably a boundary value.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..20u64,
@@ -29,7 +29,7 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// What a random request is made of.
+/// The parts of a random request.
 #[derive(Clone, Debug)]
 struct Parts {
     kind: Kind,
@@ -56,8 +56,7 @@ fn parts() -> impl Strategy<Value = Parts> {
         })
 }
 
-/// Makes a request, which need not make sense, of parts; nothing for the kinds of errors and
-/// Tversion.
+/// Makes a request of parts, which may be invalid; returns `None` for Rerror, Rlerror and Tversion.
 fn request<'a>(parts: &'a Parts, names: &'a [&'a [u8]]) -> Option<T<'a>> {
     let [fid, fid2] = parts.fids.map(Fid);
     let [name, name2] = [names[0], names[1]];
@@ -237,7 +236,7 @@ proptest! {
             if request.kind().is_in(dialect) {
                 let mut message = Vec::new();
                 request.encode(dialect, Tag(1), &mut message);
-                // Whoever waits for a lock here waits for good.
+                // Waiting for a lock would never end here.
                 let (answer, reply) = net
                     .try_exchange(&Call::detached(), &message)
                     .expect("nothing ends the connection");
@@ -258,7 +257,7 @@ proptest! {
     ) {
         let net = Net::on(&server(Options::default()), dialect);
         for (number, fields) in frames {
-            // A Tversion would change the dialect that replies are checked by.
+            // A Tversion would change the dialect against which replies are checked.
             if number == Kind::Version.request() {
                 continue;
             }
@@ -295,7 +294,7 @@ proptest! {
             let _ = net.session.role(&message);
             let _ = net.try_exchange(&Call::detached(), &message);
         }
-        // The tree is still there for others.
+        // The tree is still available to others.
         let mut clunk = Vec::new();
         T::Clunk { fid: ROOT }.encode(dialect, Tag(2), &mut clunk);
         prop_assert!(net.try_exchange(&Call::detached(), &clunk).is_ok());

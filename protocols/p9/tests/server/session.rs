@@ -1,4 +1,4 @@
-//! Beginnings and ends of sessions, several exports, bounds, many threads.
+//! Start and end of sessions, several exports, limits, many threads.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn no_request_but_version_goes_without_a_tag() {
 fn what_is_framed_well_is_answered_and_what_is_not_ends_the_connection() {
     let net = Net::attached(Dialect::Linux);
     for (bytes, refusal) in [
-        // A Tclunk that is short, one that is long, replies, numbers of nothing.
+        // A short Tclunk, a long one, replies, and unknown types.
         (vec![10, 0, 0, 0, 120, 1, 0, 0, 0, 0], Errno::EPROTO),
         (vec![12, 0, 0, 0, 120, 1, 0, 0, 0, 0, 0, 0], Errno::EPROTO),
         (vec![7, 0, 0, 0, 121, 1, 0], Errno::EOPNOTSUPP),
@@ -45,7 +45,7 @@ fn what_is_framed_well_is_answered_and_what_is_not_ends_the_connection() {
         (vec![7, 0, 0, 0, 0, 1, 0], Errno::EOPNOTSUPP),
         // Tflush without its tag.
         (vec![7, 0, 0, 0, 108, 1, 0], Errno::EPROTO),
-        // A string beyond its message.
+        // A string beyond the end of its message.
         (
             vec![13, 0, 0, 0, 100, 1, 0, 0, 32, 0, 0, 9, 0],
             Errno::EPROTO,
@@ -61,12 +61,12 @@ fn what_is_framed_well_is_answered_and_what_is_not_ends_the_connection() {
     let call = Call::detached();
     assert!(net.try_exchange(&call, &[8, 0, 0, 0, 120, 1, 0]).is_err());
     assert!(net.try_exchange(&call, &[]).is_err());
-    // A Tflush that cannot be read is a request that will be refused.
+    // An undecodable Tflush is a request that will be refused.
     let role = net.session.role(&[7, 0, 0, 0, 108, 1, 0]);
     assert_eq!(role, Ok(Role::Request { id: 1 }));
 }
 
-/// A server of `one`, `two` and `two/inner`, with `two:a/b` made.
+/// Returns a server of `one`, `two` and `two/inner`, with `two:a/b` created.
 fn exports() -> (Server, ExportList) {
     let names = ["one", "/two", "two/inner"];
     let list = ExportList(
@@ -141,7 +141,7 @@ fn an_attach_below_a_root_never_leaves_it() {
     assert_eq!(net.err(&attach(&b"two/a/../a"[..])), Errno::EACCES);
     assert_eq!(net.err(&attach(b"two/none")), Errno::ENOENT);
     assert_eq!(net.err(&attach(b"three")), Errno::ENOENT);
-    // Something moved out of it: up from there is no way to the outside.
+    // A directory was moved out of it: `..` does not lead outside.
     net.ok(&T::Mkdir {
         dfid: Fid(2),
         name: b"c",
@@ -255,7 +255,7 @@ fn threads_share_a_connection_and_a_fid() {
                     net.ok(&T::Lopen { fid, flags: 2 });
                     net.write(Fid(1), thread.into(), b"x");
                     net.read(fid, 0, 10);
-                    // Two threads fight over one fid; whoever loses is told so.
+                    // Two threads contend for one fid; the loser gets an error.
                     let shared = T::Walk {
                         fid: ROOT,
                         newfid: Fid(50),
@@ -282,7 +282,7 @@ fn threads_share_a_connection_and_a_fid() {
     assert_eq!(net.read(Fid(1), 0, 100), b"\0xxxx");
 }
 
-/// Thand is there for who has agreed on it alone, and until the next Tversion.
+/// Thand is available only after both sides agreed on it, and until the next Tversion.
 #[test]
 fn files_are_asked_for_where_both_have_agreed_to_that() {
     let export = Export::new("", Memory::new(clock())).handing_over(true);

@@ -1,4 +1,4 @@
-//! Files that are open to append: by clients that write pages back, and by clients that append.
+//! Files that are open to append, by clients that write back pages and by clients that append.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +25,8 @@ fn content(net: &Net, name: &str) -> Vec<u8> {
     }
 }
 
-/// A program appends 5 KiB of each letter and has it written back each time, as Linux 6.12 does:
-/// from the start of the page.
+/// Appends 5 KiB of each letter and writes it back each time, as Linux 6.12 does: from the start of
+/// the page.
 #[track_caller]
 fn append_and_sync(net: &Net, fid: Fid, file: &mut Vec<u8>, letters: &[u8]) {
     for letter in letters {
@@ -45,7 +45,7 @@ fn linux_21_pages_that_are_written_back_through_an_appending_fid_stay_in_their_p
     append_and_sync(&net, Fid(1), &mut file, b"ABC");
     assert_eq!(content(&net, "new"), file);
     net.clunk(Fid(1));
-    // A file that is there, and one that another fid has made meanwhile.
+    // An existing file, and one that another fid has created meanwhile.
     opened(&net, Fid(1), "new", O_RDWR | O_APPEND);
     append_and_sync(&net, Fid(1), &mut file, b"DE");
     opened(&net, Fid(2), "new", O_RDWR);
@@ -54,11 +54,11 @@ fn linux_21_pages_that_are_written_back_through_an_appending_fid_stay_in_their_p
     opened(&net, Fid(3), "new", O_RDWR | O_APPEND);
     append_and_sync(&net, Fid(1), &mut file, b"F");
     append_and_sync(&net, Fid(3), &mut file, b"G");
-    // A program changes what is there by another descriptor or a mapping.
+    // A program changes earlier bytes through another descriptor or a mapping.
     file[100..200].fill(b'x');
     net.write(Fid(3), 0, &file[..PAGE]);
     assert_eq!(content(&net, "new"), file);
-    // Cut by its client, it goes on from there.
+    // Truncated by its client, appending continues from there.
     net.ok(&setattr(Fid(2), 1 << 3, 0, 1000));
     file.truncate(1000);
     append_and_sync(&net, Fid(1), &mut file, b"HI");
@@ -76,17 +76,17 @@ fn linux_22_appends_of_clients_that_do_not_cache_go_to_the_end_whatever_they_kno
         create(&one, ROOT, Fid(1), "log", flags);
         opened(&other, Fid(1), "log", flags);
         one.write(Fid(1), 0, b"aa");
-        // At the ends that each knows, which are older than the file's.
+        // At the ends that each client knows, which are before the file's.
         other.write(Fid(1), 0, b"bbb");
         one.write(Fid(1), 2, b"cc");
         other.write(Fid(1), 3, b"ddd");
         assert_eq!(content(&one, "log"), b"aabbbccddd");
-        // One has asked for the size since.
+        // One client has read the size since.
         one.write(Fid(1), 10, b"e");
         other.write(Fid(1), 6, b"f");
         one.write(Fid(1), 11, b"g");
         assert_eq!(content(&one, "log"), b"aabbbccdddefg");
-        // A third cuts it, as who rotates logs by copying: no hole is left.
+        // A third client truncates it, as copytruncate of logrotate does: no hole is left.
         let third = Net::on(&server, Dialect::Linux);
         opened(&third, Fid(1), "log", O_RDWR | O_TRUNC);
         one.write(Fid(1), 12, b"h");
@@ -136,7 +136,7 @@ impl Cached {
         self.dirty.extend(at / PAGE..end.div_ceil(PAGE));
     }
 
-    /// Writes some dirty pages back, in any order, through any fid.
+    /// Writes back some dirty pages, in any order, through any fid.
     fn write_back(&mut self, most: usize) {
         for _ in 0..most.min(self.dirty.len()) {
             let which = self.below(self.dirty.len());
@@ -170,7 +170,7 @@ impl Cached {
             }
             7..9 => self.write_back(len % 4),
             9 => {
-                // v9fs writes back first, and has no page behind the end.
+                // v9fs writes back first, and has no page beyond the end.
                 self.write_back(usize::MAX);
                 let to = self.below(size + PAGE);
                 self.net.ok(&setattr(self.open[0], 1 << 3, 0, to as u64));
@@ -178,7 +178,7 @@ impl Cached {
             }
             10 => self.open(),
             _ => {
-                // The last fid goes when all is written.
+                // All pages are written back before the last fid is clunked.
                 self.write_back(usize::MAX);
                 let which = self.below(self.open.len());
                 self.net.clunk(self.open.swap_remove(which));

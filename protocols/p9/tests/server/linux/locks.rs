@@ -28,7 +28,7 @@ fn status(reply: Rmessage<'_>) -> u8 {
     }
 }
 
-/// A connection with the file `f` open as fid 1.
+/// Returns a connection with the file `f` open as fid 1.
 fn locker(server: &p9::server::Server) -> Net {
     let net = Net::on(server, Dialect::Linux);
     create(&net, ROOT, Fid(1), "f", O_RDWR);
@@ -52,7 +52,7 @@ fn linux_16_locks_are_real_and_waiting_for_one_is_parked() {
     assert_eq!(status(one.ok(&lock(f, UNLCK, 0, all, 10))), 0);
     assert!(parked.is_woken());
     assert_eq!(status(other.resume(parked).reply()), 0);
-    // Ranges; to the end; beyond the end of numbers.
+    // Byte ranges; to the end; beyond the largest number.
     assert_eq!(status(other.ok(&lock(f, UNLCK, 0, all, 10))), 0);
     assert_eq!(status(one.ok(&lock(f, WRLCK, 0, (0, 10), 10))), 0);
     assert_eq!(status(other.ok(&lock(f, WRLCK, 0, (10, 0), 10))), 0);
@@ -62,11 +62,11 @@ fn linux_16_locks_are_real_and_waiting_for_one_is_parked() {
         Errno::EOVERFLOW
     );
     assert_eq!(one.err(&lock(f, 7, 0, all, 10)), Errno::EINVAL);
-    // A cancelled one is answered and waits no more.
+    // A cancelled request is answered and waits no longer.
     let parked = other.park(&lock(f, WRLCK, BLOCK, (0, 1), 10)).parked();
     parked.cancel();
     assert_eq!(errno(&other.resume(parked).reply()), Some(Errno::EINTR));
-    // The clunk of the fid that took them, and the end of a session.
+    // The clunk of the fid that took the locks, and the end of a session.
     one.clunk(f);
     assert_eq!(status(other.ok(&lock(f, WRLCK, 0, (9, 1), 10))), 0);
     let third = locker(&server);
@@ -74,7 +74,7 @@ fn linux_16_locks_are_real_and_waiting_for_one_is_parked() {
     drop(other);
     assert!(parked.is_woken());
     assert_eq!(status(third.resume(parked).reply()), 0);
-    // A walked fid is none to lock by.
+    // An unopened fid cannot lock.
     third.walk(f, Fid(2), "");
     assert_eq!(third.err(&lock(Fid(2), RDLCK, 0, all, 1)), Errno::EBADF);
 
@@ -137,8 +137,7 @@ fn linux_17_getlock_names_the_holder_and_takes_unlck() {
         ask(&other, getlock(RDLCK, 50, 0, 10)),
         answer(UNLCK, 50, 0, 10, b"guest")
     );
-    // Whichever kind the program of a Linux client asked for: a write lock is in its way, a read lock
-    // may not be.
+    // Linux sends UNLCK for either type: a write lock conflicts with both, a read lock may not.
     assert_eq!(
         ask(&other, getlock(UNLCK, 0, 0, 10)),
         answer(WRLCK, 5, 10, 10, b"")

@@ -1,4 +1,4 @@
-//! What the Linux client needs from a server, a test for each line of that list.
+//! The requirements of the Linux client, one test for each line of the list.
 
 mod append;
 mod locks;
@@ -74,7 +74,7 @@ pub(super) fn open(net: &Net, fid: Fid, flags: u32) -> Qid {
     }
 }
 
-/// The parts of Rgetattr that the tests look at.
+/// The fields of Rgetattr that the tests check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) valid: u64,
@@ -121,7 +121,7 @@ pub(super) fn getattr(net: &Net, fid: Fid, mask: u64) -> Stat {
     }
 }
 
-/// A Tsetattr of a mode and a size, as `valid` says.
+/// Returns a Tsetattr of a mode and a size, selected by `valid`.
 pub(super) fn setattr(fid: Fid, valid: u32, mode: u32, size: u64) -> T<'static> {
     T::Setattr {
         fid,

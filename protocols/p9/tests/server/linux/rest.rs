@@ -25,7 +25,7 @@ fn linux_14_no_reply_is_longer_than_asked_for_or_agreed_on() {
         make_file(&small, &format!("{n:0200}"), b"");
     }
     assert!(readdir(&small, Fid(2), 0, u32::MAX).len() <= 20);
-    // A link whose target fits no reply: symlink(2) takes up to 4095 bytes.
+    // A link whose target fits in no reply: symlink(2) takes up to 4095 bytes.
     let large = Net::on(&server(Options::default()), Dialect::Linux);
     let target = [b'x'; 4095];
     large.ok(&T::Symlink {
@@ -44,7 +44,7 @@ fn linux_14_no_reply_is_longer_than_asked_for_or_agreed_on() {
     large.attach(ROOT, 0);
     large.walk(ROOT, Fid(1), "s");
     assert_eq!(large.err(&T::Readlink { fid: Fid(1) }), Errno::EMSGSIZE);
-    // What is longer than agreed on is not even taken.
+    // A message longer than msize is rejected by its size.
     assert!(large.session.frame(&4097u32.to_le_bytes()).is_err());
     assert_eq!(large.session.frame(&4096u32.to_le_bytes()), Ok(Some(4096)));
 }
@@ -115,7 +115,7 @@ fn linux_18_extended_attributes_are_fids_and_set_at_clunk() {
     let mut names: Vec<&[u8]> = get(b"").expect("a list").split(|&b| b == 0).collect();
     names.sort_unstable();
     assert_eq!(names, [&b""[..], b"user.a", b"user.b"]);
-    // Errors of setting surface at the clunk, and the fid is gone nevertheless.
+    // Errors of setting are returned by the clunk, and the fid is released nevertheless.
     assert_eq!(set(b"user.a", b"x", CREATE), Some(Errno::EEXIST));
     assert_eq!(set(b"user.c", b"x", REPLACE), Some(Errno::ENODATA));
     assert_eq!(net.err(&T::Clunk { fid: Fid(2) }), Errno::EBADF);
@@ -142,7 +142,7 @@ fn linux_18_extended_attributes_are_fids_and_set_at_clunk() {
     assert_eq!(net.err(&create(Fid(5), b"user.e", 65537, 0)), Errno::E2BIG);
     assert_eq!(net.err(&create(Fid(6), b"user.e", 1, 8)), Errno::EINVAL);
     assert_eq!(net.err(&create(Fid(7), b"", 1, 0)), Errno::EINVAL);
-    // Such fids are files in no other way.
+    // Such fids cannot be used as files otherwise.
     net.ok(&T::Xattrwalk {
         fid: Fid(1),
         newfid: Fid(8),
@@ -174,7 +174,7 @@ fn linux_18_an_acl_of_no_bytes_is_taken_away() {
     );
     let net = Net::on(&server, Dialect::Linux);
     for name in [acl::ACCESS, acl::DEFAULT] {
-        // With one to take away, and without.
+        // With an ACL to remove, and without.
         for answer in [None, Some(Errno::ENODATA)] {
             script.forget(Op::RemoveXattr).take_calls();
             if let Some(errno) = answer {
@@ -231,7 +231,7 @@ fn linux_19_a_fid_is_gone_after_a_failed_clunk_or_remove() {
 fn linux_20_errors_are_errnos_reads_end_with_nothing_and_fsync_has_a_word() {
     let net = linux();
     create(&net, ROOT, Fid(1), "f", O_RDWR | O_APPEND);
-    // Linux says where it believes the end to be.
+    // Linux sends the offset where it believes the end to be.
     net.write(Fid(1), 0, b"one");
     net.write(Fid(1), 3, b"two");
     assert_eq!(net.read(Fid(1), 0, 100), b"onetwo");
@@ -252,7 +252,7 @@ fn linux_20_errors_are_errnos_reads_end_with_nothing_and_fsync_has_a_word() {
         count: 1,
     };
     assert_eq!(net.err(&far), Errno::EINVAL);
-    // What is not open for it.
+    // A fid that is not open for it.
     net.walk(ROOT, Fid(2), "f");
     let read = T::Read {
         fid: Fid(2),

@@ -124,7 +124,7 @@ fn linux_06_walk_clones_goes_16_names_far_and_stops_short() {
     }
     assert_eq!(net.walk(ROOT, Fid(2), &format!("{path}d")).len(), 16);
     let names = [&b"d"[..]; 17];
-    // Encoding such a list is a bug of ours, so it goes out by hand.
+    // Encoding such a list is a bug in the caller, so it is encoded by hand.
     let mut long = vec![0; 4];
     long.extend([110, 1, 0, 0, 0, 0, 0, 9, 0, 0, 0, 17, 0]);
     names.iter().for_each(|_| long.extend([1, 0, b'd']));
@@ -183,7 +183,7 @@ fn linux_06_walk_clones_goes_16_names_far_and_stops_short() {
     };
     assert_eq!(net.err(&unknown), Errno::EBADF);
 
-    // The dots; nothing is above the root.
+    // `.` and `..`; the root is its own parent.
     let root = net.walk(ROOT, Fid(5), "d/../d/./..").pop();
     assert_eq!(root, Some(getattr(&net, ROOT, STAT_BASIC).qid));
     let top = net.walk(ROOT, Fid(6), "../../..").pop();
@@ -201,7 +201,7 @@ fn linux_07_an_open_fid_is_walked_to_another() {
     open(&net, Fid(3), O_RDONLY | O_DIRECTORY);
     mkdir(&net, Fid(3), "e");
     net.walk(Fid(3), Fid(4), "e");
-    // Itself it cannot leave.
+    // The directory itself cannot be left.
     let leave = T::Walk {
         fid: Fid(3),
         newfid: Fid(3),
@@ -237,7 +237,7 @@ fn linux_08_several_users_attach_on_one_connection() {
         aname: b"",
         n_uname,
     };
-    // What Linux sends first of all: a name and no number.
+    // Linux's first attach: a name and no number.
     net.ok(&attach(Fid(4), Fid::NONE, b"nobody", Uid::NONE));
     create_denied(&net, Fid(4));
     assert_eq!(
@@ -251,7 +251,7 @@ fn linux_08_several_users_attach_on_one_connection() {
         aname: b"",
         n_uname: Uid(0),
     };
-    // What diod's clients take for: none needed.
+    // diod's clients take this to mean that none is needed.
     assert_eq!(net.err(&auth), Errno::ENOENT);
 
     let strict = Options {

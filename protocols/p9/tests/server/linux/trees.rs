@@ -10,7 +10,7 @@ fn linux_09_tlcreate_turns_the_directorys_fid_into_the_file() {
     assert_eq!(net.write(Fid(1), 0, b"hello"), 5);
     assert_eq!(net.read(Fid(1), 1, 3), b"ell");
     assert_eq!(getattr(&net, Fid(1), STAT_BASIC).qid.path, qid.path);
-    // Again: it is there already, which only O_EXCL minds.
+    // It exists already, which fails only with O_EXCL.
     assert_eq!(create(&net, ROOT, Fid(2), "f", O_RDWR).path, qid.path);
     net.walk(ROOT, Fid(3), "");
     let again = |name, flags| T::Lcreate {
@@ -23,7 +23,7 @@ fn linux_09_tlcreate_turns_the_directorys_fid_into_the_file() {
     assert_eq!(net.err(&again(b"f", O_RDWR | O_EXCL)), Errno::EEXIST);
     assert_eq!(net.err(&again(b"", O_RDWR)), Errno::ENOENT);
     assert_eq!(net.err(&again(b"a/b", O_RDWR)), Errno::EACCES);
-    // A failed creation leaves the fid where it was.
+    // A failed creation leaves the fid unchanged.
     create(&net, Fid(3), Fid(4), "g", O_RDWR);
     let on_file = T::Lcreate {
         fid: Fid(4),
@@ -71,7 +71,7 @@ fn linux_10_an_open_file_outlives_its_name_and_mode() {
     net.attach(user, 1000);
     create(&net, user, Fid(1), "f", O_RDWR);
     net.write(Fid(1), 0, b"0123456789");
-    // Truncation is a Tsetattr.
+    // Truncation uses Tsetattr.
     net.ok(&setattr(Fid(1), 8, 0, 4));
     assert_eq!(net.read(Fid(1), 0, 100), b"0123");
     net.ok(&setattr(Fid(1), 1, 0, 0));
@@ -95,7 +95,7 @@ fn linux_10_an_open_file_outlives_its_name_and_mode() {
     assert_eq!(net.write(Fid(1), 1, b"xyz"), 3);
     assert_eq!(net.read(Fid(1), 0, 100), b"0xyz");
 
-    // Times: MTIME alone is now, with MTIME_SET what was sent.
+    // Times: MTIME alone means now, with MTIME_SET the time in the message.
     net.ok(&setattr(Fid(1), 0x20 | 0x100, 0, 0));
     assert_eq!(getattr(&net, Fid(1), STAT_BASIC).mtime, (5, 6));
     net.ok(&setattr(Fid(1), 0x20, 0, 0));
@@ -115,13 +115,13 @@ fn linux_10_an_open_file_outlives_its_name_and_mode() {
     assert_eq!(net.err(&wrong), Errno::EINVAL);
     assert_eq!(net.err(&setattr(Fid(1), 8, 0, u64::MAX)), Errno::EFBIG);
 
-    // Cut through a fid that only reads: the node may be.
+    // Truncated through a fid open for reading: the node permits it.
     make_file(&net, "h", b"abc");
     net.walk(ROOT, Fid(2), "h");
     open(&net, Fid(2), O_RDONLY);
     net.ok(&setattr(Fid(2), 8, 0, 1));
     assert_eq!(net.read(Fid(2), 0, 9), b"a");
-    // O_TRUNC is honoured though it is not sent.
+    // O_TRUNC is honoured although Linux does not send it.
     net.walk(ROOT, Fid(3), "h");
     open(&net, Fid(3), O_WRONLY | O_TRUNC);
     assert_eq!(getattr(&net, Fid(3), STAT_BASIC).size, 0);
@@ -157,7 +157,7 @@ fn linux_11_names_are_moved_and_removed_by_directory() {
     net.ok(&unlinkat(b"g", 0));
     net.assert_gone("g");
 
-    // By fid, as clients of servers without the two do. Fid 2 still has the name that is gone.
+    // By fid, as clients of servers without the two do. Fid 2 still has the removed name.
     let rename = |fid, name| T::Rename {
         fid,
         dfid: ROOT,
@@ -169,7 +169,7 @@ fn linux_11_names_are_moved_and_removed_by_directory() {
     net.ok(&rename(Fid(3), b"f4"));
     net.assert_gone("f3");
     assert_eq!(net.err(&rename(ROOT, b"x")), Errno::EBUSY);
-    // Another file has the name by now: it must not be the one to go.
+    // Another file has the name now: it must not be removed.
     make_file(&net, "f3", b"other");
     assert_eq!(net.err(&T::Remove { fid: Fid(4) }), Errno::ENOENT);
     net.walk(ROOT, Fid(5), "f3");
@@ -201,7 +201,7 @@ fn linux_11_names_are_moved_and_removed_by_directory() {
     let target = net.ok(&T::Readlink { fid: Fid(6) });
     assert_eq!(target, Rmessage::Readlink { target: b"../to" });
     assert_eq!(net.err(&T::Readlink { fid: Fid(5) }), Errno::EINVAL);
-    // Messages of other dialects are not taken for something else.
+    // Messages of other dialects are not misinterpreted.
     let mut stat = Vec::new();
     T::Stat { fid: ROOT }.encode(Dialect::Unix, Tag(5), &mut stat);
     assert_eq!(errno(&net.exchange(&stat)), Some(Errno::EOPNOTSUPP));
@@ -217,7 +217,8 @@ fn linux_12_getattr_has_all_of_stat_and_what_else_is_asked_for() {
     assert_eq!(stat.valid & !0x3fff, 0);
     assert_ne!(stat.generation, 0);
     assert_eq!(getattr(&net, Fid(1), 0x200).valid, 0x200);
-    // What one message of 64 KiB carries: 32 KiB, for its head takes from the other half.
+    // The payload of one message of 64 KiB is 32 KiB, because the head takes some of the other
+    // half.
     assert_eq!(stat.blksize, 1 << 15);
     let largest = Net::new(&server(Options::default()), Dialect::Linux, (1 << 20) + 24);
     largest.attach(ROOT, 0);
@@ -279,7 +280,7 @@ fn linux_13_readdir_goes_on_from_any_offset_and_ends_with_nothing() {
     };
     assert_eq!(net.err(&too_small), Errno::EINVAL);
 
-    // `..` of what is not the root; and what is no open directory.
+    // `..` of a directory that is not the root; and a fid that is not an open directory.
     net.walk(ROOT, Fid(2), "d");
     let walked = T::Readdir {
         fid: Fid(2),
