@@ -9,8 +9,9 @@ use vfs::{
 };
 use wire::{Incoming, Outgoing};
 
-/// A regular file as an array of bytes whose length does not change: what is behind its end later is not of the disk, and if
-/// it becomes shorter, reading what is gone is an error (`EIO`). May be used from many threads at once.
+/// A regular file as an array of bytes of constant length: bytes added after its end later are not
+/// part of the disk, and if it shrinks, reading the missing bytes fails (`EIO`). May be used from
+/// many threads at once.
 pub struct Disk {
     file: Arc<dyn File>,
     id: NodeId,
@@ -21,8 +22,9 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens the file at `path` below the root of `export`, or the root itself, where that is a file, if `path` is empty. Links
-    /// are not followed (`ELOOP`). To write as well, unless `read_only` is asked for or nothing else can be had.
+    /// Opens the file at `path` below the root of `export`, or the root itself if `path` is empty
+    /// and the root is a file. Links are not followed (`ELOOP`). The disk is writable, unless
+    /// `read_only` is requested or the file can only be opened for reading.
     pub fn open(cx: &Cx<'_>, export: &Export, path: &[u8], read_only: bool) -> Result<Disk> {
         let mut node = export.fs.root(cx)?;
         let names = path
@@ -48,32 +50,33 @@ impl Disk {
         })
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Whether it cannot be written to.
+    /// Returns whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Whether ranges can be given back, and made zeros without writing them.
+    /// Returns whether ranges can be deallocated, and zeroed without writing.
     pub fn punches(&self) -> bool {
         self.punches && !self.read_only
     }
 
-    /// The number of the file.
+    /// Returns the inode number of the file.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// Whether `len` bytes from `offset` on are of it.
+    /// Returns whether `len` bytes at `offset` are within the disk.
     pub fn holds(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.size)
     }
 
-    /// Puts `len` bytes from `offset` into `out`. Whatever of them is there in case of an error is the caller's to take back.
+    /// Reads `len` bytes at `offset` into `out`. After an error the caller discards the bytes
+    /// already there.
     pub fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, out: &mut dyn Outgoing) -> Result<()> {
         let mut done = 0;
         while done < len {
@@ -85,12 +88,12 @@ impl Disk {
         Ok(())
     }
 
-    /// What of `len` bytes from `offset` on is data, and what is holes that are worth telling of.
+    /// Splits `len` bytes at `offset` into data and holes that are large enough to report.
     pub fn pieces(&self, offset: u64, len: u64) -> Walk<'_> {
         Walk::new(&*self.file, &self.solid, offset..offset + len)
     }
 
-    /// Writes what `message` has from `from` on, all that is left of it, to `offset`. Durable when it returns if `durably`.
+    /// Writes the rest of `message` after `from` to `offset`. Durable on return if `durably`.
     pub fn write(
         &self,
         cx: &Cx<'_>,
@@ -101,7 +104,7 @@ impl Disk {
     ) -> Result<()> {
         self.check_writable()?;
         if durably {
-            // Nothing may have happened if this is to be tried again.
+            // A request that is tried again must not have had any effect.
             cx.may_wait()?;
         }
         let len = message.size().saturating_sub(from);
@@ -120,7 +123,7 @@ impl Disk {
         }
     }
 
-    /// Makes all that was written durable.
+    /// Makes all completed writes durable.
     pub fn flush(&self, cx: &Cx<'_>) -> Result<()> {
         match self.read_only {
             true => Ok(()),
@@ -128,8 +131,8 @@ impl Disk {
         }
     }
 
-    /// Makes `len` bytes from `offset` on zeros, and gives back the space that they took if `give_back`. `EOPNOTSUPP` where that
-    /// takes writing them.
+    /// Zeroes `len` bytes at `offset`, and deallocates their space if `give_back`. Returns
+    /// `EOPNOTSUPP` if that is only possible by writing.
     pub fn zero(
         &self,
         cx: &Cx<'_>,
@@ -155,8 +158,8 @@ impl Disk {
         }
     }
 
-    /// Gives `each` what of `len` bytes from `offset` on is data and what is holes, as [`File::extents`]; all that is left is
-    /// data where nothing is said.
+    /// Passes the data and holes in `len` bytes at `offset` to `each`, as [`File::extents`]. A
+    /// range that the source does not report is data.
     pub fn extents(
         &self,
         cx: &Cx<'_>,
@@ -197,7 +200,7 @@ impl Disk {
     }
 }
 
-/// A file, and whether it can only be read.
+/// Returns an open file, and whether it is read-only.
 fn open(cx: &Cx<'_>, node: &dyn Node, read_only: bool) -> Result<(Arc<dyn File>, bool)> {
     if !read_only {
         match node.open(cx, OpenFlags::READ | OpenFlags::WRITE) {

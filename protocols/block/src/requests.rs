@@ -1,22 +1,22 @@
-//! What the requests of both protocols are alike in, to those who drive sessions.
+//! The parts of sessions that both protocols share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::{Role, Vocabulary};
 
-/// Tells requests apart that have no names of their own, or names of which several may be the same; none can be cancelled.
+/// Numbers requests that have no ids, or ids that need not be unique; none can be cancelled.
 #[derive(Default)]
 pub(crate) struct Requests(AtomicU64);
 
 impl Requests {
-    /// The next one's.
+    /// Returns the role of the next request.
     pub(crate) fn next(&self) -> Role {
         let id = self.0.fetch_add(1, Ordering::Relaxed);
         Role::Request { id }
     }
 }
 
-/// The words of `protocol`: `word` says that of a request's number, of which the last is `last`.
+/// Returns the vocabulary of `protocol`: `word` names each request number up to `last`.
 pub(crate) fn vocabulary(
     protocol: &'static str,
     last: u32,

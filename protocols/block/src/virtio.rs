@@ -1,7 +1,7 @@
-//! A virtio block device: what a guest's driver asks through a queue (virtio 1.3, 5.2).
+//! A virtio block device: a guest driver's requests through a queue (virtio 1.3, 5.2).
 //!
-//! A request is a header, what is to be written, and room for what is read and for one byte, the last, which says what became
-//! of it. There is nothing to be agreed on: what the device can do stands in its features and its configuration.
+//! A request is a header, the data to write, and a buffer for the data to read and for the status,
+//! the last byte. There is no negotiation: the features and the configuration describe the device.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,7 +11,7 @@ use wire::{Answer, Incoming, Malformed, Outgoing, Reader, Role, Session, Vocabul
 use crate::Disk;
 use crate::requests::{Requests, vocabulary};
 
-/// Bytes of a sector, by which a guest counts, whatever the blocks of the disk.
+/// The size of a sector in bytes, the guest's unit, independent of the disk's blocks.
 pub const SECTOR: u64 = 512;
 
 /// Features of the device (virtio 1.3, 5.2.3).
@@ -26,7 +26,7 @@ mod feature {
     pub(super) const WRITE_ZEROES: u64 = 1 << 14;
 }
 
-/// What is asked (virtio 1.3, 5.2.6).
+/// Request types (virtio 1.3, 5.2.6).
 mod kind {
     pub(super) const IN: u32 = 0;
     pub(super) const OUT: u32 = 1;
@@ -36,32 +36,32 @@ mod kind {
     pub(super) const WRITE_ZEROES: u32 = 13;
 }
 
-/// What became of it.
+/// Status values.
 mod status {
     pub(super) const OK: u8 = 0;
     pub(super) const IOERR: u8 = 1;
     pub(super) const UNSUPP: u8 = 2;
 }
 
-/// Kind, reserved, sector.
+/// Type, reserved, sector.
 const HEADER: usize = 16;
 
 /// Sector, number of sectors, flags.
 const SEGMENT: usize = 16;
 
-/// The most ranges of one request to discard or to make zeros: Linux takes no more than 256.
+/// The most ranges of one discard or write-zeroes request: Linux uses no more than 256.
 const SEGMENTS: usize = 256;
 
 /// The most sectors of such a range: 1 GiB, so that none keeps a thread for long.
 const SEGMENT_SECTORS: u32 = 1 << 21;
 
-/// The blocks that a guest is to use: a page, which is also what its file systems like.
+/// The block size for the guest: a page, which suits its file systems.
 const BLOCK: u64 = 4096;
 
-/// Bytes of a disk's name.
+/// The length of a disk's id in bytes.
 const ID: usize = 20;
 
-/// What a device of `disk` can do (virtio 1.3, 5.2.3), with more than one queue.
+/// Returns the features of a device for `disk` (virtio 1.3, 5.2.3), with several queues.
 pub fn features(disk: &Disk) -> u64 {
     let mut features = feature::SEG_MAX | feature::FLUSH | feature::MQ;
     if disk.is_read_only() {
@@ -76,38 +76,39 @@ pub fn features(disk: &Disk) -> u64 {
     features | feature::BLK_SIZE
 }
 
-/// The configuration of a device of `disk` that has `queues` queues of `depth` descriptors (virtio 1.3, 5.2.4). Bytes behind the last
-/// whole sector are not of it.
+/// Returns the configuration of a device for `disk` with `queues` queues of `depth` descriptors
+/// (virtio 1.3, 5.2.4). Bytes after the last whole sector are not part of the disk.
 pub fn space(disk: &Disk, queues: u16, depth: u32) -> Vec<u8> {
     let mut space = Vec::new();
     let mut put = |bytes: &[u8]| space.extend_from_slice(bytes);
     put(&(disk.size() / SECTOR).to_le_bytes());
-    // The longest segment: not said. The most segments: but for the header's and the status's.
+    // No limit for the size of a segment. The most segments: without those of the header and the
+    // status.
     put(&0u32.to_le_bytes());
     put(&depth.saturating_sub(2).to_le_bytes());
-    // Cylinders, heads and sectors: not said.
+    // No cylinders, heads and sectors.
     put(&[0; 4]);
     put(&(SECTOR as u32).to_le_bytes());
-    // Eight sectors make a block, none of which begins elsewhere; the least and the best to read at once, in sectors.
+    // Eight sectors make an aligned block; the smallest and the optimal read, in sectors.
     put(&[3, 0]);
     put(&((BLOCK / SECTOR) as u16).to_le_bytes());
     put(&0u32.to_le_bytes());
-    // What is written is not durable before it is flushed.
+    // Writes are durable only after a flush.
     put(&[1, 0]);
     put(&queues.to_le_bytes());
-    // To discard, then to make zeros, which may give back the space.
+    // Discard, then write zeroes, which may deallocate space.
     put(&SEGMENT_SECTORS.to_le_bytes());
     put(&(SEGMENTS as u32).to_le_bytes());
     put(&((BLOCK / SECTOR) as u32).to_le_bytes());
     put(&SEGMENT_SECTORS.to_le_bytes());
     put(&(SEGMENTS as u32).to_le_bytes());
     put(&[1, 0, 0, 0]);
-    // Monitors read as much as they know of.
+    // Monitors read the fields that they know.
     space.resize(SPACE, 0);
     space
 }
 
-/// What monitors read of the configuration, zones included.
+/// The size of the configuration that monitors read, zones included.
 const SPACE: usize = 96;
 
 /// A guest's device. Requests of all its queues may be served at once.
@@ -117,7 +118,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device of `disk`.
+    /// Returns a device for `disk`.
     pub fn new(disk: Arc<Disk>) -> Device {
         Device {
             disk,
@@ -125,7 +126,7 @@ impl Device {
         }
     }
 
-    /// Answers into `out`, of whose room the last byte is not for data.
+    /// Answers into `out`; the last byte of its room is the status.
     fn answer(&self, cx: &Cx<'_>, message: &dyn Incoming, out: &mut dyn Outgoing) -> Result<()> {
         let mut request = Reader::new(message.bytes());
         let header = (request.u32(), request.u32(), request.u64());
@@ -161,14 +162,15 @@ impl Device {
         }
     }
 
-    /// Where `len` bytes from `sector` on are, if they are of the disk.
+    /// Returns the offset of `sector`, if `len` bytes there are within the disk.
     fn place(&self, sector: u64, len: u64) -> Result<u64> {
         let offset = sector.checked_mul(SECTOR).ok_or(Errno::EIO)?;
         let whole = len.is_multiple_of(SECTOR) && self.disk.holds(offset, len);
         whole.then_some(offset).ok_or(Errno::EIO)
     }
 
-    /// The ranges of a request to discard or to make zeros: all are good, or none.
+    /// Decodes the ranges of a discard or write-zeroes request: all are valid, or the request
+    /// fails.
     fn segments(&self, kind: u32, bytes: &[u8]) -> Result<Vec<Segment>> {
         if bytes.is_empty()
             || !bytes.len().is_multiple_of(SEGMENT)
@@ -182,7 +184,7 @@ impl Device {
             let (Ok(sector), Ok(sectors), Ok(flags)) = segment else {
                 return Err(Errno::EINVAL);
             };
-            // Giving back is what discarding is, and a flag of the other.
+            // Discarding always deallocates; for write zeroes it is a flag.
             let known = match kind {
                 kind::DISCARD => 0,
                 _ => 1,
@@ -204,7 +206,7 @@ impl Device {
     }
 }
 
-/// A range to discard, or to make zeros.
+/// A range to discard or zero.
 struct Segment {
     offset: u64,
     len: u64,
@@ -281,7 +283,7 @@ impl Session for Device {
     }
 }
 
-/// A request's word is its kind.
+/// A request is named by its type.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     vocabulary("virtio-blk", kind::WRITE_ZEROES, |kind| match kind {
         kind::IN => "VIRTIO_BLK_T_IN",

@@ -1,4 +1,4 @@
-//! Transmission: reads, writes, and what else is done with a disk.
+//! The transmission phase: read, write and other commands.
 
 use vfs::{Cx, Errno, Extent};
 use wire::{Incoming, Outgoing};
@@ -9,10 +9,10 @@ use super::message::{
 use super::options::ALLOCATION_ID;
 use super::{Attached, Stop, is_again};
 
-/// The most extents that are told at once.
+/// The most extents in one reply.
 const EXTENTS: usize = 4096;
 
-/// What an extent is, if it is no data.
+/// The status flags of an extent that is not data.
 const HOLE_AND_ZERO: u32 = 1 | 2;
 
 impl Attached {
@@ -44,7 +44,7 @@ impl Attached {
         }
     }
 
-    /// Does as asked, with the answer in `out` if it carries anything.
+    /// Executes a request, with any data of the reply in `out`.
     fn answer(
         &self,
         cx: &Cx<'_>,
@@ -154,7 +154,7 @@ impl Attached {
         Ok(())
     }
 
-    /// The first `most` extents of `len` bytes from `offset` on; neighbours differ.
+    /// Returns the first `most` extents of `len` bytes at `offset`; adjacent extents differ.
     fn extents(
         &self,
         cx: &Cx<'_>,
@@ -188,7 +188,7 @@ impl Attached {
         if !self.structured || !is_structured {
             return out.bytes(&simple_head(request.cookie, error));
         }
-        // The number, and a message of no bytes.
+        // The error number, and an empty message.
         const LEN: u32 = 6;
         out.bytes(&chunk_head(request.cookie, chunk::ERROR, LEN, true));
         out.bytes(&error.to_be_bytes());
@@ -196,7 +196,8 @@ impl Attached {
     }
 }
 
-/// The flags that a kind of request may have, besides [`CommandFlags::FUA`], which means nothing to those that change nothing.
+/// Returns the flags that a command may have in addition to [`CommandFlags::FUA`], which has no
+/// effect on commands that change nothing.
 fn allowed(kind: u16) -> CommandFlags {
     match kind {
         command::READ => CommandFlags::DF,
@@ -206,7 +207,7 @@ fn allowed(kind: u16) -> CommandFlags {
     }
 }
 
-/// An error as the protocol numbers it.
+/// Returns the protocol's number for an error.
 fn number(errno: Errno) -> u32 {
     match errno {
         Errno::EPERM | Errno::EACCES | Errno::EROFS => error::EPERM,

@@ -3,7 +3,8 @@
 use bitflags::bitflags;
 use wire::{Malformed, Outgoing, XdrReader};
 
-/// What a server says first: `NBDMAGIC`, `IHAVEOPT`, and that it speaks the newstyle with no zeros behind the old answer.
+/// Returns the server's first message: `NBDMAGIC`, `IHAVEOPT`, and the flags for the fixed newstyle
+/// without padding zeros.
 pub(super) fn greeting() -> [u8; 18] {
     let mut greeting = *b"NBDMAGICIHAVEOPT\0\0";
     greeting[16..].copy_from_slice(&HandshakeFlags::all().bits().to_be_bytes());
@@ -11,14 +12,14 @@ pub(super) fn greeting() -> [u8; 18] {
 }
 
 bitflags! {
-    /// What both sides can do before they speak of exports.
+    /// Handshake flags of both sides.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct HandshakeFlags: u16 {
         const FIXED_NEWSTYLE = 1;
         const NO_ZEROES = 2;
     }
 
-    /// What can be done with an export.
+    /// Transmission flags of an export.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct TransmissionFlags: u16 {
         const HAS_FLAGS = 1;
@@ -28,19 +29,19 @@ bitflags! {
         const SEND_TRIM = 32;
         const SEND_WRITE_ZEROES = 64;
         const SEND_DF = 128;
-        /// What one connection has flushed is there for all.
+        /// A flush on one connection applies to all.
         const CAN_MULTI_CONN = 256;
         const SEND_FAST_ZERO = 2048;
     }
 
-    /// What a request says besides its kind.
+    /// Flags of a command.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct CommandFlags: u16 {
-        /// Durable before it is answered.
+        /// Durable before the reply.
         const FUA = 1;
-        /// Zeros may not give back their space.
+        /// Zeros must stay allocated.
         const NO_HOLE = 2;
-        /// The answer in one piece.
+        /// The reply must not be fragmented.
         const DF = 4;
         /// One extent is enough.
         const REQ_ONE = 8;
@@ -49,26 +50,26 @@ bitflags! {
     }
 }
 
-/// `IHAVEOPT`: what an option begins with.
+/// `IHAVEOPT`: the start of an option.
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 
-/// What a request begins with.
+/// The start of a request.
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 
 /// Magic, option, length.
 const OPTION_HEAD: usize = 16;
 
-/// Magic, flags, kind, cookie, offset, length.
+/// Magic, flags, type, cookie, offset, length.
 pub(super) const REQUEST_HEAD: usize = 28;
 
-/// The longest data of an option: names have 4096 bytes, and a query of metadata has several.
+/// The longest data of an option: names have up to 4096 bytes, and a metadata query has several.
 const LONGEST_OPTION: u32 = 64 << 10;
 
 /// The largest payload of a request or a reply, in bytes: nbdkit's (`MAX_REQUEST_SIZE`), and twice
 /// the protocol's default.
 pub(super) const LARGEST: u32 = 64 << 20;
 
-/// The kinds of requests.
+/// Command types.
 pub(super) mod command {
     pub(in crate::nbd) const READ: u16 = 0;
     pub(in crate::nbd) const WRITE: u16 = 1;
@@ -79,7 +80,7 @@ pub(super) mod command {
     pub(in crate::nbd) const BLOCK_STATUS: u16 = 7;
 }
 
-/// The options.
+/// Options.
 pub(super) mod option {
     pub(in crate::nbd) const EXPORT_NAME: u32 = 1;
     pub(in crate::nbd) const ABORT: u32 = 2;
@@ -91,7 +92,7 @@ pub(super) mod option {
     pub(in crate::nbd) const SET_META_CONTEXT: u32 = 10;
 }
 
-/// What an answer to an option says.
+/// Option reply types.
 pub(super) mod reply {
     pub(in crate::nbd) const ACK: u32 = 1;
     pub(in crate::nbd) const SERVER: u32 = 2;
@@ -104,7 +105,7 @@ pub(super) mod reply {
     pub(in crate::nbd) const UNKNOWN: u32 = ERROR + 6;
 }
 
-/// The kinds of pieces of a structured answer.
+/// Chunk types of structured replies.
 pub(super) mod chunk {
     pub(in crate::nbd) const NONE: u16 = 0;
     pub(in crate::nbd) const OFFSET_DATA: u16 = 1;
@@ -113,7 +114,7 @@ pub(super) mod chunk {
     pub(in crate::nbd) const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// Errors, which the protocol numbers itself.
+/// Error numbers of the protocol.
 pub(super) mod error {
     pub(in crate::nbd) const EPERM: u32 = 1;
     pub(in crate::nbd) const EIO: u32 = 5;
@@ -122,9 +123,9 @@ pub(super) mod error {
     pub(in crate::nbd) const ENOTSUP: u32 = 95;
 }
 
-/// A message of a client's, of whatever phase: their beginnings tell them apart.
+/// A client's message in any phase: its start shows the type.
 pub(super) enum Message<'a> {
-    /// What it can do.
+    /// The client's handshake flags.
     Flags(u32),
     Option {
         number: u32,
@@ -133,7 +134,7 @@ pub(super) enum Message<'a> {
     Request(Request),
 }
 
-/// What a client wants of an export. What it writes stands behind [`REQUEST_HEAD`].
+/// A command. The data of a write follow at [`REQUEST_HEAD`].
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     pub(super) flags: u16,
@@ -158,7 +159,7 @@ impl Request {
     }
 }
 
-/// How long the message is that begins with `head`, if that much can be told.
+/// Returns the length of the message that `head` begins with, once it can be determined.
 pub(super) fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
     let Some(first) = head.first_chunk() else {
         return Ok(None);
@@ -203,7 +204,7 @@ pub(super) fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
     }
 }
 
-/// The bytes that a message asks to read, [`LARGEST`] at most.
+/// Returns how many bytes a message requests to read, [`LARGEST`] at most.
 pub(super) fn reply_bound(message: &[u8]) -> usize {
     match decode(message) {
         Ok(Message::Request(request)) if request.kind == command::READ => {
@@ -213,7 +214,7 @@ pub(super) fn reply_bound(message: &[u8]) -> usize {
     }
 }
 
-/// Decodes a message that [`frame`] has measured.
+/// Decodes a message of the length that [`frame`] returned.
 pub(super) fn decode(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
     let mut fields = XdrReader::new(bytes);
     Ok(match fields.u32()? {
@@ -229,7 +230,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
     })
 }
 
-/// Answers an option.
+/// Writes a reply to an option.
 pub(super) fn option_reply(out: &mut dyn Outgoing, option: u32, kind: u32, data: &[u8]) {
     const MAGIC: u64 = 0x0003_e889_0455_65a9;
     let mut head = [0; 20];
@@ -241,7 +242,7 @@ pub(super) fn option_reply(out: &mut dyn Outgoing, option: u32, kind: u32, data:
     out.bytes(data);
 }
 
-/// The head of a simple answer to a request.
+/// Returns the header of a simple reply.
 pub(super) fn simple_head(cookie: u64, error: u32) -> [u8; 16] {
     const MAGIC: u32 = 0x6744_6698;
     let mut head = [0; 16];
@@ -251,10 +252,11 @@ pub(super) fn simple_head(cookie: u64, error: u32) -> [u8; 16] {
     head
 }
 
-/// Bytes of the head of a piece.
+/// The size of a chunk's header in bytes.
 pub(super) const CHUNK_HEAD: usize = 20;
 
-/// The head of a piece of a structured answer, with `len` bytes behind it; the last one of its answer if `done`.
+/// Returns the header of a structured reply's chunk with `len` bytes of payload; the last chunk of
+/// its reply if `done`.
 pub(super) fn chunk_head(cookie: u64, kind: u16, len: u32, done: bool) -> [u8; CHUNK_HEAD] {
     const MAGIC: u32 = 0x668e_33ef;
     let mut head = [0; CHUNK_HEAD];

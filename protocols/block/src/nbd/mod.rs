@@ -1,10 +1,10 @@
-//! NBD (the protocol's specification: `doc/proto.md` of the reference implementation), the server half: fixed newstyle,
-//! structured replies, `base:allocation`.
+//! NBD (the protocol's specification: `doc/proto.md` of the reference implementation), the server
+//! half: fixed newstyle, structured replies, `base:allocation`.
 //!
-//! The name of an export is the path of a file below the root of what is served, or one that a file was given; the
-//! empty name is the root itself, where that is a file.
+//! The name of an export is the path of a file below the root of the served tree, or a name
+//! assigned to a file; the empty name is the root itself, if that is a file.
 //!
-//! Not there: the oldstyle, TLS, extended headers, resizing.
+//! Deliberately absent: the oldstyle, TLS, extended headers, resizing.
 
 mod commands;
 mod message;
@@ -27,19 +27,20 @@ pub struct Server {
     images: Vec<Image>,
 }
 
-/// A file that has a name of its own, and can only be read.
+/// A read-only file with an assigned name.
 #[derive(Clone)]
 pub struct Image {
-    /// What clients call it.
+    /// The export name for clients.
     pub name: Vec<u8>,
-    /// What the file is in.
+    /// The tree that holds the file.
     pub export: Arc<Export>,
-    /// Its path there.
+    /// The file's path in the tree.
     pub path: Vec<u8>,
 }
 
 impl Server {
-    /// Serves the files of `export`, only to be read if `read_only`, and `images`, whose names come first.
+    /// Serves the files of `export`, read-only if `read_only`, and `images`, whose names take
+    /// precedence.
     pub fn new(export: Arc<Export>, read_only: bool, images: Vec<Image>) -> Server {
         Server {
             export,
@@ -48,7 +49,7 @@ impl Server {
         }
     }
 
-    /// A new connection.
+    /// Returns a session for a new connection.
     pub fn session(&self) -> Connection {
         Connection {
             server: self.clone(),
@@ -62,36 +63,36 @@ impl Server {
 /// A client's connection.
 pub struct Connection {
     server: Server,
-    /// What has been agreed on so far.
+    /// The state of the handshake.
     said: Mutex<Said>,
-    /// What it has chosen, once it has.
+    /// The chosen export, once there is one.
     attached: OnceLock<Attached>,
     requests: Requests,
 }
 
-/// What both sides have said of what is to come.
+/// The options negotiated in the handshake.
 #[derive(Clone, Default)]
 struct Said {
-    /// What the client can do, once it has said so.
+    /// The client's handshake flags, once received.
     flags: Option<HandshakeFlags>,
     structured: bool,
-    /// The export of whose holes it wants to be told.
+    /// The export for which the client requested `base:allocation`.
     mapped: Option<Vec<u8>>,
 }
 
-/// The disk of a connection, and how it is spoken of.
+/// The disk of a connection, and the negotiated options for it.
 struct Attached {
     disk: Disk,
     structured: bool,
-    /// Whether extents may be asked for.
+    /// Whether the client may request extents.
     mapped: bool,
 }
 
-/// What ends a request other than with an answer.
+/// The reason why a request ends without a reply from its handler.
 enum Stop {
-    /// The source says so.
+    /// The source returned an error.
     Failed(Errno),
-    /// The client cannot be followed.
+    /// The client's messages cannot be parsed any further.
     Malformed(Malformed),
 }
 
@@ -117,7 +118,7 @@ impl Session for Connection {
     }
 
     fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
-        // Not the client's cookies.
+        // The client's cookies need not be unique.
         Ok(self.requests.next())
     }
 
@@ -128,8 +129,7 @@ impl Session for Connection {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed> {
-        // NBD has no users: who may connect has the super-user's access, as far as the peer may act
-        // as that.
+        // NBD has no users: every client acts as root, if the peer may act as that.
         let caller = call.acts_as(Caller::ROOT);
         let cx = Cx {
             caller: &caller,
@@ -176,7 +176,7 @@ impl Session for Connection {
     }
 }
 
-/// A command's word is its number; what is agreed on before commands has none.
+/// A command is named by its number; handshake messages have no names.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     vocabulary("nbd", command::BLOCK_STATUS.into(), |number| {
         match number as u16 {
@@ -191,7 +191,7 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     })
 });
 
-/// Whether what came of a try means that it is to be tried again, and is no answer.
+/// Returns whether the error means that the request is to be served again, and is not a result.
 fn is_again(errno: Errno) -> bool {
     matches!(errno, Errno::WOULD_BLOCK | Errno::PARKED)
 }

@@ -1,4 +1,4 @@
-//! The handshake: what a client wants to speak, and of which export.
+//! The handshake: the negotiation of options and the choice of an export.
 
 use vfs::{Cx, DirEntry, DirSink, Kind, OpenFlags, Plus, Result};
 use wire::{Malformed, Outgoing, Reader};
@@ -9,17 +9,17 @@ use super::message::{
 use super::{Attached, Connection, Said, Server, Stop, is_again};
 use crate::Disk;
 
-/// The one thing to be told of an export: what is data, and what reads as zeros.
+/// The only metadata context: allocated data and zeros.
 const ALLOCATION: &[u8] = b"base:allocation";
 
-/// Its number in answers.
+/// Its id in replies.
 pub(super) const ALLOCATION_ID: u32 = 1;
 
-/// The most exports to list.
+/// The most exports in a list.
 const LISTED: usize = 1000;
 
 impl Connection {
-    /// What the client can do; what is agreed on is what both can.
+    /// Processes the client's handshake flags; those of both sides are used.
     pub(super) fn greeted(&self, flags: u32) -> std::result::Result<(), Malformed> {
         let known = u16::try_from(flags)
             .ok()
@@ -49,7 +49,7 @@ impl Connection {
             return Err(Malformed::new("expected a request, got an option").into());
         }
         if number == option::EXPORT_NAME {
-            // It has no way to be refused but to be left.
+            // EXPORT_NAME can only be refused by closing the connection.
             let attached = self.server.attach(cx, data, &said)?;
             let attached =
                 attached.map_err(|error| Malformed::new(format!("no such export: {error}")))?;
@@ -140,7 +140,7 @@ impl Connection {
         what(&mut self.said.lock().expect("no panic holds it"));
     }
 
-    /// What comes now are requests.
+    /// Ends the handshake: requests follow.
     fn begin(&self, attached: Attached) -> std::result::Result<(), Malformed> {
         let begun = self.attached.set(attached);
         begun.map_err(|_| Malformed::new("expected one export, got two at once"))
@@ -148,7 +148,7 @@ impl Connection {
 }
 
 impl Server {
-    /// Opens the export `name`: nothing is decided yet if that has to be tried again.
+    /// Opens the export `name`. The outer error means that the call is to be repeated.
     fn attach(&self, cx: &Cx<'_>, name: &[u8], said: &Said) -> Result<Result<Attached>> {
         let opened = match self.images.iter().find(|image| image.name == name) {
             Some(image) => Disk::open(cx, &image.export, &image.path, true),
@@ -165,7 +165,8 @@ impl Server {
         }
     }
 
-    /// Names of exports: images, and the files in the root, or the empty name if the root is a file.
+    /// Returns the names of exports: images, and the files in the root, or the empty name if the
+    /// root is a file.
     fn list(&self, cx: &Cx<'_>) -> Result<Vec<Vec<u8>>> {
         let mut names = Names {
             files: self.images.iter().map(|image| image.name.clone()).collect(),
@@ -222,20 +223,20 @@ impl Attached {
         flags
     }
 
-    /// What INFO tells: size and flags, and how much to read and write at once.
+    /// Returns the information replies: size and flags, and the block sizes.
     fn information(&self) -> [Vec<u8>; 2] {
         const EXPORT: u16 = 0;
         const BLOCK_SIZE: u16 = 3;
         let (size, flags) = (self.disk.size().to_be_bytes(), self.flags().bits());
         let export = [&EXPORT.to_be_bytes()[..], &size, &flags.to_be_bytes()].concat();
-        // The least, what is best, and the most.
+        // Minimum, preferred and maximum.
         let sizes = [1, 4096, LARGEST].map(u32::to_be_bytes).concat();
         let block_size = [&BLOCK_SIZE.to_be_bytes()[..], &sizes].concat();
         [export, block_size]
     }
 }
 
-/// The name in INFO and GO. Which kinds of information are wanted does not matter: all may be told.
+/// Returns the name in INFO and GO. The requested information types are ignored: all may be sent.
 fn info_request(data: &[u8]) -> std::result::Result<&[u8], Malformed> {
     let mut fields = Reader::new(data);
     let name = counted(&mut fields)?;
@@ -245,7 +246,7 @@ fn info_request(data: &[u8]) -> std::result::Result<&[u8], Malformed> {
     Ok(name)
 }
 
-/// The name, and what is asked of it, in the options on metadata.
+/// Returns the name and the queries of a metadata context option.
 fn context_request(data: &[u8]) -> std::result::Result<(&[u8], Vec<&[u8]>), Malformed> {
     let mut fields = Reader::new(data);
     let name = counted(&mut fields)?;
@@ -257,7 +258,7 @@ fn context_request(data: &[u8]) -> std::result::Result<(&[u8], Vec<&[u8]>), Malf
     Ok((name, queries))
 }
 
-/// Bytes behind their number.
+/// Returns bytes that follow their 32-bit length.
 fn counted<'a>(fields: &mut Reader<'a>) -> std::result::Result<&'a [u8], Malformed> {
     let len = u32::from_be_bytes(fields.array()?);
     fields.bytes(len as usize)

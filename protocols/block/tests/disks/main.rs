@@ -11,13 +11,13 @@ use vfs::{Caller, Errno, Export, OpenFlags, Result};
 use vfs_testkit::bed::{RW, Seen, ok, refused, run};
 use vfs_testkit::clock;
 
-/// Bytes of the disk that every test has.
+/// The size in bytes of the disk in every test.
 const SIZE: u64 = 1 << 20;
 
-/// Where the data of the disk begins and ends: the rest is holes.
+/// The range of data on the disk: the rest is holes.
 const DATA: std::ops::Range<u64> = SIZE / 4..SIZE / 2;
 
-/// A tree with a disk at `dir/disk`.
+/// Returns a tree with a disk at `dir/disk`.
 fn export() -> Arc<Export> {
     let export = Arc::new(Export::new("", Memory::new(clock())));
     let dir = ok(root(&export).mkdir("dir", 0o755));
@@ -35,7 +35,7 @@ fn root(export: &Export) -> Seen {
     }
 }
 
-/// What is on the disk.
+/// Returns the contents of the disk.
 fn content(export: &Export) -> Vec<u8> {
     ok(ok(ok(root(export).lookup("dir")).lookup("disk")).content())
 }

@@ -26,12 +26,12 @@ const NO_HOLE: u16 = 2;
 const DF: u16 = 4;
 const REQ_ONE: u16 = 8;
 
-/// Sends the messages in `bytes`, one after the other: all that is answered.
+/// Sends the messages in `bytes` one after the other, and returns all replies.
 fn send(connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     send_by(&Call::detached(), connection, bytes)
 }
 
-/// The same, by the connection of `call`.
+/// [`send`] with the connection of `call`.
 fn send_by(call: &Call, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let (mut rest, mut replies) = (bytes, Vec::new());
     while let Some(len) = connection.frame(rest)? {
@@ -68,13 +68,13 @@ fn request(kind: u16, flags: u16, offset: u64, len: u32) -> Vec<u8> {
     .concat()
 }
 
-/// A name behind its length, and what follows.
+/// Returns a name with its length in front and `rest` after it.
 fn named(name: &str, rest: &[u8]) -> Vec<u8> {
     let len = name.len() as u32;
     [&len.to_be_bytes(), name.as_bytes(), rest].concat()
 }
 
-/// An answer to an option.
+/// Returns a reply to an option.
 fn reply_to(number: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     let len = (data.len() as u32).to_be_bytes();
     let head = [0x0003_e889_0455_65a9u64.to_be_bytes()].concat();
@@ -88,13 +88,13 @@ fn reply_to(number: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A simple answer.
+/// Returns a simple reply.
 fn simple(error: u32) -> Vec<u8> {
     let head = 0x6744_6698u32.to_be_bytes();
     [&head[..], &error.to_be_bytes(), b"a cookie"].concat()
 }
 
-/// A piece of a structured answer.
+/// Returns a chunk of a structured reply.
 fn chunk(kind: u16, done: bool, data: &[u8]) -> Vec<u8> {
     let (head, len) = (0x668e_33efu32.to_be_bytes(), data.len() as u32);
     let flags = u16::from(done).to_be_bytes();
@@ -109,14 +109,15 @@ fn chunk(kind: u16, done: bool, data: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A connection to the disk of [`export`] that has agreed on simple answers, or on structured ones with extents.
+/// Returns a connection to the disk of [`export`] with simple replies, or with structured ones and
+/// extents.
 fn connected(structured: bool) -> (Arc<Export>, Connection) {
     let export = export();
     let connection = connect(&export, structured);
     (export, connection)
 }
 
-/// The same to the disk of this export.
+/// Returns a connection to the disk of `export`.
 fn connect(export: &Arc<Export>, structured: bool) -> Connection {
     let connection = Server::new(export.clone(), false, Vec::new()).session();
     let mut hello = 3u32.to_be_bytes().to_vec();
@@ -130,7 +131,7 @@ fn connect(export: &Arc<Export>, structured: bool) -> Connection {
     connection
 }
 
-/// NBD has no users of its own: the peer's socket has one.
+/// NBD has no users of its own; the peer's socket has one.
 #[test]
 fn a_local_user_gets_no_disk_that_it_may_not_read_and_root_gets_it() {
     let export = export();
@@ -223,7 +224,7 @@ fn what_cannot_be_had_is_refused_and_the_handshake_goes_on() {
     ] {
         assert_eq!(kind(&say(&bad)), (1u32 << 31 | 3).to_be_bytes());
     }
-    // Metadata takes structured answers.
+    // Metadata contexts require structured replies.
     let query = option(10, &named("dir/disk", &[0; 4]));
     assert_eq!(kind(&say(&query)), (1u32 << 31 | 3).to_be_bytes());
     assert_eq!(kind(&say(&option(2, b""))), 1u32.to_be_bytes());
@@ -329,15 +330,14 @@ fn ranges_are_made_zeros() {
     }
 }
 
-/// The size constraints that are negotiated are those of payloads: requests without any have all
-/// lengths that there are.
+/// The negotiated size constraints apply to payloads: commands without one may have any length.
 #[test]
 fn only_payloads_have_a_largest_size() {
     const LONG: u32 = u32::MAX - 4095;
     let (export, connection) = connected(true);
     let file = ok(ok(root(&export).lookup("dir")).lookup("disk"));
     ok(file.truncate(2 * u64::from(LONG)));
-    // A disk is as large as its file was when it was chosen.
+    // A disk has the size that its file had when it was chosen.
     drop(connection);
     let connection = connect(&export, true);
     let say = |bytes: &[u8]| send(&connection, bytes).expect("an answer");
@@ -382,7 +382,7 @@ fn holes_are_told_and_not_sent() {
         hole(DATA.end, SIZE - DATA.end, true),
     ];
     assert!(say(&request(READ, 0, 0, SIZE as u32)) == expected.concat());
-    // Small ones, and those that may not be cut, are data.
+    // Small holes, and ones in a read that must not be fragmented, are data.
     let zeros = [&at(0)[..], &[0; 4096]].concat();
     assert_eq!(say(&request(READ, 0, 0, 4096)), chunk(1, true, &zeros));
     let whole = [&at(0)[..], &[0; 65536]].concat();

@@ -1,4 +1,4 @@
-//! The virtio device: requests as a guest's driver puts them.
+//! The virtio device: requests as a guest's driver sends them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const OK: u8 = 0;
 const IOERR: u8 = 1;
 const UNSUPP: u8 = 2;
 
-/// Sends a request with `room` for what is read: what that is, and the status.
+/// Sends a request with `room` bytes for data to read, and returns these and the status.
 fn ask(device: &Device, kind: u32, sector: u64, data: &[u8], room: usize) -> (Vec<u8>, u8) {
     let mut bytes = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat();
     bytes.extend(data);
@@ -36,7 +36,7 @@ fn device(read_only: bool) -> (Arc<vfs::Export>, Device) {
     (export, Device::new(Arc::new(disk)))
 }
 
-/// Ranges to discard or to make zeros.
+/// Encodes ranges to discard or zero.
 fn ranges(ranges: &[(u64, u32, u32)]) -> Vec<u8> {
     let range = |&(sector, sectors, flags): &(u64, u32, u32)| {
         let mut bytes = sector.to_le_bytes().to_vec();
@@ -82,7 +82,7 @@ fn what_is_not_of_the_disk_is_an_error_and_changes_nothing() {
 fn zeros_and_discards_are_of_whole_requests() {
     let (export, device) = device(false);
     let first = DATA.start / SECTOR;
-    // One bad range, and none is done.
+    // With one invalid range none is processed.
     let bad = ranges(&[(first, 8, 0), (SIZE / SECTOR, 1, 0)]);
     assert_eq!(ask(&device, 13, 0, &bad, 0).1, IOERR);
     assert_eq!(ask(&device, 11, 0, &ranges(&[(first, 8, 1)]), 0).1, UNSUPP);
