@@ -1,4 +1,4 @@
-//! Attributes, as read and as changed.
+//! Reading and changing attributes.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,13 +16,13 @@ use crate::node;
 use crate::proc_path::ProcPath;
 use crate::tree::{self, Tree};
 
-/// What statx(2) says of a node on `device`, without a generation.
+/// Converts the result of statx(2) for a node on `device`, without a generation.
 ///
-/// The change counter is the ctime in nanoseconds. Kernels from 6.13 on take it from a fine clock
-/// whenever somebody has looked since the last change (ext4, XFS, btrfs, tmpfs), so two states
-/// that were both looked at never share one. Folding the mtime in would add nothing: each
-/// change of it is one of the ctime. The size is folded in for directories of tmpfs, where a link
-/// that is made leaves the fine clock alone, but each name adds to the size.
+/// The change counter is the ctime in nanoseconds. Kernels from 6.13 on take it from a fine-grained
+/// clock if the attributes were read since the last change (ext4, XFS, btrfs, tmpfs), so two states
+/// that were both read never share one. Including the mtime would add no information: each change
+/// of it changes the ctime. The size is included for directories of tmpfs, where making a hard link
+/// does not use the fine-grained clock, but each name adds to the size.
 pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
     let mode = u32::from(stx.stx_mode);
     let ctime = time(stx.stx_ctime);
@@ -58,7 +58,7 @@ pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
     }
 }
 
-/// The attributes of what `fd` is open on, on `device`.
+/// Returns the attributes of the object that `fd` is open on, on `device`.
 pub(crate) fn read(device: &Device, fd: BorrowedFd<'_>, want: Want) -> Result<Attr> {
     let mut attr = of(device, &tree::stat(fd)?);
     if want.contains(Want::GENERATION) {
@@ -74,22 +74,22 @@ fn time(stamp: StatxTimestamp) -> Time {
     }
 }
 
-/// How an object is reached to change it.
+/// The means by which an object is changed.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
-    /// By what may be no more than a path to it: permissions are checked.
+    /// A descriptor that may be `O_PATH` only: permissions are checked.
     Path(BorrowedFd<'a>),
-    /// By an open file.
+    /// An open file.
     Open(BorrowedFd<'a>),
 }
 
-/// Makes the changes that `set` asks for: owner, mode, times, size. Permissions are the caller's,
-/// whom the thread has become. A change that fails ends it; those before it stay.
+/// Applies the changes in `set`: owner, mode, times, size. Permissions are those of the caller,
+/// whose identity the thread has. An error ends it; earlier changes stay.
 fn change(tree: &Tree, target: Target<'_>, set: &SetAttr) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         target.chown(set.uid, set.gid)?;
     }
-    // Behind the owner, whose change takes set-id bits away.
+    // After the owner, whose change removes set-id bits.
     if let Some(mode) = set.mode {
         target.chmod(tree, mode)?;
     }
@@ -99,7 +99,7 @@ fn change(tree: &Tree, target: Target<'_>, set: &SetAttr) -> Result<()> {
     }
     if let Some(size) = set.size {
         target.truncate(size)?;
-        // Which has set the mtime to now.
+        // Truncating has set the mtime to now.
         if matches!(set.mtime, Some(SetTime::At(_))) {
             target.touch(set)?;
         }
@@ -156,9 +156,9 @@ impl<'a> Target<'a> {
         };
         let explicit = |time| matches!(time, Some(SetTime::At(_)));
         match self.utimens(&times) {
-            // The kernel lets who may write set both times to now, or none.
+            // The kernel lets a process with write permission set both times to now, or none.
             Err(Raw::PERM | Raw::ACCESS) if !explicit(set.atime) && !explicit(set.mtime) => {
-                // A new size sets the mtime to now by itself.
+                // A new size sets the mtime to now itself.
                 if set.size.is_some() {
                     return Ok(());
                 }
@@ -181,12 +181,12 @@ impl<'a> Target<'a> {
         .map_err(errno)
     }
 
-    /// Sets the ctime to now, and nothing else.
+    /// Sets only the ctime to now.
     fn mark_changed(self, tree: &Tree) -> Result<()> {
         let stx = tree::stat(self.fd())?;
         let mode = RawMode::from(stx.stx_mode);
-        // A change of owner to nobody in particular needs no permission, but costs a file its
-        // set-id bits; there a change to the same mode does it.
+        // A change of owner without ids needs no permission, but removes a file's set-id bits; for
+        // such a file the same mode is set instead.
         if mode & 0o6000 == 0 {
             self.chown(None, None)
         } else {
@@ -194,15 +194,15 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Takes set-id bits and file capabilities away, as the kernel does when somebody without
-    /// privileges changes a file.
+    /// Removes set-id bits and file capabilities, as the kernel does when an unprivileged process
+    /// changes a file.
     fn kill_privileges(self, tree: &Tree) -> Result<()> {
         let mode = RawMode::from(tree::stat(self.fd())?.stx_mode);
         if Kind::from_mode(mode) != Some(Kind::File) {
             return Ok(());
         }
         let mut kept = mode & 0o7777 & !0o4000;
-        // Set-gid without execute permission for the group once meant mandatory locks.
+        // Set-gid without execute permission for the group used to mean mandatory locking.
         if mode & 0o010 != 0 {
             kept &= !0o2000;
         }
@@ -210,7 +210,7 @@ impl<'a> Target<'a> {
             self.chmod(tree, kept)?;
         }
         match rustix::fs::removexattr(ProcPath::of(self.fd()).as_c_str(), c"security.capability") {
-            // Of an ordinary user's changes the kernel takes them away by itself.
+            // For an ordinary user's change the kernel removes them itself.
             Ok(()) | Err(Raw::NODATA | Raw::OPNOTSUPP | Raw::PERM) => Ok(()),
             Err(error) => Err(errno(error)),
         }
@@ -226,8 +226,8 @@ fn timespec(time: Option<SetTime>) -> Timespec {
     Timespec { tv_sec, tv_nsec }
 }
 
-/// Refuses what no system call could be told: user id -1 means "leave" to chown(2), and a time
-/// has less than a second of nanoseconds.
+/// Returns `EINVAL` for values that system calls cannot express: an id of -1 leaves the owner in
+/// chown(2), and a time has less than a second of nanoseconds.
 pub(crate) fn check(set: &SetAttr) -> Result<()> {
     let time_is_good =
         |time| !matches!(time, Some(SetTime::At(Time { nsec, .. })) if nsec > 999_999_999);
@@ -241,7 +241,7 @@ pub(crate) fn check(set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-/// [`change`] on behalf of `cx`'s caller, and what the attributes are then.
+/// Applies [`change`] on behalf of `cx`'s caller, and returns the attributes afterwards.
 pub(crate) fn set(device: &Device, cx: &Cx<'_>, target: Target<'_>, set: &SetAttr) -> Result<Attr> {
     check(set)?;
     device.brief(cx.patience)?;

@@ -1,9 +1,10 @@
-//! Where the nodes were that handles were given out of, where the kernel gives no handles.
+//! The last known locations of nodes with handles, for file systems without kernel handles.
 //!
-//! A page is a node's number, its parent's, its name there, and what tells its life. It is believed only as far as it proves
-//! true: whoever goes by it opens the name and compares the life. With a [`Log`] the book outlives the program.
+//! A page holds a node's number, its parent's, its name there, and the incarnation of the inode
+//! number. It is only a hint: users open the name and compare the incarnation. With a [`Log`] the
+//! book outlives the program.
 //!
-//! Lock order: the pages' mutex last, also while the log is written to.
+//! Lock order: the pages' mutex last, and held while the log is written.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -19,10 +20,11 @@ mod log;
 
 use self::log::Log;
 
-/// How many nodes can be found again by name after they were dropped: some 30 MiB.
+/// The most nodes that can be found by name after they were dropped: some 30 MiB.
 const PAGES: usize = 1 << 18;
 
-/// Where nodes were. The oldest pages go when it is full; their handles are stale then, unless the node lives.
+/// The locations of nodes. When it is full the oldest pages are dropped, and their handles become
+/// stale unless the node is live.
 #[derive(Default)]
 pub(crate) struct Book(Mutex<Pages>);
 
@@ -33,7 +35,7 @@ struct Pages {
     log: Option<Log>,
 }
 
-/// Where a node was.
+/// The location of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) parent: NodeId,
@@ -42,7 +44,7 @@ pub(crate) struct Page {
 }
 
 impl Book {
-    /// Goes on with what was recorded at `path`, and records there from now on.
+    /// Loads the pages recorded at `path`, and records there from now on.
     pub(crate) fn record_at(&self, path: &Path) -> io::Result<()> {
         let (log, recorded) = Log::open(path)?;
         let mut pages = self.pages();
@@ -50,17 +52,17 @@ impl Book {
             pages.insert(id, page);
         }
         pages.log = Some(log);
-        // What was written over and over is written once.
+        // Compacts repeated records.
         pages.tidy();
         Ok(())
     }
 
-    /// Whether it outlives the program.
+    /// Returns whether it outlives the program.
     pub(crate) fn is_recorded(&self) -> bool {
         self.pages().log.is_some()
     }
 
-    /// Notes where `node` is, and those above it.
+    /// Records the location of `node` and its ancestors.
     pub(crate) fn note(&self, node: &HostNode, life: u64) {
         let mut news = Vec::new();
         let (mut id, mut life) = (node.number(), Some(life));
@@ -84,7 +86,8 @@ impl Book {
         self.pages().record(&news);
     }
 
-    /// A node came to be called `name` in `parent`, which may not be at hand: if there is a page of it, it is there now.
+    /// Records the new location `name` in `parent` of a node that need not be live, if it has a
+    /// page.
     pub(crate) fn moved(&self, id: NodeId, parent: &HostNode, name: &[u8]) {
         let Some(old) = self.page(id) else {
             return;
@@ -116,7 +119,7 @@ impl Book {
 }
 
 impl Pages {
-    /// Says whether that was news.
+    /// Returns whether the page is new or has changed.
     fn insert(&mut self, id: NodeId, page: Page) -> bool {
         if let Some(known) = self.by_id.get_mut(&id) {
             let news = *known != page;
@@ -133,7 +136,7 @@ impl Pages {
         true
     }
 
-    /// Writes what is new behind the rest. A log that cannot be written to is given up.
+    /// Appends new pages to the log. A log with a write error is abandoned.
     fn record(&mut self, news: &[(NodeId, Page)]) {
         let Some(log) = &mut self.log else {
             return;
@@ -151,7 +154,7 @@ impl Pages {
         self.tidy();
     }
 
-    /// Writes the log anew when most of it has been written over, or is of pages that are gone.
+    /// Rewrites the log when most of its records are superseded, or are of dropped pages.
     fn tidy(&mut self) {
         let live = self.order.len();
         let Some(log) = &mut self.log else {
@@ -203,7 +206,7 @@ mod tests {
         put(&book, 1, page(9, "a"));
         put(&book, 2, page(1, "b"));
         put(&book, 1, page(9, "c"));
-        // As a process that is killed leaves it: nothing is said at the end.
+        // As after a kill: the log is not closed.
         std::fs::copy(&path, dir.path().join("left")).expect("copied");
         for name in ["left", "left"] {
             let again = open(&dir.path().join(name));

@@ -1,4 +1,4 @@
-//! Copying from file to file without a way through the client.
+//! Copying between files on the server.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,17 +8,18 @@ use vfs::{Cx, Errno, Patience, Result};
 
 use crate::file::HostFile;
 
-/// What may be copied on a lane's own thread: about what one large read or write moves.
+/// The most bytes to copy on a lane's own thread: about as many as one large read or write.
 const SHORT: u64 = 1 << 20;
 
-/// How much is copied between two looks whether the request is cancelled. Large, because file
-/// systems that share blocks do it per call.
+/// The bytes to copy between two checks for cancellation. Large, because file systems that share
+/// blocks do so per call.
 const STEP: u64 = 128 << 20;
 
-/// How much goes through memory at once where the kernel does not copy.
+/// The buffer size where the kernel does not copy.
 const BUFFER: usize = 256 << 10;
 
-/// copy_file_range(2), or reading and writing where the kernel has no way between the two.
+/// Copies with copy_file_range(2), or with reads and writes if the kernel cannot copy between the
+/// two.
 pub(crate) fn any(
     from: &HostFile,
     cx: &Cx<'_>,
@@ -57,7 +58,7 @@ pub(crate) fn any(
     Ok(copied)
 }
 
-/// FICLONERANGE: all or nothing.
+/// Clones with FICLONERANGE: all or nothing.
 pub(crate) fn clone(
     from: &HostFile,
     cx: &Cx<'_>,
@@ -69,7 +70,7 @@ pub(crate) fn clone(
     if len == 0 {
         return Ok(0);
     }
-    // It writes out what is dirty first.
+    // The ioctl writes out dirty pages first.
     from.node().device().long(cx.patience)?;
     let (from_fd, to_fd) = (from.fd(cx.patience)?, to.fd(cx.patience)?);
     from.node().device().tree.act(cx)?;

@@ -1,4 +1,4 @@
-//! The file systems that lie below one root: the root's own, and what is mounted in it.
+//! The file systems below an export's root: the root's own, and those mounted in it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::ids::{self, DeviceKey, Prefix};
 use crate::limits;
 use crate::tree::Tree;
 
-/// A file system of the host. Lives as long as a node on it, so that what no client uses can be
+/// A file system of the host. Lives as long as a node on it, so that an unused one can be
 /// unmounted.
 pub(crate) struct Device {
     pub(crate) tree: Arc<Tree>,
@@ -23,27 +23,27 @@ pub(crate) struct Device {
     /// The type of the file system (`include/uapi/linux/magic.h`).
     pub(crate) magic: u64,
     class: Class,
-    /// Open on it for real, where the server may.
+    /// A descriptor on it that is open for reading, if the server may open one.
     real: Option<Fd>,
     /// Whether its nodes can be opened by kernel handle.
     by_handle: bool,
-    /// Whether its reads can say that they would wait: 0 unknown, 1 yes, 2 no.
+    /// Whether reads support `RWF_NOWAIT`: 0 unknown, 1 yes, 2 no.
     tells_waiting: AtomicU8,
 }
 
-/// How long a file system takes.
+/// The speed class of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// It has no other place than memory.
+    /// All data are in memory.
     Memory,
-    /// Its metadata is normally in memory.
+    /// Metadata are normally in memory.
     Local,
-    /// Another machine or a program answers.
+    /// Another machine or a program serves it.
     Remote,
 }
 
 impl Device {
-    /// The device that `fd`, whose attributes are `stx`, is on. May open a second descriptor, as the
+    /// Returns the device of `fd`, whose attributes are `stx`. May open a second descriptor, as the
     /// server itself.
     pub(crate) fn new(tree: &Arc<Tree>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Device> {
         let magic = rustix::fs::fstatfs(fd).map_err(sys::errno)?.f_type as u64;
@@ -62,49 +62,51 @@ impl Device {
         })
     }
 
-    /// The number of its inode `ino`.
+    /// Returns the node number of inode `ino`.
     pub(crate) fn id(&self, ino: u64) -> vfs::NodeId {
         ids::compose(self.tree.number_key(), self.prefix, ino)
     }
 
-    /// Whether `id` looks like one of its numbers.
+    /// Returns whether `id` may be one of its node numbers.
     pub(crate) fn may_have(&self, id: vfs::NodeId) -> bool {
         ids::prefix_of(id) == Some(self.prefix)
     }
 
-    /// What its nodes are opened by through kernel handles, if they can be.
+    /// Returns the descriptor for opening kernel handles, if it supports these.
     pub(crate) fn mount(&self) -> Option<BorrowedFd<'_>> {
         self.real().filter(|_| self.by_handle)
     }
 
-    /// Something on it that is open for real, where the server may.
+    /// Returns a descriptor on it that is open for reading, if the server may open one.
     pub(crate) fn real(&self) -> Option<BorrowedFd<'_>> {
         self.real.as_ref().map(AsFd::as_fd)
     }
 
-    /// Before what is in memory once its object is open.
+    /// Checks the patience before an operation in memory on an open object.
     pub(crate) fn memory(&self, patience: Patience) -> Result<()> {
         enough(self.class.memory(patience))
     }
 
-    /// Before what a local file system normally does in memory.
+    /// Checks the patience before an operation that a local file system normally performs in
+    /// memory.
     pub(crate) fn brief(&self, patience: Patience) -> Result<()> {
         enough(self.class.brief(patience))
     }
 
-    /// Before what waits for a disk by nature.
+    /// Checks the patience before an operation that waits for a disk.
     pub(crate) fn long(&self, patience: Patience) -> Result<()> {
         enough(self.class.long(patience))
     }
 
-    /// Whether only cached names may be looked at; the other ways are open or closed altogether.
+    /// Returns whether only cached names may be looked up; otherwise all look-ups are permitted or
+    /// fail.
     pub(crate) fn cached_names(&self, patience: Patience) -> Result<bool> {
         self.memory(patience)?;
         Ok(!self.class.brief(patience))
     }
 
-    /// The patience to read `file` with: full where pages are all there is, less only where the
-    /// kernel can tell what is cached.
+    /// Returns the patience for reading `file`: full if all pages are in memory, less only if the
+    /// kernel can tell which are cached.
     pub(crate) fn read_patience(
         &self,
         file: BorrowedFd<'_>,
@@ -126,28 +128,28 @@ impl Device {
         Ok(patience)
     }
 
-    /// Whether it is known to stamp each change of a directory, by this machine's clock.
+    /// Returns whether it is known to timestamp each change of a directory with this machine's
+    /// clock.
     pub(crate) fn stamps_changes(&self) -> bool {
         limits::FINE_TIMES.contains(&self.magic)
     }
 
-    /// Whether reading and writing an open file is known not to depend on who does it.
+    /// Returns whether I/O on an open file is known not to depend on the caller.
     pub(crate) fn reads_for_anybody(&self) -> bool {
         sys::anybody::reads_for_anybody(self.magic)
     }
 
-    /// Whether an entry of a directory is found by its cookie also in another open of the
-    /// directory.
+    /// Returns whether a directory entry's cookie is valid in another open of the directory.
     pub(crate) fn keeps_cookies(&self) -> bool {
         !self.is_remote() && self.magic != limits::OVERLAY
     }
 
-    /// Whether memory is all it has.
+    /// Returns whether all its data are in memory.
     pub(crate) fn is_memory(&self) -> bool {
         self.class == Class::Memory
     }
 
-    /// Whether it is another machine's or program's.
+    /// Returns whether another machine or a program serves it.
     pub(crate) fn is_remote(&self) -> bool {
         self.class == Class::Remote
     }
@@ -174,8 +176,7 @@ impl Class {
         self == Class::Memory || patience == Patience::Full
     }
 
-    /// The class of a file system type (`include/uapi/linux/magic.h`; those that keep theirs
-    /// elsewhere say where).
+    /// Returns the class of a file system type (`include/uapi/linux/magic.h` unless noted).
     fn of(magic: u64) -> Class {
         match magic {
             0x0102_1994 // tmpfs
@@ -202,12 +203,12 @@ impl Class {
     }
 }
 
-/// `st_dev` as one number.
+/// Returns `st_dev` as one number.
 pub(crate) fn dev_of(stx: &Statx) -> u64 {
     rustix::fs::makedev(stx.stx_dev_major, stx.stx_dev_minor)
 }
 
-/// Opens `fd` for reading, as the server itself, if it is of a kind where that has no effects.
+/// Opens `fd` for reading, as the server itself, if that has no side effects for its file type.
 fn open_for_real(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
     let flags = match FileType::from_raw_mode(RawMode::from(stx.stx_mode)) {
         FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
@@ -218,7 +219,7 @@ fn open_for_real(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
     tree.open(|| tree.reopen(fd, flags)).ok()
 }
 
-/// Whether a kernel handle of `fd` can be had, and opened.
+/// Returns whether `fd` has a kernel handle that can be opened.
 fn leads_back(real: &Fd, fd: BorrowedFd<'_>) -> bool {
     FileHandle::of(fd).is_ok_and(|handle| handle.open(real.as_fd(), OFlags::PATH).is_ok())
 }

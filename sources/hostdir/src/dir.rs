@@ -1,18 +1,19 @@
 //! Reading a directory.
 //!
-//! The cookies are the file system's own (`d_off`). An open directory keeps what it has read and
-//! not told yet, and where that goes on, so that reading in order neither seeks nor reads twice. One
-//! whose descriptor was taken away meanwhile seeks. A read from the start may get what `listings`
-//! has kept.
+//! The cookies are the file system's own (`d_off`). An open directory keeps the entries that it has
+//! read and not returned yet, and its position, so that sequential reading neither seeks nor reads
+//! twice. It seeks after its descriptor was evicted meanwhile. A read from the start may use a
+//! cached listing (`listings`).
 //!
-//! The listings of open directories are bounded for a tree and for each client ([`Streams`]). Where
-//! there is no room, the least recently read directories give theirs up: the client's own if it has
-//! its share, otherwise any client's.
+//! The listings of open directories are bounded per tree and per client ([`Streams`]). Without
+//! room, the least recently read directories lose theirs: the client's own if it has used its
+//! share, otherwise any client's.
 //!
-//! The number of an entry that is a mount point is that of the directory beneath the mount: the
-//! kernel says so to everybody. Attributes ([`Plus::Entries`]) are those of what is mounted.
+//! The inode number of an entry that is a mount point is that of the covered directory, as
+//! everywhere in Linux. Attributes ([`Plus::Entries`]) are those of the mounted root.
 //!
-//! Lock order: an open directory's position, then the ring of all. Another's position is only tried.
+//! Lock order: an open directory's position, then the ring of all. Another directory's position is
+//! only locked with `try_lock`.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,14 +33,14 @@ use crate::opened::OpenFile;
 use crate::ring::Ring;
 use crate::tree::Tree;
 
-/// How much is read at once: some 2000 entries, so that large directories take few calls.
+/// The bytes to read at once: some 2000 entries, so that large directories take few calls.
 const BUFFER: usize = 64 << 10;
 
-/// How much the open directories of a tree keep of what they have read and not told, and listings
-/// take, bytes. One for which there is no room reads it again.
+/// The most bytes of read-ahead and listings that the open directories of a tree keep. A directory
+/// without room reads again.
 const READ_AHEAD: usize = 16 << 20;
 
-/// The open directories of a tree that keep something.
+/// The open directories of a tree that keep entries.
 pub(crate) struct Streams {
     quota: Arc<Quota>,
     ring: Mutex<Ring<Weak<Stream>>>,
@@ -55,7 +56,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Takes `bytes` on `account`, which other open directories may have to give up.
+    /// Charges `bytes` to `account`, evicting other open directories' entries if necessary.
     pub(crate) fn take(
         &self,
         account: &Account,
@@ -70,9 +71,9 @@ impl Streams {
         }
     }
 
-    /// Drops the listing of an idle open directory, of `account` or of any.
+    /// Drops the entries of an idle open directory, of `account` or of any.
     fn evict(&self, account: Option<&Account>) -> bool {
-        // Twice round: the hand spares at first what has been read since it last came by.
+        // Twice around: the clock hand at first skips entries that were read since it last passed.
         let rounds = 2 * self.ring().len();
         for _ in 0..rounds {
             let next = self.ring().advance().and_then(Weak::upgrade);
@@ -92,7 +93,7 @@ impl Streams {
 #[derive(Default)]
 pub(crate) struct Stream {
     state: Mutex<State>,
-    /// Read since the clock hand last came by.
+    /// Read since the clock hand last passed.
     touched: AtomicBool,
 }
 
@@ -101,25 +102,25 @@ struct State {
     entries: Entries,
     /// The cookie before the first of the entries.
     base: u64,
-    /// Where the next entry is among them, and the cookie before it.
+    /// The index of the next entry, and the cookie before it.
     at: usize,
     cookie: u64,
-    /// The end was told; whoever asks once more is told again without a look.
+    /// The end was returned; the next call returns it again without reading.
     ended: bool,
-    /// The descriptor's own position is elsewhere.
+    /// The descriptor's own position differs.
     astray: bool,
     recording: Option<Recording>,
     /// For the part that it keeps.
     charge: Option<Charge>,
-    /// Where it stands in the ring, while it keeps something.
+    /// Its position in the ring, while it keeps entries.
     place: Option<u32>,
 }
 
-/// What was read of the directory.
+/// The entries read from the directory.
 enum Entries {
     /// A part, from `base` on.
     Part { buffer: Vec<u8>, filled: usize },
-    /// All of it.
+    /// The whole directory.
     Whole(Arc<Listing>),
 }
 
@@ -142,7 +143,7 @@ impl Entries {
 }
 
 impl Stream {
-    /// Reads on behind `cookie` of `opened`, whose descriptor is `fd`.
+    /// Reads on after `cookie` in `opened`, whose descriptor is `fd`.
     pub(crate) fn read(
         self: &Arc<Self>,
         opened: &OpenFile,
@@ -165,13 +166,14 @@ impl Stream {
         told
     }
 
-    /// The directory is closed.
+    /// Closes the directory.
     pub(crate) fn close(&self, tree: &Tree) {
         let mut state = self.state.lock().expect("no panic holds it");
         state.give_up(&tree.streams);
     }
 
-    /// Gives up what it keeps, if that is on `account`, unless it is or has just been read.
+    /// Drops its entries if they are charged to `account`, unless it is being read or was read
+    /// recently.
     fn evict(&self, streams: &Streams, account: Option<&Account>) -> bool {
         if self.touched.swap(false, Ordering::Relaxed) {
             return false;
@@ -192,7 +194,7 @@ impl Stream {
 }
 
 impl State {
-    /// Gives `sink` what comes next, until it has enough.
+    /// Passes the next entries to `sink`, until it accepts no more.
     fn tell(
         &mut self,
         node: &HostNode,
@@ -208,7 +210,7 @@ impl State {
                 match state.fill(node, fd, cx.call.account()) {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
-                    // The next call meets it again.
+                    // The next call returns the error.
                     Err(_) if told => return Ok(()),
                     Err(error) => return Err(error),
                 }
@@ -251,7 +253,7 @@ fn with_attr(node: &HostNode, cx: &Cx<'_>, raw: &RawEntry<'_>) -> Result<Looked>
             Ok((attr.id, Some(attr.kind), Some(entry)))
         }
         Err(error) if error.is_signal() => Err(error),
-        // It vanished, or may not be looked at.
+        // It vanished, or the caller may not look it up.
         Err(_) => Ok((
             node.device().id(raw.ino),
             Kind::from_d_type(raw.d_type),
@@ -261,10 +263,10 @@ fn with_attr(node: &HostNode, cx: &Cx<'_>, raw: &RawEntry<'_>) -> Result<Looked>
 }
 
 impl State {
-    /// Gives the memory back of what has been told, and of all if there is no room to keep it.
+    /// Frees the entries that were returned, and all if there is no room to keep them.
     fn keep(&mut self, stream: &Arc<Stream>, streams: &Streams, account: &Account) {
         let size = match &mut self.entries {
-            // A listing is charged for itself.
+            // A listing has a charge of its own.
             Entries::Whole(_) => {
                 self.charge = None;
                 return self.enlist(stream, streams);
@@ -292,7 +294,7 @@ impl State {
         }
     }
 
-    /// The account that what it keeps is charged to.
+    /// Returns the account that its entries are charged to.
     fn account(&self) -> Option<&Account> {
         let charge = match &self.entries {
             Entries::Whole(listing) => listing.charge(),
@@ -306,7 +308,7 @@ impl State {
         self.place.get_or_insert_with(enlist);
     }
 
-    /// Gives back the memory of what it keeps, which it has left or will not read any more.
+    /// Frees its entries, which are used up or will not be read any more.
     fn give_up(&mut self, streams: &Streams) {
         self.entries = Entries::default();
         self.charge = None;
@@ -315,13 +317,13 @@ impl State {
         }
     }
 
-    /// Makes the entry behind `cookie` the next.
+    /// Moves to the entry after `cookie`.
     fn go_to(&mut self, cookie: u64) {
         if cookie == self.cookie {
             return;
         }
         self.ended = false;
-        // The start is read anew: whoever goes there wants to see what is new.
+        // The start is read again, because the client expects current entries.
         if cookie != 0 && self.find(cookie) {
             return;
         }
@@ -329,7 +331,7 @@ impl State {
         self.leave(cookie);
     }
 
-    /// Forgets what was read: it goes on behind `cookie`.
+    /// Drops the entries and continues after `cookie`.
     fn leave(&mut self, cookie: u64) {
         if let Entries::Part { filled, .. } = &mut self.entries {
             *filled = 0;
@@ -340,7 +342,7 @@ impl State {
         self.astray = true;
     }
 
-    /// Goes to `cookie` if what was read has it.
+    /// Moves to `cookie` if the entries include it.
     fn find(&mut self, cookie: u64) -> bool {
         let (mut at, mut here) = (0, self.base);
         while here != cookie {
@@ -353,7 +355,7 @@ impl State {
         true
     }
 
-    /// Reads on, on `account`, and says whether there was more.
+    /// Reads more entries, on `account`, and returns whether there were any.
     fn fill(&mut self, node: &HostNode, fd: BorrowedFd<'_>, account: &Account) -> Result<bool> {
         if std::mem::take(&mut self.ended) {
             return Ok(false);
@@ -367,7 +369,7 @@ impl State {
             match Listings::start(node, fd) {
                 Start::Known(listing) => {
                     self.entries = Entries::Whole(listing);
-                    // A directory has its dots at least, but one that was removed.
+                    // Every directory has at least `.` and `..`, unless it was removed.
                     self.ended = self.entries.bytes().is_empty();
                     return Ok(!self.ended);
                 }
@@ -384,7 +386,7 @@ impl State {
         };
         buffer.resize(BUFFER, 0);
         *filled = match sys::dir::read(fd, buffer) {
-            // What a removed directory says.
+            // A removed directory.
             Err(Raw::NOENT) => 0,
             filled => filled.map_err(errno)?,
         };

@@ -1,22 +1,22 @@
-//! Reading and writing past the host's page cache.
+//! Direct I/O, bypassing the host's page cache.
 //!
-//! `O_DIRECT` wants memory, offset and length aligned. A client aligns what it sees, offset and
-//! length of its own device; the transport's memory may be aligned (a guest's pages) or not (a
-//! message). Where it is not, which the host tells by `EINVAL`, the bytes go through a buffer of ours.
-//! Reads of any range work, writes have to be aligned by the client, as on a local file.
+//! `O_DIRECT` requires aligned memory, offset and length. A client aligns offset and length as its
+//! own device requires; the transport's memory may be aligned (a guest's pages) or not (a message).
+//! If it is not, which the host reports as `EINVAL`, the bytes are copied through an aligned
+//! buffer. Reads of any range work; writes have to be aligned by the client, as on a local file.
 
 use std::os::fd::BorrowedFd;
 
 use sys::payload;
 use vfs::{Errno, Patience, Payload, Result, Sink};
 
-/// Every block device is content with a page.
+/// A page, which satisfies every block device.
 const ALIGN: usize = 4096;
 
-/// How much goes through the buffer at once.
+/// The bytes to copy through the buffer at once.
 const STEP: usize = 1 << 20;
 
-/// Puts up to `len` bytes from `offset` into `sink`.
+/// Reads up to `len` bytes at `offset` into `sink`.
 pub(crate) fn read(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -72,7 +72,7 @@ fn write_aligned(fd: BorrowedFd<'_>, offset: u64, data: &mut dyn Payload) -> Res
     payload::pwrite_all(fd, offset, buffer)
 }
 
-/// `len` aligned bytes in `memory`.
+/// Returns `len` aligned bytes in `memory`.
 fn aligned(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
     memory.resize(memory.len().max(len + ALIGN), 0);
     let start = memory.as_ptr().align_offset(ALIGN);

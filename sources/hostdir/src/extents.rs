@@ -1,8 +1,8 @@
-//! Where a file has data and where holes.
+//! The data and holes of a file.
 //!
-//! `FIEMAP` tells many stretches per call, but of reserved space not whether something has been
-//! written to it that is still in the page cache; there, and on file systems that have no such
-//! map, lseek(2) with `SEEK_DATA` and `SEEK_HOLE` decides.
+//! `FIEMAP` returns many extents per call, but does not show whether unwritten extents have data in
+//! the page cache; for these, and on file systems without it, lseek(2) with `SEEK_DATA` and
+//! `SEEK_HOLE` decides.
 
 use std::os::fd::BorrowedFd;
 
@@ -14,7 +14,8 @@ use vfs::{Errno, Extent, Result, Seek};
 
 use crate::tree;
 
-/// The next data or hole at or behind `offset`. Moves the file's position, which nobody uses.
+/// Returns the offset of the next data or hole at or after `offset`. Moves the file's position,
+/// which is not used otherwise.
 pub(crate) fn seek(fd: BorrowedFd<'_>, offset: u64, what: Seek) -> Result<u64> {
     let offset = i64::try_from(offset).map_err(|_| Errno::ENXIO)? as u64;
     let from = match what {
@@ -24,7 +25,7 @@ pub(crate) fn seek(fd: BorrowedFd<'_>, offset: u64, what: Seek) -> Result<u64> {
     rustix::fs::seek(fd, from).map_err(errno)
 }
 
-/// Gives `each` what `offset..offset+len` consists of, up to the end of the file.
+/// Passes the extents in `offset..offset+len` to `each`, up to the end of the file.
 pub(crate) fn walk(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -45,7 +46,7 @@ pub(crate) fn walk(
     Ok(())
 }
 
-/// Whether to go on.
+/// Whether to continue.
 type GoOn = bool;
 
 fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
@@ -73,7 +74,7 @@ fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
             return Ok(out.hole_until(end));
         }
         if out.at == before {
-            // A map that does not go on.
+            // The map makes no progress.
             return by_seeking(fd, end, out);
         }
     }
@@ -94,7 +95,7 @@ fn by_seeking(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn
             break;
         }
         let hole = match rustix::fs::seek(fd, SeekFrom::Hole(out.at)) {
-            // Cut meanwhile.
+            // Truncated meanwhile.
             Err(Raw::NXIO) => end,
             hole => hole.map_err(errno)?,
         };
@@ -105,7 +106,7 @@ fn by_seeking(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn
     Ok(true)
 }
 
-/// Extents on their way out: without gaps, neighbours of a kind joined.
+/// Collects extents without gaps, merging adjacent ones of the same kind.
 struct Joined<'a> {
     at: u64,
     pending: Option<Extent>,

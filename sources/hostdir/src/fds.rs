@@ -1,9 +1,8 @@
 //! The descriptors that an export may have open.
 //!
-//! A [`Budget`] counts, it does not choose the descriptor to close: [`crate::table`] does. A
-//! descriptor that cannot be closed (of an open file that cannot be opened again, an object without
-//! a name, a lock on the host) also counts as its peer's share ([`Shares`]), so that no peer takes
-//! all.
+//! A [`Budget`] only counts; [`crate::table`] chooses the descriptor to close. A descriptor that
+//! cannot be closed (of an open file that cannot be opened again, an unnamed object, a lock on the
+//! host) also counts towards its peer's share ([`Shares`]), so that no peer takes all.
 //!
 //! Lock order: the shares' mutex last.
 
@@ -14,16 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use vfs::{Account, Errno, PeerKey, Result};
 
-/// How many descriptors may be open, and how many are.
+/// The limit and number of open descriptors.
 pub(crate) struct Budget {
     limit: usize,
     open: AtomicUsize,
 }
 
-/// The right to one more descriptor.
+/// A permit for one descriptor.
 pub(crate) struct Permit(Arc<Budget>);
 
-/// A descriptor that the budget knows of.
+/// A descriptor counted in the budget.
 pub(crate) struct Fd {
     fd: OwnedFd,
     _permit: Permit,
@@ -39,31 +38,31 @@ impl Budget {
         })
     }
 
-    /// One more, whether or not there is room: [`Budget::over`] tells.
+    /// Returns a permit even if the limit is exceeded: see [`Budget::over`].
     pub(crate) fn take(self: &Arc<Budget>) -> Permit {
         self.open.fetch_add(1, Ordering::Relaxed);
         Permit(self.clone())
     }
 
-    /// Whether more are open than may be.
+    /// Returns whether more descriptors are open than the limit.
     pub(crate) fn over(&self) -> bool {
         self.open() > self.limit
     }
 
-    /// How many may be open.
+    /// Returns the limit.
     pub(crate) fn most(&self) -> usize {
         self.limit
     }
 
-    /// How many are open.
+    /// Returns the number of open descriptors.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 }
 
-/// The descriptors that peers hold and that nobody can take back. A peer may hold as many as it
-/// leaves: the first that wants all has half, the next a quarter, and so on, and there are always
-/// some for another.
+/// The descriptors of peers that cannot be evicted. A peer may hold as many as it leaves free: the
+/// first that takes all it can gets half, the next a quarter, and so on, so that some always remain
+/// for another.
 pub(crate) struct Shares {
     limit: usize,
     held: Mutex<Held>,
@@ -82,7 +81,7 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// Shares of `limit` descriptors.
+    /// Returns shares of `limit` descriptors.
     pub(crate) fn new(limit: usize) -> Arc<Shares> {
         Arc::new(Shares {
             limit,
@@ -90,8 +89,9 @@ impl Shares {
         })
     }
 
-    /// Takes one more for the client of `account`, a connection's or a guest's; `EMFILE` if its
-    /// share is used up. `None` for what this program does itself, which the budget alone bounds.
+    /// Takes one descriptor for the client of `account`, a connection's or a guest's. Returns
+    /// `EMFILE` if its share is used up, and `None` for this program's own use, which only the
+    /// budget limits.
     pub(crate) fn take(self: &Arc<Shares>, account: &Account) -> Result<Option<Share>> {
         let Some(peer) = account.client() else {
             return Ok(None);
@@ -129,7 +129,7 @@ impl Drop for Share {
 }
 
 impl Permit {
-    /// Spends it on `fd`.
+    /// Uses the permit for `fd`.
     pub(crate) fn spend(self, fd: OwnedFd) -> Fd {
         Fd { fd, _permit: self }
     }

@@ -18,19 +18,19 @@ use crate::node::HostNode;
 use crate::opened::OpenFile;
 use crate::{copy, direct, extents, lease};
 
-/// A file or directory that a client has open. It has a descriptor of its own, so it works on after
+/// A file or directory that a client has open. It has a descriptor of its own, so it survives
 /// unlink, rename and chmod.
 pub struct HostFile {
     opened: Arc<OpenFile>,
     flags: OpenFlags,
     stream: Option<Arc<Stream>>,
-    /// For a descriptor that it never gives back.
+    /// The share for a descriptor that is never evicted.
     _share: Option<Share>,
 }
 
 impl HostFile {
-    /// `raw` are the flags that it was opened with, of which `flags` are what the client asked for;
-    /// `share` is what it takes of its peer's share.
+    /// Returns an open file. `raw` are the flags that it was opened with, of which the client
+    /// requested `flags`; `share` is its part of the peer's share.
     pub(crate) fn new(
         node: Arc<HostNode>,
         fd: Arc<Fd>,
@@ -47,7 +47,7 @@ impl HostFile {
         }
     }
 
-    /// See [`OpenFile::fd`].
+    /// Returns the descriptor: see [`OpenFile::fd`].
     pub(crate) fn fd(&self, patience: Patience) -> Result<Arc<Fd>> {
         self.opened.fd(patience)
     }
@@ -56,12 +56,12 @@ impl HostFile {
         self.opened.node()
     }
 
-    /// What it was opened for.
+    /// Returns the flags that the client requested.
     pub(crate) fn flags(&self) -> OpenFlags {
         self.flags
     }
 
-    /// `to` as a file of the same export, `EXDEV` if it is another's.
+    /// Returns `to` as a file of the same export, or `EXDEV`.
     pub(crate) fn sibling<'f>(&self, to: &'f dyn File) -> Result<&'f HostFile> {
         let to = to.as_any().downcast_ref::<HostFile>();
         to.filter(|to| Arc::ptr_eq(&to.node().device().tree, &self.node().device().tree))
@@ -94,7 +94,7 @@ impl File for HostFile {
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
-        // What reaches behind the largest offset the kernel calls invalid; there is nothing.
+        // The kernel rejects ranges beyond the largest offset; a read there returns no bytes.
         let below = (i64::MAX as u64).saturating_sub(offset);
         if below == 0 {
             return self.is_plain().map(|()| 0);
@@ -112,7 +112,7 @@ impl File for HostFile {
         sink.file(fd, offset, len, patience)
     }
 
-    /// As the caller: whose writes take set-id bits away, and whose do not, is the kernel's to say.
+    /// Runs as the caller: the kernel decides whether its writes remove set-id bits.
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         let waits = OpenFlags::DIRECT | OpenFlags::DSYNC | OpenFlags::SYNC;
         if self.flags.intersects(waits) {
@@ -128,7 +128,7 @@ impl File for HostFile {
         data.file(fd.as_fd(), offset)
     }
 
-    /// Callers are served one after another: a directory has one position.
+    /// Serialises its callers: a directory has one position.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
         self.node().device().brief(cx.patience)?;
         let stream = self.stream.as_ref().ok_or(Errno::ENOTDIR)?;
@@ -146,7 +146,7 @@ impl File for HostFile {
         }
     }
 
-    /// Nothing: what is written is the host's at once, and what it makes of that fsync tells.
+    /// No operation: writes reach the host at once, and fsync reports its errors.
     fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
         Ok(())
     }

@@ -1,22 +1,22 @@
-//! On whose behalf the calling thread uses the host's file systems.
+//! The identity under which the calling thread uses the host's file systems.
 //!
-//! Linux keeps that per thread, and so does the note here of what it is: equal callers in a row
-//! cost nothing. A thread that has served one caller keeps that caller's identity until it
-//! serves another; [`release_thread`] gives it back.
+//! Linux keeps it per thread, and so does the record here: successive operations of the same caller
+//! cost nothing. A thread that has served one caller keeps that caller's identity until it serves
+//! another; [`release_thread`] resets it.
 //!
-//! Leaving user 0 takes the capabilities over file systems (`CAP_DAC_OVERRIDE`, `CAP_CHOWN`,
-//! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) out of force and coming back restores them, so the
-//! kernel checks each operation as if the caller made it. `CAP_SYS_RESOURCE`, which lets a writer
-//! past quotas and into reserved blocks, goes and comes with them, as in Linux's own NFS server
-//! (`CAP_NFSD_SET`). Where ids are translated on the way here, the super-user is another
-//! ([`crate::Options::super_user`]), and keeps those capabilities in force. Others, like
-//! `CAP_SYS_ADMIN`, stay in force: where that matters (`xattr`) barge checks itself.
+//! Leaving user 0 drops the file-system capabilities (`CAP_DAC_OVERRIDE`, `CAP_CHOWN`,
+//! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) from the effective set and returning restores them,
+//! so the kernel checks each operation as if the caller performed it. `CAP_SYS_RESOURCE`, which
+//! exempts from quotas and reserved blocks, is dropped and restored with them, as in Linux's own
+//! NFS server (`CAP_NFSD_SET`). If ids are translated before this source, root is another user
+//! ([`crate::Options::super_user`]) and keeps those capabilities effective. Others, like
+//! `CAP_SYS_ADMIN`, stay effective: where that matters (`xattr`) barge checks itself.
 //!
-//! The umask, too, is per thread as far as a thread wants it so: threads that create files for
-//! clients clear theirs, and those of the rest of the process, and of its children, stay as they
-//! are.
+//! The umask can be made per-thread as well: threads that create files for clients clear theirs,
+//! and the umask of the rest of the process and of its children stays unchanged.
 //!
-//! Lock order: the cache of groups takes its own mutex only, and not while it asks the database.
+//! Lock order: the cache of groups takes its own mutex only, and not during a query of the user
+//! database.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,25 +28,25 @@ use rustix::fs::{Gid, Mode};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
 use vfs::{Caller, Errno, Groups, Patience, Result};
 
-/// What serving as others takes.
+/// The capabilities required to serve as other users.
 pub(crate) const NEEDED: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::FOWNER);
 
-/// How long the groups of a user are believed: as long as an NFS server believes them by default.
+/// The lifetime of a cached list of groups: an NFS server's default.
 const GROUPS_LAST: Duration = Duration::from_secs(60);
 
-/// How many users' groups are kept: a few hundred bytes each.
+/// The most users with cached groups: a few hundred bytes each.
 const USERS: usize = 4096;
 
-/// Whether any export of this process switches: before, threads are what they always were.
+/// Whether any export of this process has switched identities: before that, threads are unchanged.
 static SWITCHING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// What this thread was made to be; nothing before the first time, when it may have inherited
-    /// anything from the thread that started it.
+    /// This thread's identity; `None` before the first switch, when the thread may have inherited
+    /// any identity from its parent.
     static NOW: RefCell<Option<Now>> = const { RefCell::new(None) };
 }
 
@@ -54,28 +54,28 @@ struct Now {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
-    /// Whether the capabilities over file systems are in force though the user is not 0.
+    /// Whether the file-system capabilities are effective although the user is not 0.
     powers: bool,
-    /// Where the groups came from the user database: until when they count.
+    /// The expiry of groups from the user database.
     until: Option<Instant>,
 }
 
-/// Switches threads to callers.
+/// Switches threads to the identities of callers.
 pub(crate) struct Switch {
     users: Mutex<HashMap<u32, Believed>>,
     none: Arc<[u32]>,
     super_user: u32,
 }
 
-/// A user's groups, and until when they count.
+/// A user's groups, with their expiry.
 type Believed = (Instant, Arc<[u32]>);
 
 impl Switch {
-    /// Whether this process may switch at all.
+    /// Returns whether this process can switch identities.
     ///
-    /// It has to run as user 0, because it is leaving 0 that takes the capabilities out of
-    /// force, unless the secure bits say that it does not. In a namespace that a user has made for itself groups cannot be set
-    /// (user_namespaces(7)), and no other user is there.
+    /// It has to run as user 0, because leaving user 0 is what drops the capabilities, unless the
+    /// secure bits disable that. In a user namespace that an ordinary user created, groups cannot
+    /// be set (user_namespaces(7)), and no other users exist.
     pub(crate) fn permitted() -> bool {
         let groups = std::fs::read_to_string("/proc/self/setgroups");
         let own_namespace = groups.is_ok_and(|text| text.trim() == "deny");
@@ -95,18 +95,18 @@ impl Switch {
         }
     }
 
-    /// Whether `caller` has the super-user's powers.
+    /// Returns whether `caller` has root's privileges.
     pub(crate) fn is_super_user(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.super_user
     }
 
-    /// Makes the calling thread `caller`. `WOULD_BLOCK` if the user database has to be asked and
-    /// `patience` is short of that.
+    /// Gives the calling thread the identity of `caller`. Returns `WOULD_BLOCK` if the user
+    /// database has to be queried and `patience` does not permit it.
     pub(crate) fn become_caller(&self, caller: &Caller, patience: Patience) -> Result<()> {
         NOW.with_borrow_mut(|now| {
             let (groups, until) = match &caller.groups {
                 Groups::Known(groups) => (groups.clone(), None),
-                // The super-user's groups open no door that is not open.
+                // Root's groups grant no further access.
                 Groups::Unknown if caller.uid == 0 => (self.none.clone(), None),
                 Groups::Unknown => match now {
                     Some(now) if now.uid == caller.uid && now.still_believed() => {
@@ -131,7 +131,7 @@ impl Switch {
         })
     }
 
-    /// The groups of user `uid` as the host's database has them.
+    /// Returns the groups of user `uid` from the host's user database.
     fn groups(&self, uid: u32, patience: Patience) -> Result<Believed> {
         let now = Instant::now();
         let users = || self.users.lock().expect("no panic holds it");
@@ -171,10 +171,10 @@ impl Now {
     }
 }
 
-/// Clears the umask of the calling thread, before it creates the first file for a client, and
-/// leaves those of other threads alone. Where a sandbox forbids that (unshare(2)), the umask of the
-/// whole process is cleared, as there is no other way to give a file the mode that a client asks
-/// for and leave default ACLs to the kernel.
+/// Clears the umask of the calling thread, before it creates the first file for a client, without
+/// affecting other threads. If a sandbox forbids that (unshare(2)), the umask of the whole process
+/// is cleared, since there is no other way to give a file the requested mode and leave default ACLs
+/// to the kernel.
 pub(crate) fn clear_umask() {
     thread_local! {
         static CLEARED: Cell<bool> = const { Cell::new(false) };
@@ -187,7 +187,7 @@ pub(crate) fn clear_umask() {
     }
 }
 
-/// Makes the calling thread the process's own user again, if an export ever switched.
+/// Gives the calling thread the process's own identity, if an export ever switched.
 pub(crate) fn become_server() -> Result<()> {
     if !SWITCHING.load(Ordering::SeqCst) {
         return Ok(());
@@ -204,22 +204,22 @@ pub(crate) fn become_server() -> Result<()> {
     })
 }
 
-/// Gives the calling thread the process's own identity back, after it served callers of exports
-/// that switch: before it does anything else with files, or starts a program. `EPERM` if the
-/// kernel refuses.
+/// Gives the calling thread the process's own identity back after it served callers of exports that
+/// switch. Required before it uses files for another purpose or starts a program. Returns `EPERM`
+/// if the kernel refuses.
 pub fn release_thread() -> Result<()> {
     become_server()
 }
 
-/// Changes what differs. If anything fails the thread is taken for unknown, so that the next
-/// time all is set: it never works as someone it should not be.
+/// Changes the parts that differ. After a failure the thread's identity counts as unknown, so that
+/// the next switch sets all of it: it never works under a wrong identity.
 fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
     let (uid, gid, groups, powers) = match now {
         Some(now) => (
             now.uid != to.uid,
             now.gid != to.gid,
             !Arc::ptr_eq(&now.groups, &to.groups) && now.groups != to.groups,
-            // Leaving 0 the kernel takes all of them but one away.
+            // Leaving user 0, the kernel drops all capabilities but one.
             now.is_super_user() != to.is_super_user() || (to.powers && now.uid != to.uid),
         ),
         None => (true, true, true, true),

@@ -1,11 +1,10 @@
-//! One number space for the nodes of all devices below one root.
+//! A common number space for the nodes of all devices below one root.
 //!
 //! The root's own device keeps its inode numbers. Another device's are prefixed by 15 bits that
 //! derive from the device, so that they are the same after a restart. Inode numbers of 2^48 and
-//! more (FUSE, NFS, CIFS like them) become a keyed hash of 63 bits under the highest bit: of a
-//! million such files some two share a number with a probability of 1 in 18 million, and a peer
-//! cannot aim for it without the key. A table of them instead would grow with every file ever
-//! seen.
+//! more (common on FUSE, NFS, CIFS) become a keyed hash of 63 bits with the highest bit set: the
+//! probability that any two of a million such files share a number is 1 in 18 million, and a peer
+//! cannot provoke it without the key. A table of them instead would grow with every file ever seen.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -17,13 +16,13 @@ use vfs::{Errno, NodeId, Result};
 
 use crate::device::dev_of;
 
-/// Tells a device from the others: the prefix of its nodes' numbers. 0 is the root's device.
+/// The prefix of a device's node numbers. 0 is the root's device.
 pub(crate) type Prefix = u16;
 
 /// 15 bits: the 16th marks hashed numbers.
 const PREFIXES: u64 = 0x7fff;
 
-/// The number of the inode `ino` on the device of `prefix`.
+/// Returns the node number of inode `ino` on the device with `prefix`.
 pub(crate) fn compose(key: &Key, prefix: Prefix, ino: u64) -> NodeId {
     if ino != 0 && ino >> 48 == 0 {
         return u64::from(prefix) << 48 | ino;
@@ -34,23 +33,23 @@ pub(crate) fn compose(key: &Key, prefix: Prefix, ino: u64) -> NodeId {
     1 << 63 | sip::hash(key, &data)
 }
 
-/// The prefix of a number that is not hashed.
+/// Returns the prefix of a number that is not hashed.
 pub(crate) fn prefix_of(id: NodeId) -> Option<Prefix> {
     (id >> 63 == 0).then_some((id >> 48) as Prefix)
 }
 
-/// What makes a device the same one again.
+/// The identity of a device across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeviceKey {
     /// `st_dev`: unique as long as it is mounted.
     pub(crate) dev: u64,
-    /// `f_fsid`: often derived from what is on the disk, so stable where device numbers are not;
-    /// 0 where there is none.
+    /// `f_fsid`: often derived from data on the disk, and then stable where device numbers are not;
+    /// 0 if unavailable.
     pub(crate) fsid: u64,
 }
 
 impl DeviceKey {
-    /// That of what `fd`, whose attributes are `stx`, is on.
+    /// Returns the key of the device of `fd`, whose attributes are `stx`.
     pub(crate) fn of(fd: BorrowedFd<'_>, stx: &Statx) -> Result<DeviceKey> {
         Ok(DeviceKey {
             dev: dev_of(stx),
@@ -59,7 +58,7 @@ impl DeviceKey {
     }
 }
 
-/// Which device has which prefix. Only ever grows, by a few bytes a device.
+/// The prefixes of devices. It only grows, by a few bytes per device.
 #[derive(Default)]
 pub(crate) struct Prefixes {
     by_device: HashMap<DeviceKey, Prefix>,
@@ -67,8 +66,8 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// The prefix of `device`, derived from it; the next free one if another device has that
-    /// already. `ENFILE` when there are more devices than prefixes.
+    /// Returns the prefix of `device`, derived from it, or the next free one if another device has
+    /// that prefix. Returns `ENFILE` if there are more devices than prefixes.
     pub(crate) fn of(&mut self, device: DeviceKey) -> Result<Prefix> {
         if let Some(&prefix) = self.by_device.get(&device) {
             return Ok(prefix);

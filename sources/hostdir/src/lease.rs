@@ -1,11 +1,12 @@
-//! Leases: who is told when others want a file.
+//! Leases: notification of a holder when others want the file.
 //!
-//! The host's kernel holds whoever opens or cuts a leased file up, be it a program of the host or another client
-//! of ours, and tells by a signal. It knows nothing of names and attributes: for those that come by this export,
-//! [`Leases::clear`] does the same; for programs of the host inotify tells right behind the change. A thread of the
-//! export's waits for both. It begins with the first lease.
+//! The host's kernel blocks processes that open or truncate a leased file, be they programs of the
+//! host or other clients of this export, and notifies the holder with a signal. It does not cover
+//! names and attributes: for changes through this export [`Leases::clear`] does; for programs of
+//! the host inotify reports a change directly afterwards. A thread of the export waits for both. It
+//! starts with the first lease.
 //!
-//! Lock order: the watch; then the posts. Nobody is told anything under either.
+//! Lock order: the watch; then the posts. Holders are not notified under either.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -31,12 +32,12 @@ use crate::tree::{self, Tree};
 /// The leases of a tree.
 #[derive(Default)]
 pub(crate) struct Leases {
-    /// How many there are: while there are none, nobody looks further.
+    /// The number of leases: while it is 0, no further check is made.
     count: AtomicUsize,
     watch: Mutex<Option<Arc<Watch>>>,
 }
 
-/// What the thread waits for.
+/// The sources of events that the thread waits for.
 struct Watch {
     told: Told,
     inotify: OwnedFd,
@@ -45,7 +46,7 @@ struct Watch {
     posts: Mutex<Posts>,
 }
 
-/// The leases, by all that they are found by.
+/// The leases, by descriptor, node and watch.
 #[derive(Default)]
 struct Posts {
     by_fd: HashMap<RawFd, Arc<Post>>,
@@ -53,7 +54,7 @@ struct Posts {
     by_watch: HashMap<i32, NodeId>,
 }
 
-/// A lease, as the thread knows it.
+/// A lease as the thread sees it.
 struct Post {
     fd: Arc<Fd>,
     kind: Kind,
@@ -63,33 +64,33 @@ struct Post {
     broken: Broken,
 }
 
-/// A lease, as whoever has it knows it.
+/// A lease as its holder sees it.
 struct HostLease {
     tree: Arc<Tree>,
     watch: Arc<Watch>,
     post: Arc<Post>,
 }
 
-/// The most leases of an export, and no more than a quarter of its descriptors, for each keeps one. inotify has a bound of
-/// its own.
+/// The most leases of an export, and no more than a quarter of its descriptors, because each holds
+/// one. inotify has a limit of its own.
 const MOST: usize = 1 << 14;
 
-/// The least time after which the kernel takes a lease away from whoever does not give it back, seconds: enough for
-/// a client to be given up. It is Linux's own choice.
+/// The minimum of `lease-break-time`, after which the kernel revokes a lease that is not released,
+/// in seconds: enough for a client to be given up. It is Linux's default.
 const BREAK_TIME: u64 = 45;
 
-/// How soon somebody who waits for a lease looks again.
+/// The interval at which a waiter checks a lease again.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// How often somebody looks again whom nobody wakes.
+/// The most checks by a waiter without a waker.
 const RETRIES: u32 = 100;
 
-/// Changes that the kernel's leases do not see.
+/// Changes that the kernel's leases do not cover.
 const CHANGES: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::DELETE_SELF);
 
-/// A lease of `file`.
+/// Takes a lease on `file`.
 pub(crate) fn take(
     file: &HostFile,
     cx: &Cx<'_>,
@@ -115,7 +116,7 @@ pub(crate) fn take(
     let node = file.node().number();
     let mut posts = watch.posts();
     let number = fd.as_fd().as_raw_fd();
-    // One of an open file: a second would be given back with the first.
+    // One per open file: a second would be released with the first.
     let most = MOST.min(tree.most_descriptors() / 4);
     if posts.by_fd.contains_key(&number) {
         return Err(Errno::EAGAIN);
@@ -123,7 +124,7 @@ pub(crate) fn take(
     if posts.by_fd.len() >= most {
         return Err(Errno::ENFILE);
     }
-    // Before the lease, so that whoever comes from now on waits or is told of.
+    // Before the lease, so that a process that comes from now on either blocks or is reported.
     let path = ProcPath::of(fd.as_fd());
     let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES);
     let watched = watched.map_err(|raw| match raw {
@@ -154,8 +155,9 @@ pub(crate) fn take(
 }
 
 impl Leases {
-    /// Before names or attributes of `node` change: `WOULD_BLOCK`, and with more patience `PARKED`, as long as there
-    /// are leases of it, who are told. `own` is the descriptor whose lease is that of whoever changes it.
+    /// Breaks the leases of `node` before its names or attributes change: notifies their holders,
+    /// and returns `WOULD_BLOCK`, or `PARKED` with more patience, as long as there are any. `own`
+    /// is the descriptor with the lease of the changing client itself.
     pub(crate) fn clear(&self, cx: &Cx<'_>, node: NodeId, own: Option<&Fd>) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -179,7 +181,7 @@ impl Leases {
         }
     }
 
-    /// [`Leases::clear`] of what is called `name` in `dir`, a directory of `device`'s.
+    /// Calls [`Leases::clear`] for `name` in `dir`, a directory on `device`.
     pub(crate) fn clear_named(
         &self,
         cx: &Cx<'_>,
@@ -191,7 +193,7 @@ impl Leases {
             return Ok(());
         }
         match tree::stat_child(dir.as_fd(), name) {
-            // A mount point is nobody's to rename or remove.
+            // A mount point cannot be renamed or removed.
             Ok(stx) if device::dev_of(&stx) == device.dev => {
                 self.clear(cx, device.id(stx.stx_ino), None)
             }
@@ -199,7 +201,7 @@ impl Leases {
         }
     }
 
-    /// What `node` is leased for, if it is, and an open file that is.
+    /// Returns the type of a lease on `node`, if there is one, with its open file.
     pub(crate) fn leased(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
         if self.is_empty() {
             return None;
@@ -208,7 +210,7 @@ impl Leases {
         posts.first().map(|post| (post.kind, post.fd.clone()))
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no leases.
     fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
@@ -217,7 +219,8 @@ impl Leases {
         self.watch.lock().expect("no panic holds it").clone()
     }
 
-    /// The watch, which begins if need be. `EOPNOTSUPP` where leases would not be kept for long enough.
+    /// Returns the watch, starting it if necessary. Returns `EOPNOTSUPP` if the kernel would revoke
+    /// leases too early.
     fn watch(&self) -> Result<Arc<Watch>> {
         let mut known = self.watch.lock().expect("no panic holds it");
         if let Some(watch) = &*known {
@@ -237,13 +240,13 @@ impl Leases {
 impl Drop for Leases {
     fn drop(&mut self) {
         if let Some(watch) = self.known() {
-            // Cannot fail: nobody else adds to it.
+            // Cannot fail: there is no other writer.
             let _ = rustix::io::write(&watch.end, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// Tries `again` until it answers something, as far as the caller's patience goes.
+/// Repeats `again` until it returns a value, as far as the caller's patience permits.
 pub(crate) fn wait<T>(cx: &Cx<'_>, again: impl Fn() -> Result<Option<T>>) -> Result<T> {
     cx.may_wait()?;
     if cx.call.waker().is_some() {
@@ -348,7 +351,7 @@ impl Watch {
         self.posts().by_fd.values().cloned().collect()
     }
 
-    /// The leases of a node.
+    /// Returns the leases of a node.
     fn of(&self, node: NodeId) -> Vec<Arc<Post>> {
         let posts = self.posts();
         let fds = posts.by_node.get(&node).into_iter().flatten();
@@ -391,7 +394,7 @@ impl Drop for HostLease {
         } = &*self.post;
         let number = self.post.number();
         let mut posts = self.watch.posts();
-        // Fails only if the kernel has taken it away.
+        // Fails only if the kernel has revoked it.
         let _ = sys::lease::give_back(fd.as_fd());
         posts.by_fd.remove(&number);
         if let Some(fds) = posts.by_node.get_mut(node) {
@@ -399,7 +402,7 @@ impl Drop for HostLease {
             if fds.is_empty() {
                 posts.by_node.remove(node);
                 posts.by_watch.remove(watched);
-                // Fails only if the file is no more.
+                // Fails only if the file no longer exists.
                 let _ = inotify::remove_watch(&self.watch.inotify, *watched);
             }
         }
@@ -408,7 +411,7 @@ impl Drop for HostLease {
     }
 }
 
-/// Whether who waits for a lease is to be woken, and not to wait here.
+/// Returns whether a call that waits for a lease is parked and woken, instead of blocking.
 pub(crate) fn parks(cx: &Cx<'_>) -> bool {
     cx.patience == Patience::Full && cx.call.waker().is_some()
 }

@@ -1,26 +1,26 @@
 //! A directory of the host (or one file) as a file system.
 //!
-//! Nodes are held by descriptors of the objects themselves, so renames and unlinks happen to them
-//! as to local files, and no path below the root is ever walked by more than one component: there
-//! is no symbolic link, no `..` and no race that leads outside. What the host's kernel can decide it
-//! decides: with [`Identity::Switch`] each operation runs as its caller.
+//! Nodes hold descriptors of the objects themselves, so renames and unlinks affect them as local
+//! files, and paths below the root are resolved one component at a time: no symbolic link, `..` or
+//! race leads outside. Decisions are left to the host's kernel where possible: with
+//! [`Identity::Switch`] each operation runs as its caller.
 //!
-//! What it lacks on purpose: write-behind and caches of its own (the host's page cache is that),
+//! Deliberately absent: write-back and caches of its own (the host's page cache serves as these),
 //! and a lock table ([`vfs::lock::LockTable`] is that).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | [`node`], `ops` | an object and how it is got hold of; what it does |
+//! | [`node`], `ops` | an object and its descriptor or handle; its operations |
 //! | [`mod@file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
-//! | `lease` | who is told when others want a file |
+//! | `lease` | notification of a holder when others want the file |
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
-//! | `table`, `fds`, `unnamed` | one node per object; the budget of descriptors, and each peer's share of it |
+//! | `table`, `fds`, `unnamed` | one node per object; the budget of descriptors, and each peer's share |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
-//! | `resolve`, `book` | handles, the directory above; where nodes were that have no handle of the kernel's |
-//! | `within` | whether an object that was opened by handle is below the root |
-//! | [`identity`] | on whose behalf a thread works |
-//! | [`mapped`] | owners, permissions and kinds in extended attributes |
-//! | `tree` | what all of these share; the lock order |
+//! | `resolve`, `book` | handles, parent directories; locations of nodes without kernel handles |
+//! | `within` | checks that an object opened by handle is below the root |
+//! | [`identity`] | the identity of a thread |
+//! | [`mapped`] | owners, permissions and types in extended attributes |
+//! | `tree` | the state that all of these share; the lock order |
 
 mod attr;
 mod book;
@@ -67,17 +67,18 @@ use crate::mapped::MappedNode;
 use crate::node::HostNode;
 use crate::tree::Tree;
 
-/// How an export treats its directory.
+/// The options of an export.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// On whose behalf it works.
+    /// The identity of operations.
     pub identity: Identity,
-    /// Who besides user 0 has the super-user's powers over files where callers are told apart: whom of this
-    /// host the clients' super-user is, if ids are translated on the way here; otherwise 0.
+    /// The user with root's privileges over files, in addition to user 0, if callers are
+    /// distinguished: the host's user for the clients' root, if ids are translated before this
+    /// source; otherwise 0.
     pub super_user: u32,
-    /// How many descriptors it may have open, nodes and files together; nothing means three
-    /// quarters of what the process may (`RLIMIT_NOFILE` as it is at [`HostDir::open`]). A program
-    /// with several exports divides.
+    /// The most descriptors to have open, nodes and files together; `None` means three quarters of
+    /// the process's limit (`RLIMIT_NOFILE` at [`HostDir::open`]). A program with several exports
+    /// divides them.
     pub descriptors: Option<usize>,
     /// The secret from which the keys that seal handles and compose numbers derive: the program's
     /// own, or better, one that the program has derived from that and the export's name. Handles
@@ -85,30 +86,30 @@ pub struct Options {
     /// none for numbers, which are the same after a restart then; a user who chooses inode numbers
     /// on the host can give two files one number.
     pub key: Option<HandleKey>,
-    /// Goes without kernel handles, even where they are permitted.
+    /// Does without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,
-    /// A file where it is recorded where nodes are that handles were given out of: without kernel handles, handles
-    /// outlive a restart by that. It is made if there is none; nobody else may record there meanwhile.
+    /// A file that records the locations of nodes with handles: without kernel handles, it makes
+    /// handles survive a restart. It is created if absent, and must not be shared.
     pub names: Option<PathBuf>,
-    /// Takes the umask of the calling thread from the permissions of what it creates, as for any
-    /// program's files. Otherwise the calling thread gets an umask of its own, 0, and a working
-    /// directory of its own (`CLONE_FS` of unshare(2)), as suits threads that serve clients, but
-    /// not threads that belong to somebody else.
+    /// Applies the umask of the calling thread to new files, as for any program. Otherwise the
+    /// calling thread gets a umask of its own, 0, and a working directory of its own (`CLONE_FS` of
+    /// unshare(2)), which suits threads that serve clients, but not threads that belong to another
+    /// part of the program.
     pub keep_umask: bool,
 }
 
-/// On whose behalf the host's file system is used.
+/// The identity under which the host's file system is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Identity {
-    /// [`Identity::Switch`] where that is possible, otherwise [`Identity::Fixed`].
+    /// [`Identity::Switch`] if that is possible, otherwise [`Identity::Fixed`].
     #[default]
     Auto,
-    /// As the caller of each operation: owners are as on the host, and the host's kernel checks
+    /// The caller of each operation: owners are as on the host, and the host's kernel checks
     /// permissions. Needs to run as user 0 with its capabilities.
     Switch,
-    /// As the process: everything a client makes is its, and what it may not do nobody may.
+    /// The process: it owns all new files, and its permissions apply to all clients.
     Fixed,
-    /// As the process, with owners, permissions and kinds in extended attributes ([`mapped`]).
+    /// The process, with owners, permissions and types in extended attributes ([`mapped`]).
     MappedXattr,
 }
 
@@ -122,11 +123,11 @@ pub struct HostDir {
 }
 
 impl HostDir {
-    /// Exports `path`; a symbolic link at its end is followed this once.
+    /// Exports `path`; a symbolic link at its end is followed now, once.
     ///
-    /// Threads that create files there clear their own umask the first time, and keep it so, unless
-    /// [`Options::keep_umask`] says otherwise: the modes that clients ask for are what they get. An
-    /// error says what was missing: the path, `/proc`, the openat2 system call (Linux 5.6), or for
+    /// Threads that create files there clear their own umask the first time and leave it so, unless
+    /// [`Options::keep_umask`] is set: clients get the modes that they request. The error states
+    /// what is missing: the path, `/proc`, the openat2 system call (Linux 5.6), or for
     /// [`Identity::Switch`] the privileges.
     pub fn open(path: impl AsRef<Path>, options: Options) -> io::Result<Arc<HostDir>> {
         let switch = match options.identity {
@@ -190,13 +191,13 @@ impl HostDir {
         }))
     }
 
-    /// What this export cannot do because of how the process runs or what the file system is: a
-    /// line each, for the program to say once.
+    /// Returns the limitations of this export that follow from the process's privileges or the file
+    /// system, one line each, for the program to report once.
     pub fn limits(&self) -> &[String] {
         &self.limits
     }
 
-    /// `node` as clients see it.
+    /// Returns `node` as clients see it.
     fn shown(&self, cx: &Cx<'_>, node: Arc<HostNode>) -> Result<Arc<dyn Node>> {
         if !self.mapped {
             return Ok(node);
@@ -205,7 +206,7 @@ impl HostDir {
         Ok(MappedNode::entry(node, attr)?.node)
     }
 
-    /// How many descriptors it has open now.
+    /// Returns the number of open descriptors.
     pub fn open_descriptors(&self) -> usize {
         self.tree.open_descriptors()
     }
@@ -225,14 +226,14 @@ impl FileSystem for HostDir {
         self.shown(cx, node)
     }
 
-    /// Of the root's file system and of those below it that are in use.
+    /// Syncs the root's file system and those below it that are in use.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         self.root.device().long(cx.patience)?;
         cx.may_wait()?;
         for device in self.tree.devices() {
             match device.real() {
                 Some(fd) => rustix::fs::syncfs(fd).map_err(sys::errno)?,
-                // The server may open nothing there, but can have all of the host's written.
+                // The server may not open a file there, but can sync the whole host.
                 None => rustix::fs::sync(),
             }
         }

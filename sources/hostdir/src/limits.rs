@@ -1,4 +1,4 @@
-//! What an export can do, found out once.
+//! The capabilities of an export, determined once.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,9 +13,9 @@ use crate::node::HostNode;
 use crate::proc_path::ProcPath;
 use crate::tree::Tree;
 
-/// An error that says what is missing, on a kernel or in a sandbox without openat2(2).
+/// Returns an error that states what is missing if the kernel or a sandbox has no openat2(2).
 pub(crate) fn require_openat2(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // A file for the root answers ENOTDIR, which is as good.
+    // If the root is a file the call returns ENOTDIR, which also proves that it exists.
     match rustix::fs::openat2(fd, c".", OFlags::PATH, Mode::empty(), ResolveFlags::BENEATH) {
         Err(Raw::NOSYS | Raw::PERM) => Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -25,8 +25,8 @@ pub(crate) fn require_openat2(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// File systems where a change counter from the ctime is finer than a clock tick, from Linux 6.13
-/// on (`FS_MGTIME`).
+/// File systems with a ctime finer than a clock tick as change counter, from Linux 6.13 on
+/// (`FS_MGTIME`).
 pub(crate) const FINE_TIMES: [u64; 4] = [
     0xef53,      // ext4
     0x5846_5342, // XFS
@@ -34,7 +34,7 @@ pub(crate) const FINE_TIMES: [u64; 4] = [
     0x0102_1994, // tmpfs
 ];
 
-/// File systems that share blocks.
+/// File systems that can share blocks between files.
 const CLONES: [u64; 5] = [
     0x9123_683e, // btrfs
     0x5846_5342, // XFS, since 2018 unless made without
@@ -43,10 +43,12 @@ const CLONES: [u64; 5] = [
     0x2fc1_2fc1, // ZFS
 ];
 
-/// overlayfs: it reads merged directories into memory, where positions do not outlast an open.
+/// overlayfs: it reads merged directories into memory, and their positions are not valid in another
+/// open.
 pub(crate) const OVERLAY: u64 = 0x794c_7630;
 
-/// What the export of `root` can do, with owners in extended attributes or without.
+/// Returns the capabilities of the export of `root`, with owners in extended attributes if
+/// `mapped`.
 pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result<Capabilities> {
     let fd = root.fd(Patience::Full)?;
     let magic = root.device().magic;
@@ -117,7 +119,7 @@ fn kernel_at_least(major: u32, minor: u32) -> bool {
     (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
 }
 
-/// The same, as lines about what it cannot.
+/// Returns lines that describe the missing capabilities.
 pub(crate) fn lines(root: &HostNode, can: &Capabilities) -> Vec<String> {
     let mut lines = Vec::new();
     let mut say = |cannot: bool, line: &str| {

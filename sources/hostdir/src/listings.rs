@@ -1,9 +1,9 @@
-//! Listings of directories that rest, kept for whoever lists them next.
+//! Cached listings of unchanged directories.
 //!
-//! A file system takes a quarter of a microsecond for each entry that it lists, most of the time that
-//! listing a large directory takes. What it said holds for as long as the directory's change counter
-//! stays; one that came from a clock is believed only of a directory that had rested for longer than
-//! clocks are coarse when its listing began.
+//! A file system takes a quarter of a microsecond for each entry that it lists, most of the time
+//! that listing a large directory takes. A listing is valid as long as the directory's change
+//! counter stays the same. Because a counter may come from a coarse clock, only a directory is
+//! cached that had been unchanged for longer than the clock's granularity when its listing began.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -17,53 +17,54 @@ use crate::attr;
 use crate::node::HostNode;
 use crate::tree::Tree;
 
-/// The listings of a tree, those used last in front.
+/// The listings of a tree, the most recently used first.
 #[derive(Default)]
 pub(crate) struct Listings {
     kept: Mutex<VecDeque<Arc<Listing>>>,
-    /// Whether somebody is recording: one at a time, so that what is not whole yet is bounded too.
+    /// Whether a listing is being recorded: one at a time, so that incomplete listings are bounded
+    /// too.
     recording: AtomicBool,
 }
 
-/// A whole directory, as getdents64(2) gives it from its start to its end.
+/// A whole directory, as getdents64(2) returns it from start to end.
 pub(crate) struct Listing {
     node: NodeId,
     change: u64,
     entries: Vec<u8>,
-    /// There while it is kept, here or by an open directory that reads it.
+    /// Present while it is cached, or an open directory reads it.
     charge: Option<Charge>,
 }
 
-/// What a directory is found to be when its start is read.
+/// The state of a directory when its start is read.
 pub(crate) enum Start {
     /// Its listing is known.
     Known(Arc<Listing>),
-    /// It is to be listed, and recorded.
+    /// Its listing is cached.
     Record(Recording),
-    /// It is to be listed.
+    /// It is to be listed and recorded.
     Unknown,
 }
 
-/// A listing that is not whole yet.
+/// An incomplete listing.
 pub(crate) struct Recording {
     listing: Listing,
     tree: Arc<Tree>,
 }
 
-/// Clocks that stamp changes are no coarser.
+/// An upper bound for the granularity of the clocks that timestamp changes.
 const REST: Duration = Duration::from_secs(2);
 
-/// The largest listing that is kept, bytes: about 30,000 entries.
+/// The largest listing to cache, in bytes: about 30,000 entries.
 const LARGEST: usize = 1 << 20;
 
-/// All that are kept of a tree, bytes.
+/// The most bytes of cached listings of a tree.
 const MOST: usize = 4 << 20;
 
-/// How many may be kept: they are looked through one by one.
+/// The most cached listings: look-up is linear.
 const COUNT: usize = 64;
 
 impl Listings {
-    /// What is known of directory `node`, which `fd` is open on.
+    /// Returns the state of directory `node`, which `fd` is open on.
     pub(crate) fn start(node: &HostNode, fd: BorrowedFd<'_>) -> Start {
         let device = node.device();
         if !device.stamps_changes() {
@@ -122,21 +123,21 @@ impl Listing {
         &self.entries
     }
 
-    /// For its memory.
+    /// Returns the charge for its memory.
     pub(crate) fn charge(&self) -> Option<&Charge> {
         self.charge.as_ref()
     }
 }
 
 impl Recording {
-    /// What comes next; gives itself up if that is too much.
+    /// Adds the next entries; returns `None` if the listing becomes too large.
     pub(crate) fn add(mut self, entries: &[u8]) -> Option<Recording> {
         self.listing.entries.extend_from_slice(entries);
         (self.listing.entries.len() <= LARGEST).then_some(self)
     }
 
-    /// The end has come: keeps it on `account`, if the directory `fd` is what it was at the start
-    /// and there is room.
+    /// Completes the listing, and caches it on `account`, if the directory `fd` has not changed
+    /// since the start and there is room.
     pub(crate) fn finish(mut self, node: &HostNode, fd: BorrowedFd<'_>, account: &Account) {
         let now = attr::read(node.device(), fd, Want::BASIC | Want::TIMES);
         if now.is_ok_and(|now| now.change == self.listing.change)

@@ -1,14 +1,14 @@
-//! Locks as the host sees them.
+//! Mirroring of locks on the host.
 //!
-//! What barge's clients hold together of a node is held on the host by one open file of the node's
-//! own, its mirror: byte ranges as locks of that open file (`F_OFD_SETLK`; they meet the locks of
-//! processes), whole files by flock(2) on another. A mirror is opened with the server's own
-//! permissions when something is locked first and closed when nothing is held.
+//! All locks that barge's clients hold on a node are held on the host by an open file of the node's
+//! own, its mirror: byte ranges as open file description locks (`F_OFD_SETLK`; they conflict with
+//! the locks of processes), whole files with flock(2) on another. A mirror is opened with the
+//! server's own permissions for the first lock and closed after the last.
 //!
-//! A file that the server cannot open for writing is opened for reading. Exclusive byte-range
-//! locks need a file open for writing, so such a one is mirrored as shared: it keeps outsiders from
-//! locking to write. One that cannot be opened at all is not mirrored: clients exclude one another
-//! nevertheless. Neither are objects that are no files or directories.
+//! A file that the server cannot open for writing is opened for reading. Exclusive byte-range locks
+//! need a file open for writing, so such a lock is mirrored as shared: it prevents exclusive locks
+//! of other processes. A file that cannot be opened at all is not mirrored, but its locks still
+//! apply among clients. Objects other than files and directories are not mirrored either.
 //!
 //! Lock order: the map of mirrors, to find one; then that mirror, held across the system calls.
 
@@ -32,10 +32,10 @@ pub(crate) struct Mirrors(Mutex<HashMap<NodeId, Arc<Mutex<Mirror>>>>);
 
 #[derive(Default)]
 struct Mirror {
-    /// For byte ranges, and those held.
+    /// The open file for byte ranges, and the locked ranges.
     ranges: Option<Open>,
     held: Ranges,
-    /// For flock(2), and what is held.
+    /// The open file for flock(2), and its state.
     whole: Option<Open>,
     state: Option<HostLock>,
 }
@@ -45,7 +45,7 @@ struct Open {
     writable: bool,
     /// Whether it is not writable because the file was leased.
     leased: bool,
-    /// It is open for as long as the lock is held.
+    /// It is open as long as the lock is held.
     _share: Option<Share>,
 }
 
@@ -59,9 +59,9 @@ impl Drop for Open {
 }
 
 impl Mirrors {
-    /// A node is dropped: nothing of it is locked any more.
+    /// Forgets a node that is dropped, which has no locks any more.
     pub(crate) fn forget(&self, id: NodeId) {
-        // Closed behind the lock.
+        // Closed after the lock is released.
         let gone = self.0.lock().expect("no panic holds it").remove(&id);
         drop(gone);
     }
@@ -128,7 +128,7 @@ impl Mirror {
             HostLock::Exclusive if open.writable => Ofd::Exclusive,
             HostLock::Shared | HostLock::Exclusive => Ofd::Shared,
         };
-        // No process outside can lock behind the largest offset, so there is nothing to tell.
+        // No process can lock beyond the largest offset, so there is no lock to mirror.
         let reachable = i64::try_from(start).is_ok();
         let locked = if reachable {
             sys::lock::set(open.fd.as_fd(), start, end, kind).map_err(errno)
@@ -147,8 +147,8 @@ impl Mirror {
         locked
     }
 
-    /// What was opened to read only, because of a lease, is opened to write if that may be by now: with all that is
-    /// locked, which is locked to share.
+    /// Reopens for writing a file that was opened for reading because of a lease, if that is
+    /// possible now, and takes all locked ranges again, as shared.
     fn become_writable(&mut self, node: &HostNode, cx: &Cx<'_>) -> Result<()> {
         if !self.ranges.as_ref().is_some_and(|open| open.leased) {
             return Ok(());
@@ -181,7 +181,7 @@ impl Mirror {
             }
             Err(error) => {
                 match self.state {
-                    // flock(2) gives up the old lock before it fails to get the new one.
+                    // flock(2) releases the old lock before it fails to take the new one.
                     Some(before) => {
                         let _ = rustix::fs::flock(&open.fd, operation(before));
                     }
@@ -206,7 +206,7 @@ impl Mirror {
         let opened;
         let open = match &self.ranges {
             Some(open) => open,
-            // Then nobody outside has it open.
+            // Then no other process has it open.
             None if is_leased_to_write(node) => return Ok(None),
             None => match open(node, cx)? {
                 Some(open) => {
@@ -232,9 +232,9 @@ impl Mirror {
         }))
     }
 
-    /// There is no call that asks, only one that tries: with another open file, which meets our
-    /// own mirror as well. What that is in the way of cannot be told from an outsider's, so it
-    /// is taken for ours.
+    /// Tests a lock by taking it, since there is no call to query one: with another open file,
+    /// which conflicts with our own mirror too. A conflict with the mirror cannot be distinguished
+    /// from one with another process, and counts as the former.
     fn whole_holder(
         &self,
         node: &HostNode,
@@ -284,8 +284,8 @@ fn is_leased_to_write(node: &HostNode) -> bool {
     matches!(leased, Some((sys::lease::Kind::Write, _)))
 }
 
-/// Opens a mirror, if the server can. That breaks no lease: of a file that is leased to be written, the mirror is what
-/// has the lease; one that is leased to be read is opened for that.
+/// Opens a mirror, if the server can, without breaking a lease: with a write lease, the leased open
+/// file serves as the mirror; with a read lease the file is opened for reading.
 fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
     let leased = node.device().tree.leases.leased(node.number());
     if let Some((sys::lease::Kind::Write, fd)) = leased {

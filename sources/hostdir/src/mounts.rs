@@ -1,4 +1,4 @@
-//! The file systems mounted below the root, seen or not: proc_pid_mountinfo(5).
+//! The file systems mounted below the root, in use or not: proc_pid_mountinfo(5).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::tree::Tree;
 
 /// Calls `look` on the mounts below the root, each open for reading, and returns the first result.
-/// Mounts that cannot be opened are left out, and those without kernel handles.
+/// Skips mounts that cannot be opened or have no kernel handles.
 pub(crate) fn find<T>(
     tree: &Arc<Tree>,
     look: impl Fn(&Arc<Device>, BorrowedFd<'_>) -> Result<Option<T>>,
@@ -57,7 +57,7 @@ pub(crate) fn find<T>(
     Ok(None)
 }
 
-/// The fifth field of a line, with the octal escapes of blanks taken back.
+/// Decodes the fifth field of a line, with octal escapes for blanks.
 fn mount_point(line: &[u8]) -> Option<PathBuf> {
     let mut field = line.split(|&b| b == b' ').nth(4)?;
     let mut path = Vec::with_capacity(field.len());

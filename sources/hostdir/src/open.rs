@@ -1,4 +1,4 @@
-//! Opening files and directories for use.
+//! Opening files and directories.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,7 +11,8 @@ use crate::fds::Fd;
 use crate::lease;
 use crate::tree::Tree;
 
-/// Opens the file or directory that `path` is open on, as whom the thread is, and says with which flags.
+/// Opens the file or directory of `path` with the thread's identity, and returns it with the flags
+/// used.
 pub(crate) fn file(
     tree: &Tree,
     kind: Kind,
@@ -25,13 +26,13 @@ pub(crate) fn file(
             return Err(Errno::EACCES);
         }
         if !flags.contains(OpenFlags::READ) {
-            // Who may execute it may have it read for that.
+            // A caller with execute permission may have the file read for that.
             tree.act_as_server()?;
         }
     }
     if kind == Kind::Directory {
         raw |= OFlags::DIRECTORY;
-        // Half the way of the one through /proc, but who may list may not always search.
+        // Half the cost of opening through /proc, but needs search permission in addition to read.
         match tree.open(|| rustix::fs::openat(path, c".", raw, Mode::empty())) {
             Err(Errno::EACCES) => {}
             opened => return opened.map(|fd| (fd, raw)),
@@ -39,12 +40,12 @@ pub(crate) fn file(
     }
     let parks = lease::parks(cx);
     if cx.patience == Patience::Full && !parks {
-        // Which would otherwise refuse a file that another has a lease on, instead of waiting.
+        // O_NONBLOCK would make the open fail on a leased file instead of waiting.
         raw -= OFlags::NONBLOCK;
     }
     loop {
         match tree.open(|| tree.reopen(path, raw)) {
-            // The file system has no way past its cache.
+            // The file system does not support direct I/O.
             Err(Errno::EINVAL) if raw.contains(OFlags::DIRECT) => raw -= OFlags::DIRECT,
             Err(Errno::EAGAIN) if parks => return lease::wait(cx, || Ok(None)),
             Err(Errno::EAGAIN) if cx.patience < Patience::Full => return Err(Errno::WOULD_BLOCK),
@@ -53,8 +54,8 @@ pub(crate) fn file(
     }
 }
 
-/// The flags of open(2), without those that say what to do if there is (no) such file. `EINVAL` for
-/// a file that is opened for nothing.
+/// Returns the flags of open(2), without those for creation. Returns `EINVAL` for an open without
+/// an access mode.
 pub(crate) fn raw_flags(flags: OpenFlags) -> Result<OFlags> {
     let read = flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
     let mut raw = match (read, flags.contains(OpenFlags::WRITE)) {
@@ -76,7 +77,7 @@ pub(crate) fn raw_flags(flags: OpenFlags) -> Result<OFlags> {
     Ok(raw | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC)
 }
 
-/// Which of `want` whom the thread is may do: one call if that is all of it.
+/// Returns the part of `want` that the thread's identity has: one call if it has all of it.
 pub(crate) fn access(path: BorrowedFd<'_>, want: Access) -> Result<Access> {
     let may = |want: Access| {
         let mut raw = RawAccess::empty();

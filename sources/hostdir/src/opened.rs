@@ -1,13 +1,13 @@
-//! The descriptors of open files and directories, which can be had back while those idle.
+//! The descriptors of open files and directories, which can be evicted while these are idle.
 //!
 //! Clients hold more files open than a process may have descriptors: Linux's `cache=loose` keeps
-//! one for each file that it has written. So when nodes have no more to give, an idle file gives
-//! its descriptor up, if its object has a kernel handle and a name, and opens it again when it is
-//! used. Its last name must not go meanwhile: whoever takes names away has such files opened first
-//! ([`Opened::keep`]). A file that the host removes in the meantime is lost to a client that has it
-//! open: `ESTALE`. A file that has lost its last name by us is opened again through its node, which
-//! keeps its own descriptor. A directory goes on where it was, if the file system's cookies are
-//! good for that.
+//! one for each file that it has written. When no more nodes can be evicted, an idle file's
+//! descriptor is closed, if its object has a kernel handle and a name, and opened again on use. Its
+//! last name must not be removed meanwhile: before removing a name such files are reopened
+//! ([`Opened::keep`]). A file that a process of the host removes in the meantime is lost to a
+//! client that has it open: `ESTALE`. A file whose last name was removed through this export is
+//! reopened through its node, which keeps its own descriptor. A directory continues at its
+//! position, if the file system's cookies permit it.
 //!
 //! Lock order: the gate; then a file's descriptor; then the lists, for memory only.
 
@@ -26,45 +26,45 @@ use crate::node::{HostNode, has_name};
 use crate::ring::Ring;
 use crate::tree;
 
-/// An open file's descriptor, or how to have it again.
+/// An open file's descriptor, or the information to reopen it.
 pub(crate) struct OpenFile {
     node: Arc<HostNode>,
     flags: OFlags,
     held: Mutex<Option<Held>>,
-    /// Used since the clock hand last came by.
+    /// Used since the clock hand last passed.
     touched: AtomicBool,
-    /// Set when the descriptor was replaced by another one, at another position.
+    /// Set when the descriptor was replaced by another one with another position.
     reopened: AtomicBool,
 }
 
-/// A descriptor, and where its file stands in the ring; nowhere if it never gives it up.
+/// A descriptor, and its file's position in the ring; `None` if it is never evicted.
 struct Held {
     fd: Arc<Fd>,
     place: Option<u32>,
 }
 
-/// What opening does once, and not when it is done again.
+/// Flags that only apply to the first open.
 const ONCE: OFlags = OFlags::TRUNC
     .union(OFlags::CREATE)
     .union(OFlags::EXCL)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::TMPFILE);
 
-/// The files of a tree whose descriptors may go, and those whose have gone.
+/// The files of a tree with descriptors that can be evicted, and those without descriptors.
 #[derive(Default)]
 pub(crate) struct Opened {
     ring: Mutex<Ring<Weak<OpenFile>>>,
-    /// How many have given theirs up.
+    /// The number of files without a descriptor.
     away: AtomicUsize,
     /// Those that have, by node and their own addresses: whatever many files of a node have none, one
     /// comes and goes in no time.
     by_node: Mutex<HashMap<NodeId, HashMap<usize, Weak<OpenFile>>>>,
-    /// Held by who takes names away; whoever takes a descriptor away needs it for himself.
+    /// Read-locked while a name is removed, write-locked while a descriptor is evicted.
     gate: RwLock<()>,
 }
 
 impl OpenFile {
-    /// `flags` as it was opened with.
+    /// Returns an open file; `flags` are those that it was opened with.
     pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OFlags) -> Arc<OpenFile> {
         let can_return = OpenFile::can_return(node.device(), node.what());
         Arc::new_cyclic(|this: &Weak<OpenFile>| {
@@ -80,8 +80,8 @@ impl OpenFile {
         })
     }
 
-    /// Takes the share of the call's client that an object of `kind` on `device` needs when it is
-    /// opened: `None` if it can give its descriptor up. Returns `EMFILE` if the client has none left.
+    /// Takes the share of the call's client for opening an object of `kind` on `device`: `None` if
+    /// its descriptor can be evicted. Returns `EMFILE` if the client has no share left.
     pub(crate) fn share(device: &Device, kind: Kind, cx: &Cx<'_>) -> Result<Option<Share>> {
         match OpenFile::can_return(device, kind) {
             true => Ok(None),
@@ -93,7 +93,7 @@ impl OpenFile {
         device.mount().is_some() && (kind == Kind::File || device.keeps_cookies())
     }
 
-    /// Whether it has been opened again since this was asked last.
+    /// Returns whether it was reopened since the last call.
     pub(crate) fn take_reopened(&self) -> bool {
         self.reopened.swap(false, Ordering::Relaxed)
     }
@@ -102,8 +102,8 @@ impl OpenFile {
         &self.node
     }
 
-    /// Its descriptor. If it has to be opened again that is done as the server itself: so first this,
-    /// then [`tree::Tree::act`].
+    /// Returns its descriptor. Reopening it uses the server's own identity: call this before
+    /// [`tree::Tree::act`].
     pub(crate) fn fd(self: &Arc<Self>, patience: Patience) -> Result<Arc<Fd>> {
         let mut held = self.held();
         if !self.touched.load(Ordering::Relaxed) {
@@ -127,11 +127,11 @@ impl OpenFile {
         Ok(fd)
     }
 
-    /// The client closes it. Not left to whoever drops it last: that may be one who makes room for a
-    /// descriptor, with a node's lock held.
+    /// Closes the file for the client. Not done by the last drop: that may happen during an
+    /// eviction, with a node's lock held.
     pub(crate) fn close(&self) {
-        // Ours is the last count of a node that goes along. One that is found again just now keeps
-        // the descriptor until it goes, which is the lesser evil.
+        // Ours is the last reference to a node that is dropped as well. A node that is found again
+        // just now keeps the descriptor until it is dropped, which is acceptable.
         if let Some(Held { fd, .. }) = &*self.held()
             && Arc::strong_count(&self.node) > 1
         {
@@ -139,7 +139,7 @@ impl OpenFile {
         }
     }
 
-    /// Gives the descriptor up, unless it is in use, was used lately, or could not be had again.
+    /// Evicts the descriptor, unless it is in use, was used recently, or could not be reopened.
     fn evict(self: &Arc<Self>) -> bool {
         let opened = &self.node.device().tree.opened;
         if self.touched.swap(false, Ordering::Relaxed) {
@@ -198,21 +198,21 @@ impl Drop for OpenFile {
 }
 
 impl Opened {
-    /// Has the file that the clock hand comes to give its descriptor up, if it can.
+    /// Advances the clock hand, and evicts the descriptor of the file there if possible.
     pub(crate) fn evict_next(&self) -> bool {
         let next = self.ring().advance().and_then(Weak::upgrade);
         next.is_some_and(|file| file.evict())
     }
 
-    /// Before the name `name` is taken away in `dir`: whoever has that object open keeps it. Hold on to
-    /// what this returns until the name is gone.
+    /// Reopens the evicted files of `name` in `dir` before that name is removed. The caller holds
+    /// the returned guard until the name is gone.
     pub(crate) fn keep(
         &self,
         node: &HostNode,
         dir: BorrowedFd<'_>,
         name: Name<'_>,
     ) -> Result<RwLockReadGuard<'_, ()>> {
-        /// So often they may have lost it again before the gate was shut.
+        /// The most times that they may be evicted again before the gate is locked.
         const TRIES: u32 = 16;
         for _ in 0..TRIES {
             let gate = self.gate.read().expect("no panic holds it");
@@ -228,7 +228,7 @@ impl Opened {
             if files.is_empty() {
                 return Ok(gate);
             }
-            // Not under the gate: others have to give theirs up for it.
+            // Not under the gate: reopening may have to evict others.
             drop(gate);
             for file in files {
                 file.fd(Patience::Full)?;
@@ -237,7 +237,7 @@ impl Opened {
         Err(Errno::ENFILE)
     }
 
-    /// Those of a node that have no descriptor. Under the gate.
+    /// Returns the files of a node without a descriptor. Called under the gate.
     fn away_of(&self, node: NodeId) -> Vec<Arc<OpenFile>> {
         let by_node = self.by_node.lock().expect("no panic holds it");
         let files: Vec<_> = match by_node.get(&node) {
@@ -251,7 +251,7 @@ impl Opened {
             .collect()
     }
 
-    /// A file that has a descriptor again, or is no more.
+    /// Removes a file that has a descriptor again or is dropped.
     fn forget(&self, file: &OpenFile) {
         let mut by_node = self.by_node.lock().expect("no panic holds it");
         if let Entry::Occupied(mut files) = by_node.entry(file.node.number()) {

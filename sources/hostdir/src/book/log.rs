@@ -1,6 +1,6 @@
-//! A book's pages in a file, each behind the one before: written when they are new, never synchronized. A program that is
-//! killed loses nothing, for the kernel has it; a machine that loses power may lose what its kernel had not written yet,
-//! and what is torn then is not believed.
+//! A log of a book's pages: appended when they change, never synchronised. A killed program loses
+//! none, because the kernel has the data; after a power failure data that the kernel had not
+//! written may be missing, and torn records are rejected.
 //!
 //! ```text
 //! "barge names 1\n" | records: len u16 | number u64 | parent u64 | life u64 | name, len bytes | sum u32
@@ -16,7 +16,7 @@ use vfs::{NodeId, sip};
 
 use super::Page;
 
-/// The file, locked: nobody else records there.
+/// The log file, locked against other writers.
 pub(super) struct Log {
     file: File,
     path: PathBuf,
@@ -25,14 +25,15 @@ pub(super) struct Log {
 
 const MAGIC: &[u8] = b"barge names 1\n";
 
-/// Any will do: the sum is against accidents.
+/// An arbitrary constant key: the checksum detects accidents only.
 const KEY: sip::Key = *b"barge names sum ";
 
 const HEAD: usize = 2 + 3 * 8;
 const SUM: usize = 4;
 
 impl Log {
-    /// The log at `path` and what stands in it, from the oldest to the newest. What is no log is begun anew.
+    /// Opens the log at `path`, and returns it with its pages from the oldest to the newest. A file
+    /// that is not a log is overwritten.
     pub(super) fn open(path: &Path) -> io::Result<(Log, Vec<(NodeId, Page)>)> {
         let mut file = open(path)?;
         let mut bytes = Vec::new();
@@ -51,12 +52,12 @@ impl Log {
         Ok((log, pages))
     }
 
-    /// How many records stand in it.
+    /// Returns the number of records in the log.
     pub(super) fn records(&self) -> usize {
         self.records
     }
 
-    /// Writes pages behind the rest.
+    /// Appends pages.
     pub(super) fn append<'a>(
         &mut self,
         pages: impl Iterator<Item = (NodeId, &'a Page)>,
@@ -66,7 +67,7 @@ impl Log {
         self.file.write_all(&bytes)
     }
 
-    /// Has these pages and no others stand in it.
+    /// Replaces the contents with these pages.
     pub(super) fn rewrite<'a>(
         &mut self,
         pages: impl Iterator<Item = (NodeId, &'a Page)>,
@@ -83,7 +84,7 @@ impl Log {
     }
 }
 
-/// The file at `path`, locked.
+/// Opens and locks the file at `path`.
 fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -93,7 +94,7 @@ fn open(path: &Path) -> io::Result<File> {
         .mode(0o600)
         .open(path)?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    // Whoever had it before may have put another in its place.
+    // The previous holder of the lock may have replaced the file.
     match std::fs::metadata(path)?.ino() == file.metadata()?.ino() {
         true => Ok(file),
         false => Err(io::ErrorKind::WouldBlock.into()),
@@ -120,7 +121,7 @@ fn sum(record: &[u8]) -> [u8; SUM] {
     (sip::hash(&KEY, record) as u32).to_le_bytes()
 }
 
-/// What stands in `bytes`, and how many of them are whole.
+/// Returns the records in `bytes`, and the length of the valid prefix.
 fn read(bytes: &[u8]) -> (Vec<(NodeId, Page)>, usize) {
     let mut pages = Vec::new();
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else {

@@ -13,7 +13,7 @@ use super::{MappedNode, meta, permit};
 use crate::file::HostFile;
 use crate::node::HostNode;
 
-/// An open file whose owner and permissions are kept in extended attributes.
+/// An open file with owner and permissions in extended attributes.
 pub struct MappedFile {
     inner: HostFile,
 }
@@ -23,8 +23,7 @@ impl MappedFile {
         MappedFile { inner }
     }
 
-    /// The contents have been changed by the caller: who is no super-user takes set-id bits away
-    /// with that.
+    /// Removes set-id bits after a change of the contents by a caller other than root.
     pub(super) fn lose_set_id(&self, cx: &Cx<'_>) -> Result<()> {
         if cx.caller.uid == 0 {
             return Ok(());
@@ -72,7 +71,7 @@ impl File for MappedFile {
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
         let mut plus = plus;
         if plus == Plus::Entries {
-            // Looking at entries is searching.
+            // Attributes of entries require search permission.
             let attr = self.attr(cx, Want::STAT)?;
             if permit::access(cx.caller, &attr, Access::EXEC).is_empty() {
                 plus = Plus::Names;
@@ -128,13 +127,13 @@ impl File for MappedFile {
         Ok(copied)
     }
 
-    /// Owners and permissions change there in ways that no lease sees before.
+    /// Owners and permissions can change there without breaking a lease first.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }
 
-/// Shows entries as they are kept.
+/// Converts entries to the stored types and attributes.
 struct Mapped<'a>(&'a mut dyn DirSink);
 
 impl DirSink for Mapped<'_> {
@@ -144,7 +143,7 @@ impl DirSink for Mapped<'_> {
             MappedNode::entry(node, found.attr).ok()
         });
         self.0.entry(DirEntry {
-            // A regular file may stand for anything.
+            // A regular file may represent any type.
             kind: match &mapped {
                 Some(mapped) => Some(mapped.attr.kind),
                 None => entry.kind.filter(|&kind| kind != Kind::File),

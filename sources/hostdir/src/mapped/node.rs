@@ -17,8 +17,8 @@ use crate::file::HostFile;
 use crate::node::HostNode;
 use crate::xattr;
 
-/// A node whose owner, permissions and kind are kept in extended attributes. Any number may stand
-/// for one [`HostNode`].
+/// A node with owner, permissions and type in extended attributes. Several may share one
+/// [`HostNode`].
 pub struct MappedNode {
     inner: Arc<HostNode>,
     kind: Kind,
@@ -27,11 +27,11 @@ pub struct MappedNode {
 /// The longest target of a symbolic link (`PATH_MAX`).
 const LONGEST_TARGET: usize = 4096;
 
-/// How often creating and looking up may find that the other has just become right.
+/// The most retries of creating and looking up in turn when each fails because of a race.
 const RACES: usize = 16;
 
 impl MappedNode {
-    /// `inner` and its attributes, as they are kept.
+    /// Returns the entry of `inner` with the stored attributes.
     pub(crate) fn entry(inner: Arc<HostNode>, mut attr: Attr) -> Result<Entry> {
         let fd = inner.fd(vfs::Patience::Full)?;
         meta::read(fd.as_fd(), &mut attr)?;
@@ -52,7 +52,7 @@ impl MappedNode {
         }
     }
 
-    /// The attributes, after a check that the caller may do `want`.
+    /// Returns the attributes, after a check that the caller has the access `want`.
     fn permitted(&self, cx: &Cx<'_>, want: Access) -> Result<Attr> {
         let attr = self.meta(cx, Want::STAT)?;
         permit::require(cx.caller, &attr, want)?;
@@ -72,7 +72,7 @@ impl MappedNode {
             .ok_or(Errno::EXDEV)
     }
 
-    /// Makes a regular file on the disk for what is one or stands for something else.
+    /// Makes a regular file on disk for one of any type stored as such.
     fn make_file(
         &self,
         cx: &Cx<'_>,
@@ -91,7 +91,7 @@ impl MappedNode {
         Ok((inner, attr, file))
     }
 
-    /// Makes what is no file, without a look at permissions.
+    /// Makes a file of another type, without a check of permissions.
     fn make_other(
         &self,
         cx: &Cx<'_>,
@@ -125,7 +125,7 @@ impl MappedNode {
         MappedNode::entry(inner, attr)
     }
 
-    /// Opens what the mapped attributes `attr` permit.
+    /// Opens the file if the stored attributes `attr` permit it.
     fn open_mapped(&self, cx: &Cx<'_>, flags: OpenFlags, attr: &Attr) -> Result<MappedFile> {
         match self.kind {
             Kind::File | Kind::Directory => {}
@@ -148,7 +148,7 @@ impl MappedNode {
         }
         let mut flags = flags;
         if flags.contains(OpenFlags::EXEC) {
-            // On the disk nothing is executable.
+            // Files on disk are not executable.
             flags = (flags - OpenFlags::EXEC) | OpenFlags::READ;
         }
         let file = MappedFile::new(self.inner.open_file(cx, flags)?);
@@ -159,7 +159,7 @@ impl MappedNode {
     }
 }
 
-/// The attributes of `fd`, which is open on `node`, as they are kept.
+/// Returns the stored attributes of `fd`, which is open on `node`.
 pub(super) fn read_attr(
     node: &HostNode,
     fd: BorrowedFd<'_>,
@@ -173,7 +173,7 @@ pub(super) fn read_attr(
     Ok(attr)
 }
 
-/// Keeps the owner, permissions and kind of `made` with `fd`, and puts them into `attr`.
+/// Stores owner, permissions and type of `made` with `fd`, and copies them into `attr`.
 fn keep(fd: BorrowedFd<'_>, attr: &mut Attr, made: &Attr) -> Result<()> {
     meta::write(fd, made)?;
     (attr.kind, attr.mode) = (made.kind, made.mode);
@@ -181,7 +181,7 @@ fn keep(fd: BorrowedFd<'_>, attr: &mut Attr, made: &Attr) -> Result<()> {
     Ok(())
 }
 
-/// Checks a change, makes it by `on_disk` as far as it is one there, and keeps the rest with `fd`.
+/// Checks a change, applies its part on disk with `on_disk`, and stores the rest with `fd`.
 pub(super) fn set_attr(
     node: &HostNode,
     fd: BorrowedFd<'_>,
@@ -424,7 +424,7 @@ impl Node for MappedNode {
         };
         permit::take_name(cx.caller, &from_dir, Some(&moved))?;
         permit::take_name(cx.caller, &to_dir, replaced.as_ref())?;
-        // A directory's own entry for its parent changes.
+        // A moved directory's `..` entry changes.
         let swapped = replaced
             .as_ref()
             .filter(|_| flags.contains(RenameFlags::EXCHANGE));
@@ -436,7 +436,7 @@ impl Node for MappedNode {
         let plain = flags - RenameFlags::WHITEOUT;
         self.inner.rename(cx, name, &*to.inner, to_name, plain)?;
         if flags.contains(RenameFlags::WHITEOUT) {
-            // Device 0, which anybody may make.
+            // Device 0, which every user may make.
             let mut made = from_dir;
             permit::inherit(cx.caller, &from_dir, Kind::CharDevice, 0, &mut made);
             self.make_other(
@@ -504,7 +504,7 @@ impl Node for MappedNode {
 
 impl MappedNode {
     fn may_change_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        // Which QEMU answers.
+        // The error that QEMU returns.
         meta::check_name(name, Errno::EACCES)?;
         self.inner.device().brief(cx.patience)?;
         if xattr::is_guarded(name) && cx.caller.uid != 0 {
@@ -517,7 +517,7 @@ impl MappedNode {
             return Err(Errno::EPERM);
         }
         let attr = self.permitted(cx, Access::WRITE)?;
-        // Of a sticky directory, which everybody may write to, only the owner changes them.
+        // In a sticky directory, which everyone may write to, only the owner may change them.
         if attr.kind == Kind::Directory && attr.mode & 0o1000 != 0 {
             permit::require_owner(cx.caller, &attr)?;
         }

@@ -1,11 +1,11 @@
-//! Who may do what, by the owners that are kept.
+//! Permission checks against the stored owners.
 
 use vfs::{Access, Attr, Caller, Errno, Groups, Kind, Result, SetAttr, SetTime};
 
-/// Which of `want` `caller` may do with what has these attributes.
+/// Returns the part of `want` that `caller` has on a file with these attributes.
 pub(super) fn access(caller: &Caller, attr: &Attr, want: Access) -> Access {
     if caller.uid == 0 {
-        // Executing takes that anyone may.
+        // Root may execute a file only if some user may.
         let executable = attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
         return if executable {
             want
@@ -23,7 +23,7 @@ pub(super) fn access(caller: &Caller, attr: &Attr, want: Access) -> Access {
     want & Access::from_bits_truncate(class)
 }
 
-/// `EACCES` unless `caller` may do all of `want`.
+/// Returns `EACCES` unless `caller` has all of `want`.
 pub(super) fn require(caller: &Caller, attr: &Attr, want: Access) -> Result<()> {
     if access(caller, attr, want) == want {
         Ok(())
@@ -32,7 +32,7 @@ pub(super) fn require(caller: &Caller, attr: &Attr, want: Access) -> Result<()> 
     }
 }
 
-/// `EPERM` unless `caller` owns it or is the super-user.
+/// Returns `EPERM` unless `caller` owns the file or is root.
 pub(super) fn require_owner(caller: &Caller, attr: &Attr) -> Result<()> {
     if caller.uid == 0 || caller.uid == attr.uid {
         Ok(())
@@ -41,8 +41,8 @@ pub(super) fn require_owner(caller: &Caller, attr: &Attr) -> Result<()> {
     }
 }
 
-/// Whether `caller` may take the name of `victim` out of `dir` or give it to something else: `EACCES`
-/// without write permission, `EPERM` where the sticky bit protects it.
+/// Checks that `caller` may remove or replace the name of `victim` in `dir`. Returns `EACCES`
+/// without write permission, and `EPERM` if the sticky bit protects it.
 pub(super) fn take_name(caller: &Caller, dir: &Attr, victim: Option<&Attr>) -> Result<()> {
     require(caller, dir, Access::WRITE | Access::EXEC)?;
     match victim {
@@ -53,7 +53,7 @@ pub(super) fn take_name(caller: &Caller, dir: &Attr, victim: Option<&Attr>) -> R
     }
 }
 
-/// Owner, group and permissions of what `caller` makes in `dir` with the permission bits `bits`.
+/// Sets owner, group and permissions of a file that `caller` makes in `dir` with mode `bits`.
 pub(super) fn inherit(caller: &Caller, dir: &Attr, kind: Kind, bits: u32, made: &mut Attr) {
     made.kind = kind;
     made.uid = caller.uid;
@@ -70,9 +70,8 @@ pub(super) fn inherit(caller: &Caller, dir: &Attr, kind: Kind, bits: u32, made: 
     }
 }
 
-/// Checks a change of attributes and says what is to be kept of it: the attributes afterwards, as
-/// far as they are kept. `open` is whether the file is open for it, so that its size needs no
-/// permission.
+/// Checks a change of attributes and returns the stored attributes afterwards. With `open` the file
+/// is open for it, and a new size needs no permission.
 pub(super) fn change(caller: &Caller, now: &Attr, set: &SetAttr, open: bool) -> Result<Attr> {
     let mut then = *now;
     if set.uid.is_some_and(|uid| uid != now.uid) && caller.uid != 0 {
