@@ -14,7 +14,7 @@
 //! | [`mod@file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
 //! | `lease` | notification of a holder when others want the file |
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
-//! | `table`, `fds`, `unnamed` | one node per object; the budget of descriptors, and each peer's share |
+//! | `table`, `fds`, `unnamed` | one node per object; the descriptor budget and each peer's share |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
 //! | `resolve`, `book` | handles, parent directories; locations of nodes without kernel handles |
 //! | `within` | checks that an object opened by handle is below the root |
@@ -81,10 +81,10 @@ pub struct Options {
     /// divides them.
     pub descriptors: Option<usize>,
     /// The secret from which the keys that seal handles and compose numbers derive: the program's
-    /// own, or better, one that the program has derived from that and the export's name. Handles
-    /// outlive a restart only if it is the same again. `None` means a random one for handles, and
-    /// none for numbers, which are the same after a restart then; a user who chooses inode numbers
-    /// on the host can give two files one number.
+    /// own, or better, one derived from that and the export's name. Handles survive a restart only
+    /// with the same secret. `None` means a random one for handles, and none for numbers, which are
+    /// then the same after a restart; a user who chooses inode numbers on the host can then give
+    /// two files one number.
     pub key: Option<HandleKey>,
     /// Does without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,

@@ -37,11 +37,11 @@ pub(crate) struct Listing {
 
 /// The state of a directory when its start is read.
 pub(crate) enum Start {
-    /// Its listing is known.
-    Known(Arc<Listing>),
     /// Its listing is cached.
-    Record(Recording),
+    Known(Arc<Listing>),
     /// It is to be listed and recorded.
+    Record(Recording),
+    /// It is to be listed only.
     Unknown,
 }
 

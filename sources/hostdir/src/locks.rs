@@ -51,8 +51,8 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // Closing is not enough: a program that is just being started still has a copy of the
-        // descriptor, up to its exec. Neither can fail for what is open.
+        // Closing is not enough: a child process between fork and exec still has a copy of the
+        // descriptor. Neither call can fail for an open file.
         let _ = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingUnlock);
         let _ = sys::lock::set(self.fd.as_fd(), 0, u64::MAX, Ofd::Unlocked);
     }

@@ -1,14 +1,14 @@
-//! A node: which object it stands for, and how that is got hold of.
+//! A node: the object that it represents, and how to access it.
 //!
-//! As long as descriptors suffice it has one of the object itself (`O_PATH`: no name is walked
-//! again, so nobody can swap what the name leads to). One that is idle when they run short gives it
-//! up for the object's kernel handle, or, where handles are not permitted, for the name that it was
-//! found by last. An object without a name keeps its descriptor. One with a kernel handle that is
-//! no directory also knows the directory that it was found in first: its own handle names that.
-//! `ops` has the node's operations.
+//! While there are enough descriptors it has one of the object itself (`O_PATH`: no name is
+//! resolved again, so the object behind the name cannot be exchanged). When they run short, an idle
+//! node's descriptor is replaced by the object's kernel handle or, where handles are not permitted,
+//! by the name that it was last found by. An object without a name keeps its descriptor. A node
+//! with a kernel handle that is not a directory also has the directory in which it was first found:
+//! its own handle contains that. `ops` has the node's operations.
 //!
-//! A million of them have to fit: a node is 72 bytes (see the test), its place in the table some
-//! 20 to 40.
+//! A million of them have to fit: a node is 72 bytes (see the test), its slot in the table some 20
+//! to 40.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -35,52 +35,53 @@ pub struct HostNode {
     flags: AtomicU8,
 }
 
-/// Used since the clock hand last came by.
+/// Used since the clock hand last passed.
 const TOUCHED: u8 = 1;
-/// Never gives its descriptor up.
+/// Its descriptor is never evicted.
 const PINNED: u8 = 2;
 /// Has locks mirrored on the host.
 const MIRRORED: u8 = 4;
-/// The child that was looked up here last was a known node.
+/// The child that was looked up here last was in the table already.
 const KNOWN: u8 = 8;
-/// The node has lost its last name at the cost of a peer's share.
+/// The node has lost its last name and holds a peer's share.
 const UNNAMED: u8 = 16;
 
-/// How an object is got hold of.
+/// The access to an object.
 enum Slot {
-    /// It is open: `O_PATH`, or what a file that created it has open.
+    /// Open: `O_PATH`, or the descriptor of a file that created it.
     Open {
         fd: Arc<Fd>,
         record: Option<Box<Record>>,
     },
-    /// It is open, has a kernel handle, and was found in this directory.
+    /// Open, with a kernel handle, and found in this directory.
     Listed { fd: Arc<Fd>, dir: Arc<HostNode> },
-    /// By a kernel handle, short enough to lie here (ext4 has 8 bytes, XFS and tmpfs 12, btrfs 20).
+    /// A kernel handle short enough for inline storage (ext4 has 8 bytes, XFS and tmpfs 12, btrfs
+    /// 20).
     Small {
         kind: u8,
         len: u8,
         bytes: [u8; SMALL],
     },
-    /// By a kernel handle as short as most, with the directory that it was found in.
+    /// A short kernel handle, and the directory in which the object was found.
     SmallListed {
         kind: u8,
         len: u8,
         bytes: [u8; SMALLER],
         dir: Arc<HostNode>,
     },
-    /// By a kernel handle.
+    /// A kernel handle.
     Large(Box<FileHandle>),
-    /// By the name it had; `life` tells it from another of the same number.
+    /// The last known name; `life` distinguishes the object from another with the same number.
     Named { record: Box<Record>, life: u64 },
 }
 
-/// What makes a slot no larger than its largest other variant.
+/// The size at which this variant is no larger than the slot's largest other one.
 const SMALL: usize = 21;
 
-/// The same beside a directory.
+/// The same with a directory.
 const SMALLER: usize = 13;
 
-/// Where an object was found last.
+/// The location in which an object was last found.
 #[derive(Clone)]
 pub(crate) struct Record {
     pub(crate) parent: Arc<HostNode>,
@@ -120,28 +121,28 @@ impl HostNode {
         &self.ring
     }
 
-    /// Keeps its descriptor whatever happens.
+    /// Keeps its descriptor from being evicted.
     pub(crate) fn pin(&self) {
         self.flags.fetch_or(PINNED, Ordering::Relaxed);
     }
 
-    /// Has the node's mirrored locks looked for when it is dropped.
+    /// Marks the node, so that its mirrored locks are removed when it is dropped.
     pub(crate) fn set_mirrored(&self) {
         self.flags.fetch_or(MIRRORED, Ordering::Relaxed);
     }
 
-    /// Marks the node, so that its share is given back when it is dropped.
+    /// Marks the node, so that its share is released when it is dropped.
     pub(crate) fn set_unnamed(&self) {
         self.flags.fetch_or(UNNAMED, Ordering::Relaxed);
     }
 
-    /// Whether the next child looked up here is likely to be a known node, as the last one was:
-    /// clients look the same names up again, or ever new ones.
+    /// Returns whether the next child looked up here is likely to be in the table, as the last one
+    /// was: clients look up either the same names again, or ever new ones.
     pub(crate) fn expects_known(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & KNOWN != 0
     }
 
-    /// What the last one was.
+    /// Records whether the last one was.
     pub(crate) fn expect_known(&self, known: bool) {
         if self.expects_known() == known {
             return;
@@ -153,13 +154,14 @@ impl HostNode {
         }
     }
 
-    /// Whether it has a descriptor, and so the only life of its number.
+    /// Returns whether it has a descriptor, and therefore is the only incarnation of its number.
     pub(crate) fn is_open(&self) -> bool {
         self.slot().fd().is_some()
     }
 
-    /// A descriptor of the object, `O_PATH` perhaps. If it has to be opened again that is done as
-    /// the server itself: so first this, then [`tree::Tree::act`]. `ESTALE` if it cannot be found again.
+    /// Returns a descriptor of the object, possibly `O_PATH`. Reopening it uses the server's own
+    /// identity: call this before [`tree::Tree::act`]. Returns `ESTALE` if the object cannot be
+    /// found again.
     pub(crate) fn fd(&self, patience: Patience) -> Result<Arc<Fd>> {
         if let Some(fd) = self.slot().fd() {
             if self.flags.load(Ordering::Relaxed) & TOUCHED == 0 {
@@ -188,10 +190,10 @@ impl HostNode {
         Ok(fd)
     }
 
-    /// Walks down from the nearest ancestor that is open, and believes a name only if it leads to
-    /// the very object.
+    /// Walks down from the nearest open ancestor, and accepts a name only if it leads to the same
+    /// object.
     fn reopen_by_name(&self) -> Result<Arc<Fd>> {
-        /// Deeper than any path that a system call would take at once; ends what is no tree.
+        /// Deeper than the path of any system call; ends the walk in a cycle.
         const DEEPEST: usize = 1 << 16;
         let mut way: Vec<(Option<Arc<HostNode>>, Box<Record>, u64)> = Vec::new();
         let mut at: Option<Arc<HostNode>> = None;
@@ -229,7 +231,8 @@ impl HostNode {
         Ok(fd)
     }
 
-    /// Makes `fd` this node's descriptor, unless it has got one meanwhile, and says which it is.
+    /// Makes `fd` this node's descriptor, unless it has one by now, and returns the descriptor it
+    /// has.
     fn install(&self, fd: &Arc<Fd>) -> Arc<Fd> {
         let mut slot = self.slot();
         if let Some(fd) = slot.fd() {
@@ -240,14 +243,14 @@ impl HostNode {
         fd.clone()
     }
 
-    /// Whether `fd`, found under this node's number, is the same object; if so, it is this node's
-    /// descriptor should it need one, and `record` where it was found last.
+    /// Returns whether `fd`, found under this node's number, is the same object. If so, it becomes
+    /// this node's descriptor if there is none, and `record` its last known location.
     pub(crate) fn adopt(&self, kind: Kind, fd: &Arc<Fd>, record: Option<&Record>) -> bool {
         if kind != self.kind {
             return false;
         }
         let same = match &*self.slot() {
-            // An inode that is open keeps its number.
+            // The inode number of an open object is not reused.
             Slot::Open { .. } | Slot::Listed { .. } => true,
             Slot::Named { life, .. } => life_of(fd.as_fd()) == *life,
             slot => FileHandle::of(fd.as_fd()).ok() == slot.handle(),
@@ -261,9 +264,9 @@ impl HostNode {
         same
     }
 
-    /// Notes that it was found in `dir`, if that is worth noting: a directory tells itself what it
-    /// is in, and an object without a handle none. The first stays, for handles name it, and
-    /// clients cache a file once for each handle.
+    /// Records that it was found in `dir`, unless it is a directory, whose parent can be found, or
+    /// an object without a handle. The first one is kept, because handles contain it and clients
+    /// cache a file once per handle.
     pub(crate) fn note_directory(&self, dir: &HostNode) {
         if self.kind == Kind::Directory
             || self.device.mount().is_none()
@@ -280,12 +283,12 @@ impl HostNode {
         }
     }
 
-    /// The directory that it was found in, if that is noted: of no directory.
+    /// Returns the directory in which it was first found, if recorded: never for a directory.
     pub(crate) fn directory(&self) -> Option<Arc<HostNode>> {
         self.slot().directory().cloned()
     }
 
-    /// Notes where it was found now.
+    /// Records its current location.
     pub(crate) fn relocate(&self, to: &Record) {
         let tree = &self.device.tree;
         let unmoved = |slot: &Slot| match slot {
@@ -301,8 +304,8 @@ impl HostNode {
         if unmoved(&self.slot()) {
             return;
         }
-        // Records are older than what they record: those of two directories moved into one
-        // another could make a ring. The older one stays then, and proves stale when used.
+        // Records are older than the state they describe: those of two directories moved into each
+        // other could form a cycle. The older one stays then, and is rejected when used.
         let _moving = tree.moving.lock().expect("no panic holds it");
         if self.kind == Kind::Directory {
             let mut above = Some(to.parent.clone());
@@ -323,12 +326,12 @@ impl HostNode {
         drop(old);
     }
 
-    /// Where it was found last, if that is noted.
+    /// Returns its last known location, if recorded.
     pub(crate) fn record(&self) -> Option<Record> {
         self.slot().record().cloned()
     }
 
-    /// The kernel's handle of the object.
+    /// Returns the object's kernel handle.
     pub(crate) fn kernel_handle(&self) -> Result<FileHandle> {
         let slot = self.slot();
         match slot.fd() {
@@ -337,7 +340,7 @@ impl HostNode {
         }
     }
 
-    /// Gives the descriptor up, unless it is in use, was used lately, or could not be had again.
+    /// Evicts the descriptor, unless it is in use, was used recently, or could not be reopened.
     pub(crate) fn evict(&self) -> bool {
         if self.flags.fetch_and(!TOUCHED, Ordering::Relaxed) & (TOUCHED | PINNED) != 0 {
             return false;
@@ -348,7 +351,8 @@ impl HostNode {
         let Some(fd) = slot.fd() else {
             return false;
         };
-        // Others take the descriptor under the slot's lock only, so nobody can now.
+        // References to the descriptor are taken under the slot's lock only, so there can be no new
+        // one now.
         if Arc::strong_count(fd) > 1 || !has_name(fd.as_fd()) {
             return false;
         }
@@ -372,8 +376,8 @@ impl HostNode {
         true
     }
 
-    /// A file gives up `shared`, which this node may have too: then it goes by the object's kernel handle.
-    /// False if it cannot.
+    /// Replaces the descriptor with the object's kernel handle if it is `shared`, which an open
+    /// file is about to close. Returns false if that is not possible.
     pub(crate) fn part_with(&self, shared: &Arc<Fd>) -> bool {
         let Ok(mut slot) = self.slot.try_lock() else {
             return false;
@@ -395,15 +399,15 @@ impl HostNode {
         true
     }
 
-    /// Whether it has a descriptor of its own, other than `fd`: then a file can be opened again
-    /// though it has no name. False if that cannot be told now.
+    /// Returns whether it has a descriptor other than `fd`, so that a file can be reopened although
+    /// it has no name. Returns false if that cannot be determined now.
     pub(crate) fn has_other_than(&self, fd: &Arc<Fd>) -> bool {
         let slot = self.slot.try_lock();
         slot.is_ok_and(|slot| slot.fd().is_some_and(|own| !Arc::ptr_eq(own, fd)))
     }
 
-    /// A file that shared its descriptor with this node is closed: if the node lives on it shall
-    /// not keep the file open for writing.
+    /// Handles the close of a file that shared its descriptor with this node: if the node stays in
+    /// use, it must not keep the file open for writing.
     pub(crate) fn settle(&self, closed: &Arc<Fd>) {
         let mut slot = self.slot();
         let (Slot::Open { fd, .. } | Slot::Listed { fd, .. }) = &mut *slot else {
@@ -433,8 +437,8 @@ impl Drop for HostNode {
         if *self.flags.get_mut() & UNNAMED != 0 {
             tree.unnamed.forget(self.id);
         }
-        // A chain of parents that nobody else knows is taken apart link by link: dropped as it
-        // is, a deep one would overflow the stack.
+        // A chain of parents without other references is dropped iteratively: recursion on a deep
+        // one would overflow the stack.
         let mut above = self.slot.get_mut().ok().and_then(Slot::take_record);
         while let Some(record) = above {
             above = Arc::into_inner(record.parent)
@@ -467,7 +471,7 @@ impl Slot {
         }
     }
 
-    /// Makes `fd` its descriptor; it has none.
+    /// Makes `fd` its descriptor; it has none before.
     fn reopen(&mut self, fd: Arc<Fd>) {
         *self = match self.directory().cloned() {
             Some(dir) => Slot::Listed { fd, dir },
@@ -492,7 +496,7 @@ impl Slot {
         }
     }
 
-    /// The kernel handle that it goes by.
+    /// Returns its kernel handle.
     fn handle(&self) -> Option<FileHandle> {
         let (kind, len, bytes) = match self {
             Slot::Small { kind, len, bytes } => (kind, len, &bytes[..]),
@@ -532,7 +536,7 @@ impl Slot {
     }
 }
 
-/// `bytes`, which are no more than `N`, and zeros.
+/// Returns at most `N` bytes, padded with zeros.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     padded[..bytes.len()].copy_from_slice(bytes);
@@ -540,7 +544,7 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
 }
 
 impl Record {
-    /// `name` in `parent`, if that is still in the table.
+    /// Returns the location `name` in `parent`, if that is still in the table.
     pub(crate) fn new(parent: &HostNode, name: Name<'_>) -> Option<Box<Record>> {
         let parent = parent.shared()?;
         Some(Box::new(Record {
@@ -551,29 +555,30 @@ impl Record {
 }
 
 impl HostNode {
-    /// This node as the table has it; nothing if another took its number over.
+    /// Returns this node's `Arc` from the table, or `None` if another node has taken its number.
     pub(crate) fn shared(&self) -> Option<Arc<HostNode>> {
         let node = self.device.tree.table.get(self.id)?;
         std::ptr::eq(&*node, self).then_some(node)
     }
 }
 
-/// Opens the one name `name` of the directory `dir`, whatever it is, following nothing.
+/// Opens the single name `name` in the directory `dir`, of any file type, without following links.
 fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
-/// Whether the object can still be found by a name.
+/// Returns whether the object still has a name.
 pub(crate) fn has_name(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)
         .is_ok_and(|stx| stx.stx_nlink > 0)
 }
 
-/// Tells one life of an inode number from the next: by the kernel's handle, which every file
-/// system that can makes so, or else by the time of birth.
+/// Returns a value that differs between incarnations of an inode number: a hash of the kernel
+/// handle, which all file systems with handles provide, or else of the time of birth.
 pub(crate) fn life_of(fd: BorrowedFd<'_>) -> u64 {
-    /// Any will do: nobody gains by two lives that look alike, and it must not change.
+    /// An arbitrary constant: a collision has no advantage for anyone, and the value must not
+    /// change.
     const KEY: sip::Key = *b"barge generation";
     let bytes = match FileHandle::of(fd) {
         Ok(handle) => [&handle.kind().to_le_bytes(), handle.bytes()].concat(),
@@ -596,7 +601,7 @@ mod tests {
     #[test]
     fn a_node_is_small() {
         assert_eq!(size_of::<Slot>(), 24);
-        // Behind two counters of the `Arc`: 72, for which malloc takes 80.
+        // After the two counters of the `Arc`: 72, for which malloc uses 80.
         assert_eq!(size_of::<HostNode>(), 56);
     }
 }

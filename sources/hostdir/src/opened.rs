@@ -56,8 +56,8 @@ pub(crate) struct Opened {
     ring: Mutex<Ring<Weak<OpenFile>>>,
     /// The number of files without a descriptor.
     away: AtomicUsize,
-    /// Those that have, by node and their own addresses: whatever many files of a node have none, one
-    /// comes and goes in no time.
+    /// The files without a descriptor, by node and their own addresses: adding and removing one
+    /// takes constant time, however many a node has.
     by_node: Mutex<HashMap<NodeId, HashMap<usize, Weak<OpenFile>>>>,
     /// Read-locked while a name is removed, write-locked while a descriptor is evicted.
     gate: RwLock<()>,

@@ -1,8 +1,8 @@
-//! What a node does.
+//! The operations of a node.
 //!
 //! The order in each: patience, then the descriptors of all nodes involved (which may have to be
-//! opened again, as the server), then becoming the caller, then the system calls. Whatever answers
-//! `WOULD_BLOCK` does so before the first call that changes anything.
+//! reopened, as the server), then switching to the caller's identity, then the system calls. An
+//! operation that returns `WOULD_BLOCK` does so before the first call with an effect.
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -69,8 +69,8 @@ impl Node for HostNode {
         let figures = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
         Ok(StatFs {
             kind: self.device().magic as u32,
-            // The unit of the counts. Linux's own f_bsize, the size that is good for I/O, is the
-            // same wherever it matters.
+            // The unit of the counts. Linux's own f_bsize, the preferred I/O size, is the same on
+            // all relevant file systems.
             bsize: figures.f_frsize as u32,
             blocks: figures.f_blocks,
             bfree: figures.f_bfree,
@@ -226,12 +226,12 @@ impl Node for HostNode {
     }
 }
 
-/// How often creating and looking up may find that the other has just become right.
+/// The most retries of creating and looking up in turn when each fails because of a race.
 const RACES: usize = 16;
 
 impl HostNode {
-    /// The child `name`: openat2(2) and statx(2). Where children are being looked up again that
-    /// are known, only the latter.
+    /// Looks up the child `name` with openat2(2) and statx(2), or with statx(2) alone if the
+    /// children being looked up are in the table already.
     pub(crate) fn look_up(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
         let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         if self.device().cached_names(cx.patience)? {
@@ -253,8 +253,8 @@ impl HostNode {
         }
     }
 
-    /// The live node that `name`, with these attributes, is. One that is not open may be of another
-    /// life of the number, so it does not count.
+    /// Returns the live node of `name`, which has these attributes. A node that is not open may be
+    /// of another incarnation of the number and is not returned.
     fn known_child(&self, stx: &Statx, name: Name<'_>) -> Option<(Arc<HostNode>, Attr)> {
         if device::dev_of(stx) != self.device().dev {
             return None;
@@ -270,7 +270,7 @@ impl HostNode {
         Some((node, attr))
     }
 
-    /// The child `name`, whatever the patience: behind a change that has been made.
+    /// Looks up the child `name` with full patience, after a completed change.
     fn child(&self, dir: &Fd, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let fd = self.open_child(dir.as_fd(), name, resolve)?;
@@ -317,7 +317,7 @@ impl HostNode {
         let bits = self.bits(&dir, mode)?;
         let mut answer = Err(Errno::ENOENT);
         for _ in 0..RACES {
-            // Never opens what is there, so it has no effect on a FIFO or a device either.
+            // Never opens an existing file, so it has no effect on a FIFO or a device either.
             let created = tree.open(|| rustix::fs::openat(&*dir, name.bytes(), raw, bits));
             match created {
                 Ok(fd) => {
@@ -387,10 +387,10 @@ impl HostNode {
         self.device().brief(cx.patience)?;
         let mut raw = open::raw_flags(flags)? | OFlags::TMPFILE;
         if flags.contains(OpenFlags::EXCL) {
-            // Of a file without a name: that it shall never get one.
+            // For an unnamed file EXCL means that it must never get a name.
             raw |= OFlags::EXCL;
         }
-        // It has no name to be found by.
+        // It has no name and cannot be reopened.
         let share = tree.shares.take(cx.call.account())?;
         let dir = self.fd(cx.patience)?;
         tree.act(cx)?;
@@ -414,7 +414,7 @@ impl HostNode {
         let dir = self.fd(cx.patience)?;
         let target_fd = target.fd(cx.patience)?;
         tree.act(cx)?;
-        // Through /proc: linking an empty path needs a capability that the caller has not.
+        // Through /proc: linking an empty path needs a capability that the caller does not have.
         rustix::fs::linkat(
             tree.proc_fds(),
             DecInt::from_fd(&*target_fd),
@@ -435,14 +435,14 @@ impl HostNode {
         }
     }
 
-    /// `node` as one of this export's, `EXDEV` if it is another's.
+    /// Returns `node` as one of this export's, or `EXDEV`.
     pub(crate) fn sibling<'n>(&self, node: &'n dyn Node) -> Result<&'n HostNode> {
         let node = node.as_any().downcast_ref::<HostNode>();
         node.filter(|node| Arc::ptr_eq(&node.device().tree, &self.device().tree))
             .ok_or(Errno::EXDEV)
     }
 
-    /// Something came to be called `name` here: notes it, if it is a node that is found by name.
+    /// Records the new name `name` here, if it belongs to a node that is found by name.
     fn note_moved(&self, dir: &Fd, name: Name<'_>) {
         if self.device().mount().is_some() {
             return;
@@ -469,9 +469,8 @@ impl HostNode {
         }
     }
 
-    /// The permission bits of what the calling thread makes in `dir` next: without the umask's,
-    /// unless a default ACL
-    /// decides.
+    /// Returns the permission bits of the next file that the calling thread makes in `dir`: without
+    /// those of the umask, unless a default ACL applies.
     fn bits(&self, dir: &Fd, mode: Mode) -> Result<RawMode> {
         if !self.device().tree.keeps_umask {
             identity::clear_umask();

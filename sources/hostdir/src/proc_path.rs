@@ -1,15 +1,15 @@
-//! The path of an open descriptor, for system calls that take nothing else.
+//! The path of an open descriptor, for system calls that accept only a path.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `/proc/self/fd/N`, on the stack. Walking it leads to the very object that is open.
+/// `/proc/self/fd/N`, on the stack. It resolves to the open object itself.
 pub(crate) struct ProcPath([u8; 26]);
 
 impl ProcPath {
     const DIR: &[u8] = b"/proc/self/fd/";
 
-    /// The path of `fd`, good as long as that is open.
+    /// Returns the path of `fd`, valid as long as that is open.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> ProcPath {
         let mut path = [0; 26];
         path[..ProcPath::DIR.len()].copy_from_slice(ProcPath::DIR);

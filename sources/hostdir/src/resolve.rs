@@ -1,19 +1,20 @@
-//! Finding nodes otherwise than by name from above: by handle, and the directory above.
+//! Finding nodes by handle, and the parent directory.
 //!
 //! A handle is sealed with a key that only this export has ([`vfs::seal`]), so that a peer cannot
-//! name an object that it was never shown. Its body is
+//! forge one for an object that it was not given. Its body is
 //!
 //! ```text
 //! 1, words of the kernel handle (4 bits each) | handle type u8 | number u64 | kernel handle | directory
 //! 2, 0                                        | number u64     | life u64
 //! ```
-//! *directory* is the kernel handle of the directory that an object other than a directory was
-//! found in first, as far as it differs from the object's own: a bit for each word, then the words
-//! that differ. Whatever is opened by such a handle has to prove that it is below the root
-//! ([`crate::within`]); the directory helps it there.
+//! *directory* is the kernel handle of the directory in which an object other than a directory was
+//! first found, as a difference from the object's own: a bit for each word, then the words that
+//! differ. An object opened by such a handle has to be proven to be below the root
+//! ([`crate::within`]), which uses the directory.
 //!
-//! The second form is for where kernel handles are not permitted: it leads to nodes that live, and
-//! to those that the [`crate::book::Book`] knows the name of, also into the next run of the program if that is recorded.
+//! The second form is for systems where kernel handles are not permitted. It resolves to live
+//! nodes, and to those whose name is in the [`crate::book::Book`], even after a restart if that is
+//! recorded.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -30,13 +31,13 @@ use crate::{attr, mounts, within};
 const BY_KERNEL: u8 = 0x10;
 const BY_NAME: u8 = 0x20;
 
-/// The longest handle: a layer that has two such trees puts a byte in front.
+/// The longest handle: a layer with two such trees prepends a byte.
 const LONGEST: usize = Handle::MAX_OF_SOURCE - 1;
 
-/// The bytes that kernel handles are counted by.
+/// The size of a word of a kernel handle in bytes.
 const WORD: usize = 4;
 
-/// [`vfs::Node::handle`].
+/// Implements [`vfs::Node::handle`].
 pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     let device = node.device();
     device.memory(patience)?;
@@ -68,8 +69,8 @@ pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     key.seal(&body, LONGEST)
 }
 
-/// Returns the words of `dir` that differ from `own`, as a handle encodes them; `None` if the two
-/// have different shapes.
+/// Returns the words of `dir` that differ from `own`, in a handle's encoding; `None` if the two
+/// differ in type or length.
 fn difference(own: &FileHandle, dir: &FileHandle) -> Option<Vec<u8>> {
     let (words, its) = (
         own.bytes().as_chunks::<WORD>().0,
@@ -88,7 +89,7 @@ fn difference(own: &FileHandle, dir: &FileHandle) -> Option<Vec<u8>> {
     Some(difference)
 }
 
-/// The handle that differs so from `own`.
+/// Returns the handle that has this `difference` from `own`.
 fn apply(own: &FileHandle, difference: &[u8]) -> Option<FileHandle> {
     let (&mask, words) = difference.split_first()?;
     let mut words = words.as_chunks::<WORD>().0.iter();
@@ -101,7 +102,8 @@ fn apply(own: &FileHandle, difference: &[u8]) -> Option<FileHandle> {
     FileHandle::new(own.kind(), &bytes).ok()
 }
 
-/// [`vfs::FileSystem::resolve`]. Asks for no permission: whoever has a handle was shown the node.
+/// Implements [`vfs::FileSystem::resolve`]. Checks no permission: the holder of a handle was given
+/// the node.
 pub(crate) fn resolve(tree: &Arc<Tree>, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<HostNode>> {
     if cx.patience == Patience::None {
         return Err(Errno::WOULD_BLOCK);
@@ -133,7 +135,7 @@ pub(crate) fn resolve(tree: &Arc<Tree>, cx: &Cx<'_>, handle: &Handle) -> Result<
 struct Named {
     id: NodeId,
     kernel: FileHandle,
-    /// The directory that it was found in.
+    /// The directory in which it was first found.
     dir: Option<FileHandle>,
 }
 
@@ -144,7 +146,7 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
         return Ok(node);
     }
     let mut devices = tree.devices();
-    // Any device of one disk opens handles of all of its volumes, so ask the others too.
+    // Any device of a disk opens handles of all of its volumes, so try the others too.
     devices.sort_by_key(|device| !device.may_have(named.id));
     for device in &devices {
         device.brief(cx.patience)?;
@@ -154,17 +156,17 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
             return Ok(node);
         }
     }
-    // It may be on a mount below the root that nobody has looked at yet, or that has another part
-    // of a file system that is known.
+    // It may be on a mount below the root without nodes so far, or on one of another part of a
+    // known file system.
     cx.may_wait()?;
     tree.act_as_server()?;
     mounts::find(tree, |device, mount| open_on(cx, device, mount, named))?.ok_or(Errno::ESTALE)
 }
 
-/// Tries again if there is no memory: Linux answers so as well while another node is being made that has got the number of one
-/// that is gone (`iget_locked()` in `fs/inode.c`).
+/// Repeats `open` after `ENOMEM`: Linux also returns that while another inode is being set up with
+/// the number of a removed one (`iget_locked()` in `fs/inode.c`).
 fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
-    /// A node is made in less than as many turns.
+    /// The most retries; an inode is set up in fewer.
     const AGAIN: usize = 100;
     for _ in 0..AGAIN {
         match open() {
@@ -175,7 +177,7 @@ fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
     open()
 }
 
-/// The node that is named, if `mount`, which is on `device`, has it, and it is below the root.
+/// Returns the named node, if `mount`, which is on `device`, has it and it is below the root.
 fn open_on(
     cx: &Cx<'_>,
     device: &Arc<Device>,
@@ -207,7 +209,7 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
             Err(Errno::ESTALE)
         };
     }
-    // Up through the book to a node that lives: the root does.
+    // Up through the book to a live node; the root is one.
     let mut way = Vec::new();
     let mut at = id;
     let mut node = loop {
@@ -244,10 +246,10 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
     }
 }
 
-/// Directories deeper than this are no tree.
+/// A limit for the depth of a tree, against cycles.
 const DEEPEST: usize = 1 << 16;
 
-/// The directory above `node`, proven to be at or below the root: `ESTALE` if not.
+/// Returns the parent of `node`, after a check that it is the root or below it: otherwise `ESTALE`.
 pub(crate) fn parent(node: &HostNode, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Attr)> {
     if node.what() != Kind::Directory {
         return Err(Errno::ENOTDIR);
@@ -273,7 +275,8 @@ pub(crate) fn parent(node: &HostNode, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Att
 mod tests {
     use super::*;
 
-    /// What an open answers that finds no memory the first `times` times, and how often it was tried.
+    /// Returns the result of an open that fails the first `times` times with `ENOMEM`, and the
+    /// number of tries.
     fn opened(times: usize, then: Result<()>) -> (Result<()>, usize) {
         let mut tries = 0;
         let done = for_memory(|| {

@@ -1,7 +1,6 @@
-//! What a clock hand goes over.
+//! The circle of a clock algorithm.
 
-/// Things in a circle, with gaps where one was taken out. Never larger than the most that there ever
-/// were at once.
+/// Items in a circle, with gaps after removals. It is as large as the most items that it ever had.
 pub(crate) struct Ring<T> {
     slots: Vec<Option<T>>,
     gaps: Vec<u32>,
@@ -19,7 +18,7 @@ impl<T> Default for Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// Puts one in, and says where it stands.
+    /// Inserts an item, and returns its position.
     pub(crate) fn insert(&mut self, one: T) -> u32 {
         let at = self.gaps.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -29,19 +28,19 @@ impl<T> Ring<T> {
         at
     }
 
-    /// Takes out what stands there.
+    /// Removes the item at a position.
     pub(crate) fn remove(&mut self, at: u32) {
         self.slots[at as usize] = None;
         self.gaps.push(at);
     }
 
-    /// Moves the hand on, and says what it has come to, unless that is a gap.
+    /// Advances the hand, and returns the item there unless it is a gap.
     pub(crate) fn advance(&mut self) -> Option<&T> {
         self.hand = (self.hand + 1) % self.slots.len().max(1);
         self.slots.get(self.hand)?.as_ref()
     }
 
-    /// How many places there are.
+    /// Returns the number of positions.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }

@@ -1,7 +1,7 @@
-//! Which node stands for which object, and whose descriptor goes when there are too many.
+//! The nodes by number, and the choice of descriptors to evict.
 //!
-//! The table does not keep nodes alive: a node takes itself out when it is dropped. In the same
-//! shards lies the ring of nodes that have a descriptor, over which a clock hand goes.
+//! The table does not keep nodes alive: a node removes itself when it is dropped. The same shards
+//! hold the ring of nodes that have a descriptor, for a clock algorithm.
 //!
 //! Lock order: a shard is locked last and held for memory only; two are never held at once.
 
@@ -15,7 +15,7 @@ use vfs::NodeId;
 use crate::node::HostNode;
 use crate::ring::Ring;
 
-/// Enough that two cores seldom want the same; each costs 200 bytes when empty.
+/// Enough that two cores rarely contend; each costs 200 bytes when empty.
 pub(crate) const SHARDS: usize = 64;
 
 pub(crate) struct Table {
@@ -29,22 +29,22 @@ struct Shard {
     ring: Ring<NonZeroU64>,
 }
 
-/// Nodes by their numbers, which they tell themselves: a place takes nine bytes.
+/// Nodes by their numbers, which are stored in the nodes: an entry takes nine bytes.
 #[derive(Default)]
 struct Nodes(HashTable<Weak<HostNode>>);
 
-/// Nodes that were looked at under a shard's lock, to be dropped after it: this may be the last use
-/// of one, and then it takes itself out of its shard.
+/// Nodes that were accessed under a shard's lock, to be dropped after it: the last reference to a
+/// node removes it from its shard.
 type Held = Vec<Arc<HostNode>>;
 
-/// Where a node stands in its shard's ring.
+/// A node's position in its shard's ring.
 pub(crate) struct RingSlot(AtomicU32);
 
-/// A node looked for, and what became of that.
+/// The result of a look-up that inserts if necessary.
 pub(crate) enum Found {
-    /// There was none: the new one is in the table, and in the ring.
+    /// The new node was inserted into the table and the ring.
     New(Arc<HostNode>),
-    /// This one was there.
+    /// The existing node.
     Old(Arc<HostNode>),
 }
 
@@ -56,14 +56,14 @@ impl Table {
         }
     }
 
-    /// The live node of this number.
+    /// Returns the live node with this number.
     pub(crate) fn get(&self, id: NodeId) -> Option<Arc<HostNode>> {
         let mut held = Held::new();
         self.shard(id).nodes.get(id, &mut held)
     }
 
-    /// The live node of this number, unless it is `not`, or the one that `make` makes, which has
-    /// a descriptor and takes that number over.
+    /// Returns the live node with this number, unless it is `not`; otherwise inserts the node from
+    /// `make`, which has a descriptor and takes over that number.
     pub(crate) fn get_or_insert(
         &self,
         id: NodeId,
@@ -73,7 +73,7 @@ impl Table {
         let mut held = Held::new();
         let mut shard = self.shard(id);
         if let Some(node) = shard.nodes.get(id, &mut held) {
-            // Comparing cannot find a dead node's address used again: both are alive.
+            // Pointer equality is reliable, since both nodes are live.
             if !not.is_some_and(|not| Arc::ptr_eq(not, &node)) {
                 return Found::Old(node);
             }
@@ -85,25 +85,25 @@ impl Table {
         Found::New(node)
     }
 
-    /// Puts a node that has a descriptor again into the ring.
+    /// Inserts a node that has a descriptor again into the ring.
     pub(crate) fn insert_into_ring(&self, node: &HostNode) {
         self.shard(node.number())
             .enlist(node.number(), node.ring_slot());
     }
 
-    /// Takes a node that has no descriptor any more out of the ring.
+    /// Removes a node without a descriptor from the ring.
     pub(crate) fn remove_from_ring(&self, node: &HostNode) {
         self.shard(node.number()).delist(node.ring_slot());
     }
 
-    /// Takes out a node that is being dropped.
+    /// Removes a node that is being dropped.
     pub(crate) fn remove(&self, node: &HostNode) {
         let mut shard = self.shard(node.number());
         shard.delist(node.ring_slot());
         shard.nodes.remove(node);
     }
 
-    /// The next node round the ring that has a descriptor, wherever the hand stands now.
+    /// Returns the next node with a descriptor in the rings, whose hands may be anywhere.
     pub(crate) fn next_in_ring(&self) -> Option<Arc<HostNode>> {
         for _ in 0..SHARDS {
             let mut held = Held::new();
@@ -122,7 +122,7 @@ impl Table {
     }
 
     fn shard(&self, id: NodeId) -> MutexGuard<'_, Shard> {
-        // The top bits of a multiplication depend on all bits of the number; the tables use others.
+        // The top bits of a product depend on all bits of the number; the tables use others.
         let shard = mix(id) >> (64 - SHARDS.trailing_zeros());
         self.shards[shard as usize]
             .lock()
@@ -167,8 +167,8 @@ impl Nodes {
     fn insert(&mut self, node: &Arc<HostNode>, held: &mut Held) {
         let table = &mut self.0;
         if table.len() == table.capacity() {
-            // To be moved, nodes have to tell their numbers, so they must not die meanwhile. Those that
-            // have died already no longer count.
+            // Growing reads the nodes' numbers, so they must not be dropped meanwhile. Entries of
+            // dropped nodes are removed.
             held.extend(table.iter().filter_map(Weak::upgrade));
             table.retain(|node| node.strong_count() > 0);
         }
@@ -176,7 +176,7 @@ impl Nodes {
         table.insert_unique(hash(node.number()), Arc::downgrade(node), rehash);
     }
 
-    /// Takes out `node` itself: another may have taken its number over.
+    /// Removes `node` itself: another node may have taken over its number.
     fn remove(&mut self, node: &HostNode) {
         let is = |other: &Weak<HostNode>| std::ptr::eq(other.as_ptr(), node);
         if let Ok(entry) = self.0.find_entry(hash(node.number()), is) {
@@ -185,9 +185,9 @@ impl Nodes {
     }
 }
 
-/// Node numbers are composed by us, and inode numbers are the host's: nobody chooses them badly.
+/// Node numbers are composed here from the host's inode numbers: an attacker cannot choose them.
 fn hash(id: NodeId) -> u64 {
-    // The table takes its place from the low bits and its tag from the top ones.
+    // The table uses the low bits for the position and the top bits for the tag.
     let mixed = mix(id);
     mixed ^ mixed.rotate_left(29)
 }

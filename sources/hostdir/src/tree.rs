@@ -1,7 +1,7 @@
-//! What all nodes of one export share.
+//! The state that all nodes of one export share.
 //!
 //! Lock order of the whole crate: a directory's stream, then a node's mirror of locks, then a
-//! node's slot (two of those only child before parent, and only by trying), then the devices,
+//! node's slot (two of those only child before parent, and only with `try_lock`), then the devices,
 //! then a shard of the table. No system call is made under a shard's lock.
 
 use std::collections::HashMap;
@@ -36,10 +36,11 @@ use crate::unnamed::Unnamed;
 use crate::within::Searches;
 
 pub(crate) struct Tree {
-    /// The secrets from which the keys of handles and of numbers derive, with the root's identity.
+    /// The secrets from which, with the root's identity, the keys for handles and for numbers
+    /// derive.
     secrets: [HandleKey; 2],
     keys: OnceLock<Keys>,
-    /// Whether the kernel opens nodes by handle for us.
+    /// Whether nodes can be opened by kernel handle.
     pub(crate) by_handle: bool,
     pub(crate) table: Table,
     pub(crate) mirrors: Mirrors,
@@ -57,12 +58,12 @@ pub(crate) struct Tree {
     pub(crate) keeps_umask: bool,
     devices: Mutex<HashMap<u64, Weak<Device>>>,
     prefixes: Mutex<Prefixes>,
-    /// `/proc/self/fd`: through it a descriptor is opened again.
+    /// `/proc/self/fd`, through which descriptors are reopened.
     proc_fds: OwnedFd,
     /// `st_dev` and inode number of the root.
     root: OnceLock<(u64, u64)>,
     root_node: OnceLock<Weak<HostNode>>,
-    /// Held while a directory's recorded parent changes, so that no ring of parents arises.
+    /// Held while a directory's recorded parent changes, so that no cycle of parents arises.
     pub(crate) moving: Mutex<()>,
 }
 
@@ -70,11 +71,11 @@ pub(crate) struct Tree {
 struct Keys {
     /// Seals handles.
     handles: HandleKey,
-    /// Composes numbers.
+    /// Composes node numbers.
     numbers: sip::Key,
 }
 
-/// How many nodes lose their descriptors when the system has none left although the budget has.
+/// The number of nodes to evict when the system has no descriptors left although the budget has.
 const SHED: usize = 64;
 
 impl Tree {
@@ -100,7 +101,7 @@ impl Tree {
             opened: Opened::default(),
             book: Book::default(),
             searches: Searches::default(),
-            // Leases may have the other quarter.
+            // The other quarter is left to leases.
             shares: Shares::new(budget / 4 * 3),
             unnamed: Unnamed::default(),
             streams: Streams::default(),
@@ -116,7 +117,7 @@ impl Tree {
         })
     }
 
-    /// The same, where threads that create files keep their umask, if `keeps`.
+    /// Sets whether threads that create files keep their umask.
     pub(crate) fn keeping_umask(self, keeps: bool) -> Tree {
         Tree {
             keeps_umask: keeps,
@@ -124,8 +125,8 @@ impl Tree {
         }
     }
 
-    /// Makes the calling thread the caller, where this export switches: right before the system
-    /// calls whose permissions are the caller's, and behind everything that opens by handle.
+    /// Gives the calling thread the caller's identity, if this export switches: directly before the
+    /// system calls that need the caller's permissions, and after all opens by handle.
     pub(crate) fn act(&self, cx: &Cx<'_>) -> Result<()> {
         match &self.switch {
             Some(switch) => switch.become_caller(cx.caller, cx.patience),
@@ -133,25 +134,25 @@ impl Tree {
         }
     }
 
-    /// Makes the calling thread the server itself.
+    /// Gives the calling thread the server's identity.
     pub(crate) fn act_as_server(&self) -> Result<()> {
         identity::become_server()
     }
 
-    /// Whether `caller` is told apart from the super-user.
+    /// Returns whether `caller` is distinguished from root.
     pub(crate) fn is_ordinary(&self, caller: &Caller) -> bool {
         self.switch
             .as_ref()
             .is_some_and(|switch| !switch.is_super_user(caller))
     }
 
-    /// Whether callers are told apart by the host.
+    /// Returns whether the host distinguishes callers.
     pub(crate) fn switches(&self) -> bool {
         self.switch.is_some()
     }
 
-    /// Opens a descriptor within the budget, at the cost of other nodes' descriptors if need
-    /// be. `ENFILE` when nothing is left that could be closed.
+    /// Opens a descriptor within the budget, evicting others if necessary. Returns `ENFILE` if none
+    /// can be evicted.
     pub(crate) fn open(&self, open: impl Fn() -> rustix::io::Result<OwnedFd>) -> Result<Fd> {
         let permit = self.budget.take();
         while self.budget.over() {
@@ -175,10 +176,10 @@ impl Tree {
         }
     }
 
-    /// Has the node or file that was idle longest, more or less, give its descriptor up.
+    /// Evicts the descriptor of approximately the least recently used node or file.
     fn evict_one(&self) -> bool {
-        // Twice round, the first time only forgives those that were used lately; and more, since
-        // the hand goes through unevenly filled shards in turn.
+        // Twice around, as the first round only clears the marks of recent use; and more, since the
+        // hand passes unevenly filled shards in turn.
         for _ in 0..2 * self.budget.open() + 8 * table::SHARDS {
             let node = self.table.next_in_ring();
             if node.is_some_and(|node| node.evict()) || self.opened.evict_next() {
@@ -188,17 +189,17 @@ impl Tree {
         false
     }
 
-    /// How many descriptors nodes and files may have.
+    /// Returns the most descriptors that nodes and files may have.
     pub(crate) fn most_descriptors(&self) -> usize {
         self.budget.most()
     }
 
-    /// How many descriptors nodes and files have.
+    /// Returns the number of descriptors that nodes and files have.
     pub(crate) fn open_descriptors(&self) -> usize {
         self.budget.open()
     }
 
-    /// Opens what `fd` is open on again, with other flags. Permission is checked anew, but for
+    /// Opens the object of `fd` again, with other flags. Permission is checked again, except for
     /// `O_PATH`.
     pub(crate) fn reopen(&self, fd: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         rustix::fs::openat(
@@ -209,25 +210,25 @@ impl Tree {
         )
     }
 
-    /// The directory in which a descriptor's number is a name of what it is open on.
+    /// Returns the directory in which a descriptor's number is a name of its object.
     pub(crate) fn proc_fds(&self) -> BorrowedFd<'_> {
         self.proc_fds.as_fd()
     }
 
-    /// The path that the kernel has for `fd`: nothing if it is too long, and a wrong one if the
-    /// kernel knows none or the object has been removed.
+    /// Returns the kernel's path of `fd`: `None` if it is too long, and a wrong one if the kernel
+    /// knows none or the object has been removed.
     pub(crate) fn path_of(&self, fd: BorrowedFd<'_>) -> Option<PathBuf> {
         let number = DecInt::from_fd(fd);
         let path = rustix::fs::readlinkat(&self.proc_fds, number, Vec::new()).ok()?;
         Some(PathBuf::from(OsString::from_vec(path.into_bytes())))
     }
 
-    /// The prefix of a device's node numbers.
+    /// Returns the prefix of a device's node numbers.
     pub(crate) fn prefix(&self, device: DeviceKey) -> Result<Prefix> {
         self.prefixes.lock().expect("no panic holds it").of(device)
     }
 
-    /// Makes what `fd` is open on the root. Once, before anything else.
+    /// Makes the object of `fd` the root. Called once, before everything else.
     pub(crate) fn set_root(&self, fd: BorrowedFd<'_>) -> Result<()> {
         let stx = stat(fd)?;
         let device = DeviceKey::of(fd, &stx)?;
@@ -247,12 +248,12 @@ impl Tree {
         Ok(())
     }
 
-    /// The key that seals this export's handles.
+    /// Returns the key that seals this export's handles.
     pub(crate) fn handle_key(&self) -> &HandleKey {
         &self.keys().handles
     }
 
-    /// The key that composes this export's numbers.
+    /// Returns the key that composes this export's node numbers.
     pub(crate) fn number_key(&self) -> &sip::Key {
         &self.keys().numbers
     }
@@ -263,30 +264,30 @@ impl Tree {
             .expect("the root is set before anything else")
     }
 
-    /// Keeps the root at hand. Once.
+    /// Stores the root node. Called once.
     pub(crate) fn set_root_node(&self, node: &Arc<HostNode>) {
         self.root_node.get_or_init(|| Arc::downgrade(node));
     }
 
-    /// The root, as long as the export lives.
+    /// Returns the root node, as long as the export lives.
     pub(crate) fn table_root(&self) -> Option<Arc<HostNode>> {
         self.root_node.get()?.upgrade()
     }
 
-    /// Whether these are the root's attributes.
+    /// Returns whether these are the root's attributes.
     pub(crate) fn is_root(&self, stx: &Statx) -> bool {
         self.root.get() == Some(&(device::dev_of(stx), stx.stx_ino))
     }
 
-    /// The devices that have nodes.
+    /// Returns the devices that have nodes.
     pub(crate) fn devices(&self) -> Vec<Arc<Device>> {
         let devices = self.devices.lock().expect("no panic holds it");
         devices.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// The node of what `fd` is open on, and its attributes. `near` is a device that it is likely to
-    /// be on, `from` where it was found, if it was found by name. The node uses `fd` unless it has
-    /// one.
+    /// Returns the node of `fd`'s object, and its attributes. `near` is the device that it is
+    /// probably on, `from` the location where it was found, if by name. The node uses `fd` unless
+    /// it has a descriptor.
     pub(crate) fn enter(
         self: &Arc<Tree>,
         near: Option<&Arc<Device>>,
@@ -296,7 +297,7 @@ impl Tree {
         self.enter_shared(near, &Arc::new(fd), from)
     }
 
-    /// [`Tree::enter`] for a descriptor that an open file has too.
+    /// [`Tree::enter`] for a descriptor that an open file shares.
     pub(crate) fn enter_shared(
         self: &Arc<Tree>,
         near: Option<&Arc<Device>>,
@@ -357,10 +358,9 @@ impl Tree {
     }
 }
 
-/// Returns the bytes that distinguish the root `fd`, with the attributes `stx`, from others and
-/// stay the same after a restart of the host: its inode number and its birth, and the kernel's
-/// handle, which has its generation. They leave out the device's number, and `f_fsid`, which XFS
-/// makes of that.
+/// Returns bytes that distinguish the root `fd`, with the attributes `stx`, from others and stay
+/// the same after a restart of the host: its inode number and birth, and the kernel handle, which
+/// contains its generation. They omit the device number, and `f_fsid`, which XFS derives from that.
 fn identity_of(fd: BorrowedFd<'_>, stx: &Statx) -> Vec<u8> {
     let mut identity = stx.stx_ino.to_le_bytes().to_vec();
     identity.extend(stx.stx_btime.tv_sec.to_le_bytes());
@@ -372,13 +372,13 @@ fn identity_of(fd: BorrowedFd<'_>, stx: &Statx) -> Vec<u8> {
     identity
 }
 
-/// The attributes of what `fd` is open on.
+/// Returns the attributes of `fd`'s object.
 pub(crate) fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(errno)
 }
 
-/// The attributes of the child `name` of the directory `dir`.
+/// Returns the attributes of the child `name` of the directory `dir`.
 pub(crate) fn stat_child(dir: BorrowedFd<'_>, name: vfs::Name<'_>) -> Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;

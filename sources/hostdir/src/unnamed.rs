@@ -1,9 +1,9 @@
-//! Objects whose last name a client takes away while somebody has them.
+//! Objects whose last name a client removes while they are in use.
 //!
-//! Such a one cannot be found again, so that its node keeps the descriptor. It counts as the share
-//! of the client that took the name away ([`crate::fds::Shares`]) until the node goes.
+//! Such an object cannot be found again, so its node keeps the descriptor. It counts towards the
+//! share of the client that removed the name ([`crate::fds::Shares`]) until the node is dropped.
 //!
-//! Lock order: the map last, and not while a share is given back.
+//! Lock order: the map last, and not while a share is released.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -15,7 +15,7 @@ use crate::fds::Share;
 use crate::node::HostNode;
 use crate::{attr, device, tree};
 
-/// The shares of a tree's objects without names.
+/// The shares of a tree's unnamed objects.
 #[derive(Default)]
 pub(crate) struct Unnamed(Mutex<HashMap<NodeId, Share>>);
 
@@ -25,9 +25,9 @@ pub(crate) struct Going {
     share: Share,
 }
 
-/// Before the caller, which the thread is, takes the name `name` in the directory `dir`, whose node
-/// is `parent`, away. `EMFILE` if an object would be left without a name that its peer has no share
-/// for.
+/// Called before the thread, with the caller's identity, removes the name `name` in the directory
+/// `dir`, whose node is `parent`. Returns `EMFILE` if an object would lose its last name and its
+/// peer has no share left for it.
 pub(crate) fn going(
     cx: &Cx<'_>,
     parent: &HostNode,
@@ -53,7 +53,7 @@ pub(crate) fn going(
 }
 
 impl Going {
-    /// It has lost it.
+    /// Records that the name was removed.
     pub(crate) fn gone(self) {
         self.node.set_unnamed();
         let unnamed = &self.node.device().tree.unnamed;
@@ -63,7 +63,7 @@ impl Going {
 }
 
 impl Unnamed {
-    /// A node is dropped.
+    /// Forgets a node that is dropped.
     pub(crate) fn forget(&self, id: NodeId) {
         let share = self.map().remove(&id);
         drop(share);

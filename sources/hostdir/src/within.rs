@@ -1,18 +1,18 @@
-//! Whether an object that was opened by handle is below the export's root: a second barrier behind
-//! the seal of the handle, and the place where a directory above is proven.
+//! The check that an object opened by handle is below the export's root: a second barrier after the
+//! seal of the handle, and the verification of parent directories.
 //!
-//! A directory is asked for the directories above it. A file has no such thing, so that it is found
-//! from above instead, by the first of these that tells:
+//! A directory is checked through its ancestors. A file has none to follow, so it is searched for
+//! from above instead, in these steps:
 //!
-//! 1. the path that the kernel has for it (proc_pid_fd(5)), which the kernel has as long as it
-//!    remembers a name of it. The path is not believed: it is walked down from the root, without
-//!    symbolic links, and has to lead to the very object;
-//! 2. the directory that the handle names, which has to be below the root and to list it;
-//! 3. a search from the top of its file system. Only a file takes that which was moved from one
-//!    directory to another, or has several names, and of which the kernel has since forgotten all.
+//! 1. the kernel's path of it (proc_pid_fd(5)), which exists as long as a name of it is in the dentry
+//!    cache. The path is not trusted: it is walked down from the root, without symbolic links, and has
+//!    to lead to the same object;
+//! 2. the directory in the handle, which has to be below the root and to list it;
+//! 3. a search from the top of its file system. It is only needed for a file that was moved between
+//!    directories, or has several names, none of which is in the dentry cache any more.
 //!
-//! A file without any name is below nothing. The node that this has proven is in the table and is
-//! not proven again while it lives there.
+//! A file without a name is not below any directory. A node that passed the check is in the table
+//! and is not checked again while it stays there.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,28 +30,28 @@ use crate::device;
 use crate::fds::Fd;
 use crate::tree::{self, Tree};
 
-/// How many directories above one are looked at where its path is too long for the kernel to tell:
-/// with names of one letter that is reached at twice this depth (`PATH_MAX`).
+/// The most ancestors to check if a directory's path is too long for the kernel to return: with
+/// names of one letter it is so at twice this depth (`PATH_MAX`).
 const HIGHEST: usize = 1024;
 
-/// The longest that one search takes.
+/// The time limit of one search.
 const SEARCH: Duration = Duration::from_secs(2);
 
-/// After a search none begins for so many times the time it took: together they take less than a
+/// The pause after a search, as a multiple of its duration: all searches together take less than a
 /// tenth of one processor.
 const REST: u32 = 10;
 
-/// How many directories wait at most to be searched: some MiB of paths.
+/// The most directories waiting to be searched: some MiB of paths.
 const WAITING: usize = 1 << 16;
 
-/// How much of a directory is read at once.
+/// The bytes of a directory to read at once.
 const BUFFER: usize = 32 << 10;
 
-/// When the next search may begin. Locked while one runs.
+/// The earliest time of the next search. Locked while one runs.
 #[derive(Default)]
 pub(crate) struct Searches(Mutex<Option<Instant>>);
 
-/// Where the kernel's path of an object leads.
+/// The result of walking the kernel's path of an object.
 #[derive(PartialEq, Eq)]
 enum Leads {
     Below,
@@ -59,9 +59,9 @@ enum Leads {
     Nowhere,
 }
 
-/// Whether `fd`, opened by handle on `mount`, is the root or below it. `parent` is the directory
-/// that the handle names. Acts as the server. `EAGAIN` if only a search would tell and it is too
-/// early for another; `WOULD_BLOCK` if directories have to be read and `cx` is not to wait.
+/// Returns whether `fd`, opened by handle on `mount`, is the root or below it. `parent` is the
+/// directory in the handle. Acts as the server. Returns `EAGAIN` if only a search would tell and it
+/// is too early for another; `WOULD_BLOCK` if directories have to be read and `cx` must not wait.
 pub(crate) fn check(
     tree: &Tree,
     cx: &Cx<'_>,
@@ -100,7 +100,7 @@ pub(crate) fn check(
     search(tree, mount, &stx)
 }
 
-/// Whether the directory `dir` is the root or below it.
+/// Returns whether the directory `dir` is the root or below it.
 pub(crate) fn directory(tree: &Tree, dir: &Fd) -> Result<bool> {
     let mut stx = tree::stat(dir.as_fd())?;
     if tree.is_root(&stx) || by_path(tree, dir.as_fd(), &stx)? == Leads::Below {
@@ -113,7 +113,7 @@ pub(crate) fn directory(tree: &Tree, dir: &Fd) -> Result<bool> {
         if tree.is_root(&next) {
             return Ok(true);
         }
-        // Above the host's root is the host's root.
+        // The host's root is its own parent.
         if is_same(&next, &stx) {
             return Ok(false);
         }
@@ -122,7 +122,7 @@ pub(crate) fn directory(tree: &Tree, dir: &Fd) -> Result<bool> {
     Ok(false)
 }
 
-/// The directory above the directory `dir`, whatever that is.
+/// Opens the parent of the directory `dir`.
 pub(crate) fn above(dir: BorrowedFd<'_>) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(dir, c"..", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
@@ -145,7 +145,8 @@ fn by_path(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Leads> {
     }
 }
 
-/// Whether `path` in `dir` is the object with the attributes `stx`, no symbolic link followed.
+/// Returns whether `path` in `dir` is the object with the attributes `stx`, without following
+/// symbolic links.
 fn leads_to(
     tree: &Tree,
     dir: BorrowedFd<'_>,
@@ -171,7 +172,7 @@ fn open_parent(tree: &Tree, mount: BorrowedFd<'_>, handle: &FileHandle) -> Resul
     }
 }
 
-/// Whether the directory `dir` has a name of the object with the attributes `stx`.
+/// Returns whether the directory `dir` has a name of the object with the attributes `stx`.
 fn lists(tree: &Tree, dir: &Fd, stx: &Statx) -> Result<bool> {
     let Some(open) = open_to_list(tree, dir.as_fd(), Path::new("."))? else {
         return Ok(false);
@@ -185,8 +186,8 @@ fn lists(tree: &Tree, dir: &Fd, stx: &Statx) -> Result<bool> {
     Ok(found)
 }
 
-/// Looks for a name of the object with the attributes `stx` in `top` and all directories below it
-/// on the same file system, but for at most [`SEARCH`].
+/// Searches for a name of the object with the attributes `stx` in `top` and all directories below
+/// it on the same file system, for at most [`SEARCH`].
 fn search(tree: &Tree, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
     let mut next = match tree.searches.0.try_lock() {
         Ok(next) => next,
@@ -211,7 +212,7 @@ fn search(tree: &Tree, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
             if entry.ino == stx.stx_ino {
                 found = is_named(tree, dir.as_fd(), entry.name, stx);
             }
-            // 0 is a kind that the file system does not tell.
+            // 0 means that the file system does not return the type.
             if matches!(entry.d_type, 0 | DIRECTORY) && waiting.len() < WAITING {
                 waiting.push(path.join(OsStr::from_bytes(entry.name)));
             }
@@ -225,7 +226,8 @@ fn search(tree: &Tree, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
 /// `DT_DIR`.
 const DIRECTORY: u8 = 4;
 
-/// Opens the directory `path` below `dir`, on the same mount, for reading; nothing if it cannot be.
+/// Opens the directory `path` below `dir`, on the same mount, for reading; returns `None` if that
+/// fails.
 fn open_to_list(tree: &Tree, dir: BorrowedFd<'_>, path: &Path) -> Result<Option<Fd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -237,7 +239,7 @@ fn open_to_list(tree: &Tree, dir: BorrowedFd<'_>, path: &Path) -> Result<Option<
     }
 }
 
-/// Gives `each` what `dir` has, without dots, until it says stop (`false`) or reading fails.
+/// Passes the entries of `dir`, without dots, to `each`, until it returns `false` or reading fails.
 fn each_entry(dir: &Fd, buffer: &mut [u8], mut each: impl FnMut(&Entry<'_>) -> bool) {
     while let Ok(filled @ 1..) = sys::dir::read(dir.as_fd(), buffer) {
         let mut rest = &buffer[..filled];

@@ -1,8 +1,9 @@
-//! Extended attributes, POSIX ACLs among them.
+//! Extended attributes, including POSIX ACLs.
 //!
-//! All namespaces pass through, as far as privileges go. The kernel checks two of them by
+//! All namespaces pass through, within the caller's privileges. The kernel checks two of them by
 //! capabilities that a thread keeps while it acts for an ordinary user ([`crate::identity`]), so
-//! barge checks those itself: of `trusted.` such a user sees nothing, `security.` it may only read.
+//! barge checks those itself: such a user cannot see `trusted.` at all, and can only read
+//! `security.`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,10 +15,10 @@ use vfs::{Cx, Errno, Result, XattrFlags};
 use crate::proc_path::ProcPath;
 use crate::tree::Tree;
 
-/// The largest value and the longest list that Linux has (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// The largest value and the longest list in Linux (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const LARGEST: usize = 65536;
 
-/// What most values fit in: a label, an ACL with a dozen entries.
+/// A size that most values fit in: a label, an ACL with a dozen entries.
 const USUAL: usize = 256;
 
 pub(crate) fn get(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>> {
@@ -62,13 +63,13 @@ pub(crate) fn remove(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) 
     erase(fd, name)
 }
 
-/// The value of `name`, as whom the thread is.
+/// Returns the value of `name`, with the thread's identity.
 pub(crate) fn read(fd: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>> {
     let path = ProcPath::of(fd);
     fetch(|buffer| rustix::fs::getxattr(path.as_c_str(), name, buffer))
 }
 
-/// Sets `name`, as whom the thread is.
+/// Sets `name`, with the thread's identity.
 pub(crate) fn write(
     fd: BorrowedFd<'_>,
     name: &[u8],
@@ -79,12 +80,12 @@ pub(crate) fn write(
     rustix::fs::setxattr(ProcPath::of(fd).as_c_str(), name, value, flags).map_err(errno)
 }
 
-/// Removes `name`, as whom the thread is.
+/// Removes `name`, with the thread's identity.
 pub(crate) fn erase(fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     rustix::fs::removexattr(ProcPath::of(fd).as_c_str(), name).map_err(errno)
 }
 
-/// Whether what is made in the directory `dir` gets its permissions from a default ACL.
+/// Returns whether new files in the directory `dir` get their permissions from a default ACL.
 pub(crate) fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool> {
     match rustix::fs::getxattr(
         ProcPath::of(dir.as_fd()).as_c_str(),
@@ -108,12 +109,12 @@ fn writable(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether only the super-user may change `name`.
+/// Returns whether only root may change `name`.
 pub(crate) fn is_guarded(name: &[u8]) -> bool {
     name.starts_with(b"trusted.") || name.starts_with(b"security.")
 }
 
-/// Calls with a buffer for the usual, and with one for the largest if that is too short.
+/// Calls `call` with a buffer of the usual size, and with the largest if that is too short.
 fn fetch(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
     let mut buffer = vec![0; USUAL];
     let len = match call(&mut buffer) {
