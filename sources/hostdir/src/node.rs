@@ -449,7 +449,7 @@ impl Drop for HostNode {
 
 impl Slot {
     /// Returns the slot that replaces this one when the descriptor of the object with this handle
-    /// is closed. A directory that finds no room beside the handle is forgotten.
+    /// is closed. A directory that does not fit next to the handle is dropped.
     fn closed(&self, handle: &FileHandle) -> Slot {
         let (Ok(kind), bytes) = (u8::try_from(handle.kind()), handle.bytes()) else {
             return Slot::Large(Box::new(*handle));

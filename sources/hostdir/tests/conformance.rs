@@ -1,8 +1,8 @@
-//! The shared suite over directories of this host: as each caller, as the process, with kernel
-//! handles and without, with descriptors and almost without.
+//! The shared conformance suite over directories of this host: as each caller and as the process,
+//! with and without kernel handles, with many descriptors and with few.
 //!
-//! Run by an ordinary user, the switching ones are as the process too: there is nothing to skip
-//! a case with, so the profile says that callers are not told apart.
+//! Run by an ordinary user, the subjects that switch act as the process too; the profile then
+//! states that callers are not distinguished.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn subject(below: &Path, options: Options) -> Subject {
         identity,
         groups: identity,
         root,
-        // Of a temporary directory the file system may be any; the common ones count.
+        // A temporary directory may be on any file system; the common ones are considered.
         dir_links: !counts_no_links(below),
         ..Profile::posix()
     };
@@ -50,8 +50,9 @@ fn subject(below: &Path, options: Options) -> Subject {
     subject
 }
 
-/// Whether directories there count no links for those in them. No program is asked: between fork and exec it would have all open
-/// files of the tests beside it, and a file that is open somewhere has a handle still.
+/// Returns whether directories there have a link count without their subdirectories. No program is
+/// run to find out: between fork and exec it would hold all open files of concurrent tests, and an
+/// open file keeps its handle valid.
 fn counts_no_links(path: &Path) -> bool {
     const BTRFS: u32 = 0x9123_683e;
     const OVERLAY: u32 = 0x794c_7630;
@@ -122,7 +123,8 @@ mod mapped {
             ..super::Options::default()
         };
         let mut subject = super::subject(&std::env::temp_dir(), options);
-        // Whoever runs it, barge tells callers apart and the root's owner is shown as he is.
+        // For any user that runs it, barge distinguishes callers and shows the root's owner
+        // unchanged.
         subject.profile.identity = rustix::process::geteuid().is_root();
         subject.profile.groups = subject.profile.identity;
         subject

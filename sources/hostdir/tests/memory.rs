@@ -1,11 +1,11 @@
-//! How much memory live nodes take. Alone in its process, so that nothing else counts.
+//! The memory use of live nodes. In a process of its own, so that only they count.
 
 use std::sync::Arc;
 
 use hostdir::{HostDir, Identity, Options};
 use vfs::{Call, Caller, Cx, FileSystem, Name, Node};
 
-/// A million live nodes have to fit into 200 MiB, with whatever else a program needs.
+/// A million live nodes have to fit into 200 MiB, with the rest of a program.
 const BYTES_A_NODE: usize = 150;
 
 #[test]
@@ -34,14 +34,14 @@ fn a_node_takes_few_bytes() {
         let name = Name::new(name.as_bytes()).expect("a name");
         nodes.push(root.lookup(&cx, name).expect("there").node);
     }
-    // The list's own 16 bytes each are touched only now.
+    // The list's own 16 bytes per node are touched only now.
     let each = (resident() - before) / NODES - 16;
     eprintln!("{each} bytes a node");
     assert!(each < BYTES_A_NODE, "{each} bytes a node");
     assert!(fs.open_descriptors() <= 256);
 }
 
-/// Bytes of memory that this process has now.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("proc");
     let pages = pages

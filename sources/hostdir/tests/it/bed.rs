@@ -1,4 +1,4 @@
-//! A directory, the export of it, and the outsider that shares it.
+//! A directory, its export, and another user of the directory on the host.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,17 +20,18 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// In the temporary directory of the host.
+    /// Returns one in the temporary directory of the host.
     pub(crate) fn new(options: Options) -> Bed {
         Bed::at(std::env::temp_dir(), options)
     }
 
-    /// Acting as the process.
+    /// Returns one that acts as the process.
     pub(crate) fn fixed() -> Bed {
         Bed::new(fixed())
     }
 
-    /// Acting as each caller; nothing, and a word why, where that is not permitted.
+    /// Returns one that acts as each caller; prints the reason and returns `None` if that is not
+    /// permitted.
     pub(crate) fn switching() -> Option<Bed> {
         if !is_root() {
             eprintln!("skipped: switching users needs root");
@@ -52,7 +53,7 @@ impl Bed {
         Bed { fs, root, dir }
     }
 
-    /// What an outsider, the user that the tests run as, does in the directory.
+    /// Runs `act` on the directory as the user that the tests run as, outside the export.
     pub(crate) fn outside<T>(&self, act: impl FnOnce(&Path) -> T) -> T {
         hostdir::identity::release_thread().expect("the thread was ours before");
         act(self.dir.path())
@@ -69,7 +70,7 @@ impl Drop for Bed {
     }
 }
 
-/// Acts as the process.
+/// Returns options for acting as the process.
 pub(crate) fn fixed() -> Options {
     Options {
         identity: Identity::Fixed,
@@ -86,7 +87,7 @@ pub(crate) fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
 }
 
-/// The super-user with full patience.
+/// Returns root's context with full patience.
 pub(crate) fn root() -> Cx<'static> {
     Cx::new(&Caller::ROOT, &CALL)
 }
@@ -95,7 +96,7 @@ pub(crate) fn with(patience: Patience) -> Cx<'static> {
     Cx { patience, ..root() }
 }
 
-/// A user without supplementary groups.
+/// Returns a user without supplementary groups.
 pub(crate) fn user(uid: u32, gid: u32) -> Caller {
     in_groups(uid, gid, &[])
 }
@@ -144,10 +145,10 @@ pub(crate) fn write(cx: &Cx<'_>, file: &dyn File, offset: u64, data: &[u8]) -> R
     file.write(cx, offset, &mut SlicePayload::new(data))
 }
 
-/// A directory's entries: name, number, cookie, node.
+/// A directory entry: name, number, cookie, node.
 pub(crate) type Listed = (String, u64, u64, Option<Entry>);
 
-/// Takes so many entries.
+/// Collects up to that many entries.
 pub(crate) struct List(pub(crate) Vec<Listed>, pub(crate) usize);
 
 impl DirSink for List {
@@ -173,7 +174,7 @@ pub(crate) fn list(cx: &Cx<'_>, dir: &dyn Node, plus: Plus) -> Result<Vec<Listed
     Ok(all.0)
 }
 
-/// What an operation that should fail failed with.
+/// Returns the error of an operation that must fail.
 pub(crate) fn failed<T>(result: Result<T>) -> Errno {
     match result {
         Ok(_) => panic!("it succeeded"),

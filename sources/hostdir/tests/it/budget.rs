@@ -19,7 +19,7 @@ fn tight(no_kernel_handles: bool) -> Bed {
     })
 }
 
-/// Ten directories of a thousand files each.
+/// Creates ten directories of a thousand files each.
 fn populate(bed: &Bed) {
     bed.outside(|dir| {
         for d in 0..10 {
@@ -63,7 +63,7 @@ fn many(no_kernel_handles: bool) {
     }
     assert!(bed.fs.open_descriptors() <= 32);
     drop(nodes);
-    // The root's own and the device's.
+    // Those of the root and of the device.
     assert!(bed.fs.open_descriptors() <= 2);
 }
 
@@ -116,7 +116,8 @@ fn more_files_are_open_than_there_are_descriptors() {
         })
         .collect();
     assert!(bed.fs.open_descriptors() <= 32);
-    // Removed and replaced while they are without one: those keep theirs from then on, and their nodes.
+    // Files without a descriptor are removed and replaced: these and their nodes keep a descriptor
+    // from then on.
     const STEP: usize = 150;
     for n in (0..FILES).step_by(STEP) {
         let [one, next] = [n, n + 1].map(|n| format!("f{n}"));
@@ -163,7 +164,7 @@ fn what_the_host_removes_while_it_has_no_descriptor_is_stale() {
     drop(others);
 }
 
-/// Gives every other node's descriptor away.
+/// Evicts every other node's descriptor.
 fn press(bed: &Bed) -> Vec<Arc<dyn Node>> {
     bed.outside(|dir| {
         for n in 0..64 {
@@ -188,7 +189,7 @@ fn gone(no_kernel_handles: bool) {
         .unlink(&root(), name("unlinked"), false)
         .expect("unlinks");
     let pressing = press(&bed);
-    // One without a name keeps its descriptor, so it is still what it was.
+    // A node without a name keeps its descriptor and therefore its object.
     assert_eq!(
         unlinked.attr(&root(), Want::STAT).map(|attr| attr.nlink),
         Ok(0)
@@ -249,7 +250,7 @@ fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
         Ok(a.id())
     );
     drop(pressing);
-    // An outsider swaps who is above whom: what is noted is wrong for both, and no ring arises.
+    // Another process swaps parent and child: the records of both are wrong, and form no cycle.
     bed.outside(|dir| {
         std::fs::rename(dir.join("b2/c/a2"), dir.join("a3")).expect("moves");
         std::fs::rename(dir.join("b2"), dir.join("a3/b3")).expect("moves");
@@ -288,7 +289,7 @@ fn a_deep_chain_of_directories_is_dropped_without_a_deep_stack() {
         .expect("starts")
         .join()
         .expect("no overflow");
-    // What tempfile removes it with would overflow the stack.
+    // tempfile's removal would overflow the stack.
     bed.outside(|dir| {
         let removed = std::process::Command::new("rm")
             .arg("-rf")
@@ -334,7 +335,7 @@ fn open_directories_lend_their_descriptors_and_go_on_where_they_were() {
         })
         .collect();
     let mut seen = vec![(Vec::new(), 0); OPEN];
-    // A part of each by turns, so that each has to seek.
+    // A part of each in turn, so that each has to seek.
     for _ in 0..=4 {
         for (file, (names, cookie)) in open.iter().zip(&mut seen) {
             let mut some = List(Vec::new(), 250);
@@ -353,8 +354,8 @@ fn open_directories_lend_their_descriptors_and_go_on_where_they_were() {
     }
 }
 
-/// The memory of what open directories have read ahead is bounded for each client, part of the
-/// memory budget, and given up by those that idle.
+/// The read-ahead of open directories is limited per client, counts towards the memory budget, and
+/// is freed by idle ones.
 #[test]
 fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
     const EACH: usize = 64 << 10;
@@ -387,11 +388,11 @@ fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
         assert!(budget.kept() <= EACH + SHARE, "{} bytes", budget.kept());
     }
     assert!(budget.kept() > SHARE / 2, "{} bytes", budget.kept());
-    // The first have given up what they kept, for the last.
+    // The first ones have freed their read-ahead for the last.
     let last = open.split_off(OPEN / 2);
     drop(open.split_off(1));
     assert!(budget.kept() > SHARE / 2, "{} bytes", budget.kept());
-    // All go on where they were.
+    // All continue at their positions.
     for (file, mut seen) in open.into_iter().chain(last).chain([others]) {
         let cx = Cx::new(&Caller::ROOT, &one);
         let mut rest = List(Vec::new(), usize::MAX);
@@ -407,7 +408,7 @@ fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
     assert_eq!(budget.used(), 0);
 }
 
-/// A call of the client at `addr`.
+/// Returns a call of the client at `addr`.
 fn call_from(addr: &str) -> Call {
     Call::detached().coming_from(Arc::new(Peer::remote(
         addr.parse().expect("an address"),
@@ -467,7 +468,7 @@ fn what_a_client_has_unlinked_counts_until_it_lets_go() {
         assert!(held.len() < 64, "no bound");
     };
     assert_eq!((errno, held.len()), (Errno::EMFILE, 13));
-    // Another finds room, and the files are what they were.
+    // Another client finds room, and the files are unchanged.
     for n in 0..40 {
         let (entry, file) = create(&other, &*bed.root, &format!("g{n}"), 0o600).expect("creates");
         assert_eq!(write(&other, &*file, 0, b"x"), Ok(1));

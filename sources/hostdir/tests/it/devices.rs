@@ -9,7 +9,7 @@ use vfs::{FileSystem, HandleKey, Level, Plus};
 
 use crate::bed::{Bed, create, is_root, list, root};
 
-/// Mounts that do not outlast a test that fails.
+/// Mounts that are removed even after a failed test.
 struct Mounted([PathBuf; 2]);
 
 impl Drop for Mounted {
@@ -69,14 +69,14 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
     if bed.fs.capabilities().handles != Level::Native {
         return eprintln!("skipped: no kernel handles, so none outlives the export");
     }
-    // Another run of the program, which has looked at nothing yet, finds what is on them.
+    // A restarted program, without any nodes yet, finds the objects on them.
     let again = bed.outside(|dir| HostDir::open(dir, options).expect("exports"));
     for (id, handle) in &handles {
         let found = again.resolve(&root(), &handle.expect("a handle"));
         assert_eq!(found.map(|node| node.id()), Ok(*id));
     }
     drop(again);
-    // Nobody looks at them any more: nothing keeps them mounted.
+    // Without nodes on them they are not kept mounted.
     bed.outside(|_| {
         for point in &points.0 {
             rustix::mount::unmount(point, UnmountFlags::empty()).expect("not busy");

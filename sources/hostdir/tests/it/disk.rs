@@ -1,5 +1,5 @@
-//! Handles that are valid but for where their objects are, on disks of the test's own: unmounting
-//! one has the kernel forget every name.
+//! Handles of objects that were moved, on disks of the test's own: unmounting one empties the
+//! kernel's dentry cache of it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,12 +17,13 @@ struct Disk {
 }
 
 impl Disk {
-    /// One of `kind`; nothing, and a word why, if this machine has no such thing.
+    /// Makes one of `kind`; prints the reason and returns `None` if this machine does not support
+    /// it.
     fn new(kind: &str) -> Option<Disk> {
         Disk::with(kind, 512 << 20, &[])
     }
 
-    /// One of `size` bytes, made with more options.
+    /// Makes one of `size` bytes, with more options.
     fn with(kind: &str, size: u64, options: &[&str]) -> Option<Disk> {
         if !is_root() {
             eprintln!("skipped: mounting needs root");
@@ -84,7 +85,7 @@ fn export(dir: &Path) -> Arc<HostDir> {
     HostDir::open(dir, options).expect("exports")
 }
 
-/// Resolves `handle`, once searches may begin again.
+/// Resolves `handle`, retrying until a search is permitted.
 fn resolve(fs: &HostDir, handle: &Handle) -> Result<NodeId> {
     loop {
         match fs.resolve(&root(), handle) {
@@ -126,7 +127,7 @@ fn shuffle(top: &Path) {
     }
 }
 
-/// `cold`: with a kernel that knows no name of anything any more.
+/// `cold`: with an empty dentry cache.
 fn handles_lead_to_what_is_below_the_root_alone(kind: &str, cold: bool) {
     let Some(disk) = Disk::new(kind) else {
         return;
@@ -154,7 +155,8 @@ fn handles_lead_to_what_is_below_the_root_alone(kind: &str, cold: bool) {
     let fs = export(&top.join("export"));
     let below = BELOW.map(|path| given(&fs, path));
     let gone = GONE.map(|path| given(&fs, path));
-    // Clients cache a file once for each handle, so that it has one as long as it is known.
+    // Clients cache a file once per handle, so that its handle stays the same while the node is
+    // live.
     let linked = walk(&root(), fs.root(&root()).expect("a root"), "a/linked");
     assert_eq!(given(&fs, "b/again").1, given(&fs, "a/linked").1);
     drop(linked);
@@ -271,7 +273,7 @@ fn an_ordinary_caller_gets_no_reserved_block() {
     let dir = fs.root(&root()).expect("a root");
     let caller = user(1000, 1000);
     let cx = Cx::new(&caller, &crate::bed::CALL);
-    // After the super-user, by the same thread.
+    // After root, on the same thread.
     let (_, super_file) = create(&root(), &*dir, "root's", 0o600).expect("creates");
     let (_, file) = create(&cx, &*dir, "user's", 0o600).expect("creates");
     let data = vec![7; CHUNK];

@@ -1,4 +1,4 @@
-//! Attempts to get out of the export.
+//! Attempts to escape from the export.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,8 @@ use vfs::{Errno, OpenFlags, Plus};
 
 use crate::bed::{Bed, failed, list, name, read, root, walk};
 
-/// Swaps a directory and a symbolic link out of the tree as fast as it can, while clients walk.
+/// Swaps a directory and a symbolic link that leads outside as fast as possible, while clients
+/// walk.
 #[test]
 fn a_link_swapped_in_for_a_directory_leads_nowhere() {
     let bed = Bed::fixed();
@@ -96,7 +97,7 @@ fn links_are_told_not_followed() {
     );
 }
 
-/// An outsider moves the directory that a client is in out of the export.
+/// Another process moves the directory that a client is in out of the export.
 #[test]
 fn what_is_moved_out_leads_not_back_up() {
     let bed = Bed::fixed();

@@ -45,7 +45,7 @@ fn a_file_is_backed_by_itself_and_a_directory_by_nothing() {
     assert_eq!(read(&root(), &*file, 0, 100), Ok(b"data".to_vec()));
     let dir = bed.root.open(&root(), OpenFlags::READ).expect("opens");
     assert!(dir.backing(&root()).is_none());
-    // What only some processes may read so.
+    // A file whose contents depend on the reading process.
     let proc = hostdir::HostDir::open("/proc/self/status", options).expect("exports");
     let status = vfs::FileSystem::root(&*proc, &root()).expect("a root");
     let status = status.open(&root(), OpenFlags::READ).expect("opens");
@@ -281,7 +281,8 @@ fn holes(bed: &Bed) {
     file.allocate(&root(), Allocate::Punch, 0, k64)
         .expect("punches");
     assert_eq!(told()[0], extent(0, 2 * k64, true));
-    // Reserved, never written: reads as zeros, takes space; not to be told as data that was.
+    // Reserved but unwritten space reads as zeros; it must not be reported as data that was
+    // written.
     file.allocate(&root(), Allocate::KeepSize, 0, k64)
         .expect("reserves");
     write(&root(), &*file, 4096, &[7; 4096]).expect("writes into what is reserved");

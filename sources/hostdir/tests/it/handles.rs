@@ -115,9 +115,9 @@ fn generations_tell_two_lives_of_a_number_apart() {
     }
 }
 
-/// The export of `bed` as another run of the program has it that was told where `names` are.
+/// Returns the export of `bed` after a restart of the program, with the locations in `names`.
 fn restarted(bed: &Bed, names: &std::path::Path) -> std::sync::Arc<HostDir> {
-    // As a process that is killed leaves them.
+    // As left by a killed process.
     let left = names.with_extension("left");
     std::fs::copy(names, &left).expect("copied");
     bed.outside(|dir| HostDir::open(dir, by_name(&left)).expect("exports"))
@@ -168,7 +168,7 @@ fn recorded_names_outlive_the_export() {
             .rename(&root(), name(name_of), &*dir(to), name(new), flags)
             .expect("renames");
     };
-    // A file, twice, and what it is in; over one that is lost by that.
+    // A file, twice, and its directory; over a file that is lost.
     rename("a/b", "f", "", "moved");
     rename("", "moved", "a", "h");
     rename("a/b", "i", "a/b", "h");
@@ -182,7 +182,7 @@ fn recorded_names_outlive_the_export() {
     let file = again.resolve(&root(), &given[3].1).expect("resolves");
     let size = file.attr(&root(), Want::SIZE).expect("attributes").size;
     assert_eq!(size, "a/b/f".len() as u64);
-    // Another key is another export.
+    // Another key means another export.
     drop(again);
     let other = Options {
         key: Some(HandleKey::new([8; 32])),

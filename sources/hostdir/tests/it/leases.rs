@@ -1,4 +1,4 @@
-//! Leases, and what breaks them.
+//! Leases, and the operations that break them.
 
 use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +10,7 @@ use vfs::{
     OpenFlags, Patience, Result, SetAttr,
 };
 
-/// A file of a directory on the host, and an export of that.
+/// A directory on the host with a file, and its export.
 struct World {
     directory: tempfile::TempDir,
     export: Arc<HostDir>,
@@ -197,7 +197,7 @@ fn locks_break_no_lease_and_outlive_it() {
         assert_eq!(set(0, lock), Ok(()));
         assert!(!lease.is_broken());
         drop(lease);
-        // Once somebody may write, so does the mirror.
+        // Once writing is possible, the mirror is writable too.
         assert_eq!(set(1, HostLock::Exclusive), Ok(()));
         let outside = std::fs::File::options()
             .read(true)

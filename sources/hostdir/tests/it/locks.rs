@@ -1,4 +1,4 @@
-//! Locks, as barge's clients and as outsiders on the host see them.
+//! Locks, as barge's clients and other processes on the host see them.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -95,7 +95,7 @@ fn an_outsider_is_in_the_way_and_told() {
         sys::lock::set(out.as_fd(), 3, 3, Kind::Shared),
         Err(rustix::io::Errno::AGAIN)
     );
-    // Behind the largest offset no process can lock.
+    // No process can lock beyond the largest offset.
     let far = lock(Space::Posix, u64::MAX - 1, u64::MAX, LockKind::Exclusive, 2);
     table.release(&root(), node, |_| true);
     table
@@ -111,7 +111,7 @@ fn whole_files_are_locked_apart() {
     let all = |state| node.host_lock(&root(), Space::Flock.range(0, u64::MAX), state);
     all(HostLock::Shared).expect("free");
     assert!(out.try_lock_shared().is_ok());
-    // The outsider is in the way of more, and what was held stays held.
+    // Another process prevents the upgrade, and the lock that was held stays held.
     assert_eq!(all(HostLock::Exclusive), Err(Errno::EAGAIN));
     out.unlock().expect("unlocks");
     assert!(out.try_lock().is_err());

@@ -1,6 +1,6 @@
-//! hostdir against the host it runs on.
+//! Tests of hostdir on the host's file systems.
 //!
-//! What needs root or a file system of some kind is skipped elsewhere, with the reason.
+//! Tests that need root or a certain file system are skipped otherwise, with the reason.
 
 mod bed;
 mod budget;

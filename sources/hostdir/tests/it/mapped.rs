@@ -1,4 +1,4 @@
-//! Owners in extended attributes, byte for byte as QEMU has them.
+//! Owners in extended attributes, byte for byte as in QEMU.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn mapped() -> Bed {
         identity: Identity::MappedXattr,
         ..Options::default()
     });
-    // The root's owner is the super-user of the clients, whoever runs this.
+    // The root's owner is the clients' root, for any user that runs this.
     let own = SetAttr {
         uid: Some(0),
         gid: Some(0),
@@ -103,7 +103,7 @@ fn what_qemu_kept_is_shown() {
         keep("link", "mode", &0o120777u32.to_le_bytes());
         keep("null", "mode", &0o020666u32.to_le_bytes());
         keep("null", "rdev", &0x103u64.to_le_bytes());
-        // Nonsense is as good as nothing.
+        // Invalid values are ignored.
         keep("plain", "uid", b"1");
         keep("plain", "mode", &0o047777u32.to_le_bytes());
     });

@@ -34,7 +34,7 @@ fn every_entry_comes_once_however_it_is_read() {
     assert_eq!(set(&seen), names);
     let cookies: HashSet<u64> = seen.iter().map(|entry| entry.2).collect();
     assert!(cookies.len() == 5000 && !cookies.contains(&0));
-    // From within, back and forth, on this open directory and on another.
+    // From the middle, back and forth, in this open directory and in another.
     let other = bed.root.open(&root(), OpenFlags::READ).expect("opens");
     for at in [4000, 10, 2500, 11, 4999] {
         for dir in [&file, &other] {
@@ -93,7 +93,7 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
         assert_eq!(names(&*moves), all);
     }
 
-    // In pieces, from any cookie on, and past the end when something was added there meanwhile.
+    // In pieces, from any cookie on, and past the end after an entry was added there.
     let open = rests.open(&root(), OpenFlags::READ).expect("opens");
     let mut seen = Vec::new();
     let mut cookie = 0;
@@ -119,7 +119,7 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
     seen.sort();
     assert!(seen.iter().map(|entry| &entry.0).eq(&all));
 
-    // What changes is seen at once.
+    // Changes are visible at once.
     for round in 0..3 {
         bed.outside(|dir| {
             let moves = dirs(dir).1;
@@ -256,7 +256,7 @@ fn the_umask_counts_unless_a_default_acl_decides() {
     assert_eq!(made.attr.mode, 0o777);
 }
 
-/// In threads that have a mask of their own: that of the process is no test's to change.
+/// In threads with a umask of their own: a test must not change that of the process.
 #[test]
 fn threads_that_serve_clear_their_own_umask_and_those_of_a_program_keep_it() {
     let (server, program) = (

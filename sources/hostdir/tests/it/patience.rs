@@ -1,4 +1,4 @@
-//! What is done at once, and what has to wait.
+//! Operations that complete at once, and those that have to wait.
 
 use std::os::fd::AsFd;
 
@@ -54,7 +54,7 @@ fn without_patience_only_what_is_in_memory() {
 #[test]
 fn a_name_that_is_not_cached_would_block() {
     let bed = Bed::fixed();
-    // A name that nobody has looked up yet is not cached, not even as missing.
+    // A name without a look-up so far is not cached, not even as missing.
     let looked = bed.root.lookup(&with(Patience::None), name("never seen"));
     assert_eq!(failed(looked), Errno::WOULD_BLOCK);
     let looked = bed.root.lookup(&with(Patience::Brief), name("never seen"));
@@ -122,7 +122,7 @@ fn what_is_not_cached_is_read_with_full_patience_only() {
     }
 }
 
-/// Whether the host's file system can say that a read would wait (overlayfs cannot).
+/// Returns whether the host's file system supports `RWF_NOWAIT` (overlayfs does not).
 fn tells_waiting(bed: &Bed) -> bool {
     bed.outside(|dir| {
         let file = std::fs::File::open(dir.join("f")).expect("opens");

@@ -1,4 +1,4 @@
-//! On whose behalf.
+//! The identities under which operations run.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -7,7 +7,7 @@ use vfs::{Access, Caller, Cx, Errno, Make, Mode, OpenFlags, SetAttr, XattrFlags}
 
 use crate::bed::{Bed, CALL, chmod, create, failed, in_groups, is_root, name, root, user, write};
 
-/// Where clients' ids are translated, their super-user is not 0 here, and still theirs.
+/// If clients' ids are translated, their root is another user here, with root's privileges.
 #[test]
 fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
     const OTHER: u32 = 4000;
@@ -27,7 +27,7 @@ fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
     let (powers, plain) = (user(OTHER, OTHER), user(OTHER + 1, OTHER));
     let (powers, plain) = (Cx::new(&powers, &CALL), Cx::new(&plain, &CALL));
     let read = |cx: &Cx<'_>| file.open(cx, OpenFlags::READ).map(drop);
-    // One thread, from each to each.
+    // One thread, from each identity to each.
     for cx in [&powers, &plain, &powers, &root(), &plain, &root(), &powers] {
         let may = match cx.caller.uid {
             uid if uid == OTHER + 1 => Err(Errno::EACCES),
@@ -35,7 +35,7 @@ fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
         };
         assert_eq!(read(cx), may, "user {}", cx.caller.uid);
     }
-    // And one that starts as whom the thread before it was.
+    // And a thread that starts with the identity of its parent.
     read(&powers).expect("permitted");
     std::thread::scope(|threads| {
         let other = threads.spawn(|| read(&plain));
@@ -43,7 +43,7 @@ fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
     });
     let (made, _) = create(&powers, &*bed.root, "made", 0o600).expect("permitted");
     assert_eq!((made.attr.uid, made.attr.gid), (OTHER, OTHER));
-    // Whatever of that this process may: it is the same as of the super-user.
+    // With the privileges of this process: the same as for root.
     let label = |cx: &Cx<'_>| {
         made.node
             .set_xattr(cx, b"trusted.a", b"x", XattrFlags::empty())
