@@ -4,9 +4,9 @@
 //! A directory is checked through its ancestors. A file has none to follow, so it is searched for
 //! from above instead, in these steps:
 //!
-//! 1. the kernel's path of it (proc_pid_fd(5)), which exists as long as the dentry cache has a name of
-//!    it. The path is not trusted: it is walked down from the root, without symbolic links, and has to
-//!    lead to the same object;
+//! 1. the kernel's path of it (proc_pid_fd(5)), which exists as long as the dentry cache has a name
+//!    of it. The path is not trusted: it is walked down from the root, without symbolic links, and
+//!    has to lead to the same object;
 //! 2. the directory in the handle, which has to be below the root and to list it;
 //! 3. a search from the top of its file system. It is only needed for a file that was moved between
 //!    directories, or has several names, none of which is in the dentry cache any more.
