@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn replies_have_their_golden_bytes() {
-        /// Little-endian numbers, each with how many bytes it has.
+        /// Returns little-endian numbers, each given with its size in bytes.
         fn bytes(numbers: &[(u64, usize)]) -> Vec<u8> {
             let one = |&(number, len): &(u64, usize)| number.to_le_bytes()[..len].to_vec();
             numbers.iter().flat_map(one).collect()

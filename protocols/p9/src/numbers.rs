@@ -105,7 +105,7 @@ bitflags! {
     /// `flags` of Tlock (`P9_LOCK_FLAGS_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockFlags: u32 {
-        /// The client is willing to wait.
+        /// The client waits for the lock.
         const BLOCK = 1;
         /// The client held the lock before the server restarted.
         const RECLAIM = 2;

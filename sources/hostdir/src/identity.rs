@@ -41,7 +41,7 @@ const GROUPS_LAST: Duration = Duration::from_secs(60);
 /// The most users with cached groups: a few hundred bytes each.
 const USERS: usize = 4096;
 
-/// Whether any export of this process has switched identities: before that, threads are unchanged.
+/// Whether any export of this process switches identities: before that, threads are unchanged.
 static SWITCHING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -187,7 +187,7 @@ pub(crate) fn clear_umask() {
     }
 }
 
-/// Gives the calling thread the process's own identity, if an export ever switched.
+/// Gives the calling thread the process's own identity, if any export switches identities.
 pub(crate) fn become_server() -> Result<()> {
     if !SWITCHING.load(Ordering::SeqCst) {
         return Ok(());

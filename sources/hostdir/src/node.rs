@@ -536,7 +536,7 @@ impl Slot {
     }
 }
 
-/// Returns at most `N` bytes, padded with zeros.
+/// Returns `bytes`, at most `N` of them, padded with zeros.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     padded[..bytes.len()].copy_from_slice(bytes);

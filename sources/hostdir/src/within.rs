@@ -2,7 +2,7 @@
 //! seal of the handle, and the verification of parent directories.
 //!
 //! A directory is checked through its ancestors. A file has none to follow, so it is searched for
-//! from above instead, in these steps:
+//! from above instead, with the first of these checks that is conclusive:
 //!
 //! 1. the kernel's path of it (proc_pid_fd(5)), which exists as long as the dentry cache has a name
 //!    of it. The path is not trusted: it is walked down from the root, without symbolic links, and

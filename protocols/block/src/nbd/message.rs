@@ -1,4 +1,5 @@
-//! NBD's messages (the protocol's specification: `doc/proto.md` of the reference implementation). Big-endian.
+//! NBD's messages (the protocol's specification: `doc/proto.md` of the reference implementation).
+//! Big-endian.
 
 use bitflags::bitflags;
 use wire::{Malformed, Outgoing, XdrReader};

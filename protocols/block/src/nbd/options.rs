@@ -19,7 +19,7 @@ pub(super) const ALLOCATION_ID: u32 = 1;
 const LISTED: usize = 1000;
 
 impl Connection {
-    /// Processes the client's handshake flags; those of both sides are used.
+    /// Records the client's handshake flags; those that both sides support apply.
     pub(super) fn greeted(&self, flags: u32) -> std::result::Result<(), Malformed> {
         let known = u16::try_from(flags)
             .ok()

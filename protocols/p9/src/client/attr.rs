@@ -187,7 +187,7 @@ fn owner_by_name(name: &[u8]) -> u32 {
 fn time(sec: u64, nsec: u64) -> Time {
     Time {
         sec: sec as i64,
-        // Values out of range from the server would be no valid time.
+        // A server may send a value out of range.
         nsec: nsec.min(999_999_999) as u32,
     }
 }

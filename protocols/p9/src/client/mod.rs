@@ -70,8 +70,7 @@ pub enum Received {
 
 impl Client {
     /// The most requests in flight. A Tflush's tag is its target's with the highest bit set, so
-    /// that one is
-    /// always free for it.
+    /// that one is always free for it.
     pub const MOST_IN_FLIGHT: usize = 0x7fff;
 
     /// The smallest usable msize: the largest reply without payload, an Rwalk, has 217 bytes.

@@ -165,7 +165,7 @@ impl Recovery {
         let (mut lost, mut walks) = (HashSet::new(), Vec::new());
         for (&fid, known) in &self.session.fids {
             if let State::Value { .. } = known.state {
-                // Opened with Txattrwalk, not Twalk.
+                // Restored with Txattrwalk, not Twalk.
                 if known.stale {
                     lost.insert(fid);
                 }

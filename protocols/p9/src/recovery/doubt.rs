@@ -4,15 +4,16 @@
 //! A request counts as executed, and is answered here, if
 //!
 //! - Tmkdir, Tsymlink, Tmknod, Tlcreate with `EXCL`: the new file exists, has the requested
-//!   properties, and is no older than any time that the server has reported. If another file
-//!   exists, the answer is `EEXIST`;
-//! - Tlink: the name is the file's. If it is another file's, the answer is `EEXIST`;
+//!   properties, and is no older than the latest time that the server had reported before. If
+//!   another file exists, the answer is `EEXIST`;
+//! - Tlink: the name is the file's;
 //! - Tunlinkat: the name was known, and is gone or another file's;
 //! - Tremove: the fid's path no longer leads to the file;
 //! - Trenameat, Trename: the old name is gone, and the new one is the file's;
-//! - Twrite to a file open to append: the file has the bytes where the client believed its end;
-//! - Tclunk of an extended attribute's new value: the server reports that the attribute exists (or
-//!   does not) already.
+//! - Twrite to a file open to append: the file has at least the first of the bytes where the client
+//!   believed its end. The answer counts the bytes that it has;
+//! - Tclunk of an extended attribute's new value: repeating it fails because the attribute exists
+//!   (or does not).
 //!
 //! Otherwise it is sent again. A Twalk is always repeated, before requests that may build on it.
 //!

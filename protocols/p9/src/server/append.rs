@@ -236,7 +236,7 @@ impl Turn<'_> {
         let in_place = match offset == writer.reach.end() {
             true => 0,
             false => {
-                // Several steps, which must not be interrupted.
+                // Several steps: an operation that would block must not stop between them.
                 cx.may_wait()?;
                 let size = open.file.attr(cx, Want::SIZE)?.size;
                 writer.reach.in_place(size, offset, len)

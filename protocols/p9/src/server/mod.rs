@@ -58,7 +58,7 @@ pub struct Server {
     hands_over: bool,
 }
 
-/// Limits for clients, and the treatment of unspecified requests.
+/// Limits for clients, and the handling of unknown users and blocking locks.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The largest message in bytes, header included. At least [`Options::MIN_MSIZE`].

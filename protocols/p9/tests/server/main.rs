@@ -1,4 +1,5 @@
-//! The server half over a tree in memory and a network that is a function call: bytes in, bytes out.
+//! The server half over a tree in memory and a network that is a function call: bytes in, bytes
+//! out.
 
 mod execute;
 mod legacy;

@@ -72,7 +72,7 @@ impl MappedNode {
             .ok_or(Errno::EXDEV)
     }
 
-    /// Makes a regular file on disk for one of any type stored as such.
+    /// Makes the regular file on disk that represents a regular or special file.
     fn make_file(
         &self,
         cx: &Cx<'_>,
@@ -91,7 +91,7 @@ impl MappedNode {
         Ok((inner, attr, file))
     }
 
-    /// Makes a file of another type, without a check of permissions.
+    /// Makes a directory, symbolic link or special file, without a check of permissions.
     fn make_other(
         &self,
         cx: &Cx<'_>,

@@ -89,7 +89,7 @@ impl Turn<'_> {
         if flags != OpenFlags::READ {
             return Err(Errno::EISDIR);
         }
-        // Two steps, which must not be interrupted.
+        // Two steps: an operation that would block must not stop between them.
         cx.may_wait()?;
         let entry = dir.node().make(cx, name, Make::Directory, bits)?;
         let qid = qid_of(&entry.attr);

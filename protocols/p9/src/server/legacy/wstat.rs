@@ -20,7 +20,7 @@ impl Turn<'_> {
         let renamed = match new_name(&state, stat)? {
             Some(name) => {
                 if change {
-                    // Two steps, which must not be interrupted.
+                    // Two steps: an operation that would block must not stop between them.
                     cx.may_wait()?;
                 }
                 Some(self.rename_here(&cx, &state, name)?)
