@@ -9,8 +9,8 @@
 //! requests in flight are sent again; for those that must not be carried out twice (`doubt`) the
 //! recovery first finds out whether they were.
 //!
-//! Any component between a client and a server can have a record: this program's client half as well as
-//! a proxy for another client. Only 9P2000.L is supported.
+//! Any component between a client and a server can have a record: this program's client half as
+//! well as a proxy for another client. Only 9P2000.L is supported.
 //!
 //! Deliberately absent: connections, clocks, threads, and when to retry. It takes no lock. Files
 //! that other clients moved meanwhile are not searched for, and an unnamed file cannot be found.
