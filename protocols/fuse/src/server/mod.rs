@@ -1,7 +1,7 @@
 //! The server half: a [`Session`] per mount answers requests from an exported tree.
 //!
 //! A session's state is the result of INIT, the nodes that the client has looked up, and its open
-//! files. DESTROY resets all of it, and so does another INIT: a new incarnation ([`Life`]) of the
+//! files. DESTROY resets all of it, and so does another INIT: a new incarnation (`Life`) of the
 //! mount begins. A request belongs to the incarnation in which it began, and changes no later one.
 //! A request that returns [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
 //!
