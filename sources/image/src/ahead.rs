@@ -1,10 +1,12 @@
-//! Reading ahead what an image says that it is used first.
+//! Read-ahead of the segments that an image lists as used first.
 //!
-//! A thread asks for one stretch after the other, and ends with the list, with the image, or when half of the cache has been asked for: what is asked
-//! for meanwhile is not to be driven out by what may be. Of a disk there is one, and it is told to step back (nice) where processors are short. Of what is far
-//! away there are several, so that stretches are under way while another is verified, and none steps back: who waits for the bytes waits for them.
+//! Threads read one stretch of segments after another until the list ends, the image is dropped, or
+//! half of the cache's size has been requested, so that read-ahead does not evict segments in use.
+//! A local image has one thread, which lowers its priority (nice). A remote image has several, so
+//! that requests are in flight while another stretch is verified; these keep their priority, since
+//! a reader may wait for the same bytes.
 //!
-//! Lock order: the list is held to take a stretch off it, and no other lock meanwhile.
+//! Lock order: the list's lock is held only to take a stretch, with no other lock.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
@@ -19,18 +21,19 @@ use crate::cache::Claim;
 use crate::range::NEAR_RUN;
 use crate::storage::{Access, Devices, Key, SEGMENT};
 
-/// The thread's niceness: the least of claims on a processor.
+/// The thread's nice value: the lowest priority.
 const NICE: i32 = 19;
 
-/// Threads for what is far away: with so many, a link of 20 ms and 1 Gbit/s is hardly idle. They have 16 MiB under way.
+/// The number of threads for a remote image: enough to keep a link of 20 ms and 1 Gbit/s busy, with
+/// 16 MiB in flight.
 const FAR: usize = 4;
 
-/// What is left of the list.
+/// The rest of the read-ahead list.
 struct List {
     hot: Vec<Hot>,
-    /// Which range is next, and how many of its segments are taken.
+    /// Index of the next range, and how many of its segments have been taken.
     at: (usize, u64),
-    /// Segments that may still be asked for.
+    /// Segments that may still be requested.
     left: u64,
 }
 
@@ -50,7 +53,7 @@ impl List {
     }
 }
 
-/// Begins to read `hot` of the first of `devices`, whose segments they are.
+/// Starts to read the segments `hot` of the first of `devices`.
 pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) -> Option<JoinHandle<()>> {
     if hot.is_empty() {
         return None;
@@ -66,13 +69,13 @@ pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) -> Option<JoinHa
     let spawned = named().spawn(move || {
         let list = Mutex::new(list);
         if !far {
-            // A thread that may not step back reads ahead nevertheless.
+            // Reads at normal priority if the priority cannot be lowered.
             let _ = setpriority_process(Some(gettid()), NICE);
             return read_all(&devices, &list);
         }
         scope(|scope| {
             for _ in 1..FAR {
-                // One does it as well, though not as fast.
+                // The remaining threads suffice, more slowly.
                 let _ = named().spawn_scoped(scope, || read_all(&devices, &list));
             }
             read_all(&devices, &list);
@@ -83,7 +86,7 @@ pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) -> Option<JoinHa
         .ok()
 }
 
-/// Reads what is on the list; stops early where there is nobody who has use for it.
+/// Reads the list's segments; stops early when the image is dropped.
 fn read_all(devices: &Weak<Devices>, list: &Mutex<List>) {
     while let Some(devices) = devices.upgrade() {
         let most = devices.each[0].run() / SEGMENT;
@@ -92,14 +95,14 @@ fn read_all(devices: &Weak<Devices>, list: &Mutex<List>) {
         };
         let mut number = stretch.start;
         while number < stretch.end {
-            // What cannot be read is passed over: whoever asks for it will be told.
+            // A segment that cannot be read is skipped; the error is reported when it is requested.
             let loaded = load(&devices, number, stretch.end - 1).unwrap_or(0);
             number += loaded.max(1);
         }
     }
 }
 
-/// Loads segments up to `last`, if the first one is missing, and says how many.
+/// Loads segments up to `last`, if the first one is missing, and returns how many.
 fn load(devices: &Devices, number: u64, last: u64) -> Result<u64> {
     let key = Key::Segment(0, number);
     if devices.cache.has(key) {

@@ -1,8 +1,9 @@
-//! What was read and decoded, as long as there is room and somebody uses it.
+//! A bounded cache of bytes that were read or decoded.
 //!
-//! An entry is loaded once, however many ask: the others wait, or are told to come again. When all entries together are larger than the cache may be, those go
-//! first that came first and were not asked for since (a second chance, CLOCK): a long scan does not drive out what is used again and again. What
-//! nobody has asked for during [`IDLE`] goes as well.
+//! An entry is loaded once, however many callers request it: the others wait, or get `WOULD_BLOCK`.
+//! When the entries exceed the cache's limit, the oldest entry not used since it was inserted or
+//! last passed over is evicted (second chance, CLOCK), so a long scan does not evict entries in
+//! repeated use. Entries unused for [`IDLE`] are evicted as well.
 
 use std::collections::hash_map::Entry as Place;
 use std::collections::{HashMap, VecDeque};
@@ -13,20 +14,21 @@ use std::time::Duration;
 
 use vfs::{Errno, Result};
 
-/// How long nobody has to ask for what is freed then: a build or a boot is over after that, and reading once more is cheap.
+/// The idle time after which an entry is evicted: a build or a boot is over by then, and another
+/// read is cheap.
 pub(crate) const IDLE: Duration = Duration::from_secs(120);
 
-/// Less than this is not worth a thread that watches over it, bytes.
+/// The size in bytes below which a cache is not worth an eviction thread.
 const WATCHED: u64 = 1 << 20;
 
-/// How many times during that is looked.
+/// The number of ageing rounds in [`IDLE`].
 const ROUNDS: u32 = 4;
 
-/// A cache of byte strings by keys.
+/// A cache of byte strings.
 pub(crate) struct Cache<K> {
     cap: u64,
     state: Mutex<State<K>>,
-    /// Counts [`Cache::age`].
+    /// The number of calls of [`Cache::age`].
     round: AtomicU32,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -34,10 +36,10 @@ pub(crate) struct Cache<K> {
 
 struct State<K> {
     slots: HashMap<K, Slot>,
-    /// Ready ones, in the order that they came or were passed over.
+    /// Loaded keys, in the order they were inserted or last passed over.
     order: VecDeque<K>,
     bytes: u64,
-    /// Whether a thread ages it.
+    /// Whether a thread ages the cache.
     watched: bool,
 }
 
@@ -50,35 +52,35 @@ enum Slot {
     Loading(Arc<Loading>),
 }
 
-/// A load that others may wait for.
+/// A load in progress that other callers can wait for.
 #[derive(Default)]
 struct Loading {
     done: Mutex<Option<Result<Arc<[u8]>>>>,
     told: Condvar,
 }
 
-/// What a cache has done.
+/// Cache statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Bytes that it holds.
+    /// Bytes held.
     pub bytes: u64,
-    /// Times that what was asked for was there.
+    /// Requests served from the cache.
     pub hits: u64,
-    /// Times that it had to be loaded.
+    /// Requests that needed a load.
     pub misses: u64,
 }
 
-/// What [`Cache::claim`] found.
+/// The result of [`Cache::claim`].
 pub(crate) enum Claim<K: Copy + Eq + Hash + Send + 'static> {
-    /// It is there.
+    /// The entry is loaded.
     Ready(Arc<[u8]>),
-    /// Whoever asked has to load it.
+    /// The caller has to load the entry.
     Ours(Load<K>),
-    /// Another loads it.
+    /// Another caller is loading the entry.
     Theirs(Theirs),
 }
 
-/// A load of our own. If it is dropped before it is settled, others are told `EIO`.
+/// A load owned by the caller. If it is dropped before it is settled, waiting callers get `EIO`.
 pub(crate) struct Load<K: Copy + Eq + Hash + Send + 'static> {
     cache: Arc<Cache<K>>,
     key: K,
@@ -86,12 +88,13 @@ pub(crate) struct Load<K: Copy + Eq + Hash + Send + 'static> {
 }
 
 impl<K: Copy + Eq + Hash + Send + 'static> Load<K> {
-    /// What is to be loaded.
+    /// Returns the key to load.
     pub(crate) fn key(&self) -> K {
         self.key
     }
 
-    /// Ends it: with the bytes, or with why there are none, which is told to all who wait and then forgotten.
+    /// Ends the load with the bytes or an error. All waiting callers get the result; an error is
+    /// not cached.
     pub(crate) fn settle(mut self, result: Result<Arc<[u8]>>) {
         self.settled = true;
         self.cache.settle(self.key, result);
@@ -106,11 +109,11 @@ impl<K: Copy + Eq + Hash + Send + 'static> Drop for Load<K> {
     }
 }
 
-/// Another's load.
+/// A load owned by another caller.
 pub(crate) struct Theirs(Arc<Loading>);
 
 impl Theirs {
-    /// Waits until it is done.
+    /// Waits until the load is settled.
     pub(crate) fn wait(self) -> Result<Arc<[u8]>> {
         let mut done = self.0.done.lock().expect("no panic holds it");
         loop {
@@ -123,7 +126,7 @@ impl Theirs {
 }
 
 impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
-    /// A cache of up to `cap` bytes, and what is being loaded.
+    /// Creates a cache of up to `cap` bytes, not counting loads in progress.
     pub(crate) fn new(cap: u64) -> Arc<Cache<K>> {
         Arc::new(Cache {
             cap,
@@ -139,12 +142,12 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         })
     }
 
-    /// The most bytes that it holds.
+    /// Returns the maximum size in bytes.
     pub(crate) fn cap(&self) -> u64 {
         self.cap
     }
 
-    /// What is at `key`, if it is there.
+    /// Returns the entry of `key`, if it is loaded.
     pub(crate) fn get(&self, key: K) -> Option<Arc<[u8]>> {
         let ready = self.lock().ready(&key, self.round.load(Ordering::Relaxed));
         if ready.is_some() {
@@ -153,12 +156,13 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         ready
     }
 
-    /// Whether `key` is there, which does not count as asking for it.
+    /// Returns whether `key` is loaded, without counting as a use.
     pub(crate) fn has(&self, key: K) -> bool {
         matches!(self.lock().slots.get(&key), Some(Slot::Ready { .. }))
     }
 
-    /// What is at `key`, or who loads it: us, if nobody does.
+    /// Returns the entry of `key` or its load in progress, or starts a load that the caller has to
+    /// settle.
     pub(crate) fn claim(self: &Arc<Self>, key: K) -> Claim<K> {
         let mut state = self.lock();
         if let Some(bytes) = state.ready(&key, self.round.load(Ordering::Relaxed)) {
@@ -210,7 +214,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         }
     }
 
-    /// Frees what was not asked for during the last few calls of this; says whether anything is left.
+    /// Evicts entries not used during the last [`ROUNDS`] calls; returns whether any are left.
     pub(crate) fn age(&self) -> bool {
         let now = self.round.fetch_add(1, Ordering::Relaxed) + 1;
         let mut state = self.lock();
@@ -227,7 +231,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         state.watched
     }
 
-    /// What it has done until now.
+    /// Returns the statistics so far.
     pub(crate) fn figures(&self) -> Figures {
         Figures {
             bytes: self.lock().bytes,
@@ -257,7 +261,7 @@ impl<K: Copy + Eq + Hash> State<K> {
         }
     }
 
-    /// Frees the first who were not asked for again, until the rest fits.
+    /// Evicts the oldest entries without a second chance until the rest fits.
     fn shrink(&mut self, cap: u64) {
         while self.bytes > cap {
             let Some(key) = self.order.pop_front() else {
@@ -278,7 +282,7 @@ impl<K: Copy + Eq + Hash> State<K> {
     }
 }
 
-/// Ages a cache until it is empty or gone.
+/// Ages a cache until it is empty or dropped.
 fn watch_over<K: Copy + Eq + Hash + Send + 'static>(cache: Weak<Cache<K>>) {
     let watch = move || {
         loop {

@@ -1,4 +1,4 @@
-//! An open file or directory.
+//! Open files and directories.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use vfs::{
 use crate::format::{Format, Listed};
 use crate::node::ImageNode;
 
-/// A node, opened.
+/// An open node.
 pub(crate) struct OpenFile<F: Format> {
     node: Arc<ImageNode<F>>,
     flags: OpenFlags,
@@ -26,7 +26,8 @@ impl<F: Format> OpenFile<F> {
         self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC)
     }
 
-    /// The extent with `offset`, which is before the end, from there on: its end, and whether it is a hole.
+    /// Returns the end of the extent that contains `offset`, and whether it is a hole. `offset` is
+    /// before the end of the file.
     fn extent(&self, offset: u64, patience: Patience) -> Result<(u64, bool)> {
         let ImageNode { format, item, .. } = &*self.node;
         format.extent(item, offset, patience)
@@ -80,7 +81,7 @@ impl<F: Format> File for OpenFile<F> {
         if !self.reads() {
             return Err(Errno::EBADF);
         }
-        // Half a listing would have left a trace.
+        // A partial listing would leave a trace, which `WOULD_BLOCK` forbids.
         let patience = match cx.patience {
             Patience::None => return Err(Errno::WOULD_BLOCK),
             Patience::Brief | Patience::Full => Patience::Full,
@@ -145,7 +146,7 @@ impl<F: Format> File for OpenFile<F> {
         while at < end {
             let start = at;
             let (mut to, hole) = self.extent(at, cx.patience)?;
-            // Those alike are one.
+            // Adjacent extents of the same kind are merged.
             while to < end {
                 match self.extent(to, cx.patience)? {
                     (next, alike) if alike == hole => to = next,
@@ -177,7 +178,7 @@ impl<F: Format> File for OpenFile<F> {
         Err(Errno::EROFS)
     }
 
-    /// Nobody changes anything, but who opens it to write is told so, whatever is leased.
+    /// Returns `EOPNOTSUPP`: an image never changes, so a lease is never broken.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }

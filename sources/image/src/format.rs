@@ -1,4 +1,5 @@
-//! What a format knows of its nodes. All else about nodes that never change is the same for every format (`node`, `file`).
+//! The interface of an image format. Behaviour common to all immutable nodes is in `node` and
+//! `file`.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,37 +10,38 @@ use vfs::{
     Sink, StatFs,
 };
 
-/// An opened image of a format. Whatever has to be read for an answer is read with the patience that is given, or
-/// `WOULD_BLOCK`.
+/// An opened image of one format. Methods that need to read return `WOULD_BLOCK` if the given
+/// patience is too low.
 pub(crate) trait Format: Send + Sync + Sized + 'static {
-    /// A node, as it was found.
+    /// A node, as a lookup found it.
     type Item: Send + Sync + 'static;
 
-    /// The root, a directory.
+    /// Returns the root directory.
     fn root(&self, patience: Patience) -> Result<Self::Item>;
 
-    /// The node that [`Format::handle`] made a handle of; `ESTALE` for any other.
+    /// Returns the node of a handle made by [`Format::handle`], or `ESTALE` for any other handle.
     fn resolve(&self, handle: &Handle, patience: Patience) -> Result<Self::Item>;
 
-    /// What it can do.
+    /// Returns the file system's capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// Figures of the whole.
+    /// Returns statfs(2) figures.
     fn statfs(&self) -> StatFs;
 
-    /// A node's attributes.
+    /// Returns a node's attributes.
     fn attr(&self, item: &Self::Item) -> Attr;
 
-    /// A handle that outlives the process.
+    /// Returns a file handle that stays valid across restarts.
     fn handle(&self, item: &Self::Item) -> Result<Handle>;
 
-    /// The child `name` of a directory, or `ENOENT`.
+    /// Returns the child `name` of a directory, or `ENOENT`.
     fn find(&self, dir: &Self::Item, name: &[u8], patience: Patience) -> Result<Self::Item>;
 
-    /// A directory's directory; the root's is the root.
+    /// Returns a directory's parent; the root is its own parent.
     fn parent(&self, dir: &Self::Item, patience: Patience) -> Result<Self::Item>;
 
-    /// Gives `each` the children of a directory behind `cookie`, without dots, until it says stop (`false`).
+    /// Calls `each` for the children of a directory after `cookie`, without `.` and `..`, until it
+    /// returns `false`.
     fn list(
         &self,
         dir: &Self::Item,
@@ -49,16 +51,16 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
         each: &mut dyn FnMut(Listed<'_, Self::Item>) -> bool,
     ) -> Result<()>;
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn target(&self, item: &Self::Item, patience: Patience) -> Result<Vec<u8>>;
 
-    /// The ACL that says more than the mode, if there is one.
+    /// Returns the access ACL, if there is one.
     fn acl(&self, item: &Self::Item, patience: Patience) -> Result<Option<Acl>>;
 
-    /// An extended attribute, if there is one of this name.
+    /// Returns the extended attribute `name`, if there is one.
     fn xattr(&self, item: &Self::Item, name: &[u8], patience: Patience) -> Result<Option<Vec<u8>>>;
 
-    /// Gives `each` the names of all extended attributes.
+    /// Calls `each` with the names of all extended attributes.
     fn xattrs(
         &self,
         item: &Self::Item,
@@ -66,13 +68,15 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<()>;
 
-    /// Finds out where its contents are, which reading has to know.
+    /// Loads the location of a file's contents, which reads depend on.
     fn ready(&self, item: &Self::Item, patience: Patience) -> Result<()>;
 
-    /// What of a file has `offset`, which is before its end, from there on: its end, and whether it is a hole.
+    /// Returns the end of the extent that contains `offset`, and whether it is a hole. `offset` is
+    /// before the end of the file.
     fn extent(&self, item: &Self::Item, offset: u64, patience: Patience) -> Result<(u64, bool)>;
 
-    /// Puts up to `len` bytes of a file from `offset`, all of them before its end, into `sink`, and says how many.
+    /// Puts up to `len` bytes of a file from `offset` into `sink` and returns how many. The range
+    /// ends before the end of the file.
     fn put(
         &self,
         item: &Self::Item,
@@ -83,13 +87,13 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
     ) -> Result<usize>;
 }
 
-/// A child in a listing.
+/// A directory entry in a listing.
 pub(crate) struct Listed<'a, I> {
     pub(crate) name: &'a [u8],
     pub(crate) id: NodeId,
     pub(crate) kind: Option<Kind>,
     pub(crate) cookie: u64,
-    /// The node, where the listing was asked for nodes, and it could be read.
+    /// The node, if the listing requested nodes and it could be read.
     pub(crate) item: Option<I>,
 }
 
@@ -118,7 +122,7 @@ impl<F: Format> FileSystem for Tree<F> {
     }
 }
 
-/// What cannot be read is not there; what could be read later might be.
+/// Maps every error but `WOULD_BLOCK` to `ESTALE`: a node that cannot be read does not exist.
 pub(crate) fn stale(errno: Errno) -> Errno {
     match errno {
         Errno::WOULD_BLOCK => errno,
@@ -126,12 +130,12 @@ pub(crate) fn stale(errno: Errno) -> Errno {
     }
 }
 
-/// A handle of three numbers.
+/// Returns a file handle of three numbers.
 pub(crate) fn handle_of(words: [u64; 3]) -> Result<Handle> {
     Handle::new(words.map(u64::to_le_bytes).as_flattened())
 }
 
-/// The numbers of a handle.
+/// Parses the numbers of a file handle, or returns `ESTALE`.
 pub(crate) fn parse_handle(handle: &Handle) -> Result<[u64; 3]> {
     let (words, rest) = handle.bytes().as_chunks::<8>();
     match (<&[[u8; 8]; 3]>::try_from(words), rest) {
@@ -140,7 +144,7 @@ pub(crate) fn parse_handle(handle: &Handle) -> Result<[u64; 3]> {
     }
 }
 
-/// FNV-1a, of 64 bits: for telling images apart, not against forgery.
+/// Returns the 64-bit FNV-1a hash of `bytes`: tells images apart, but does not resist forgery.
 pub(crate) fn fold(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)

@@ -1,4 +1,4 @@
-//! An image as a file system, whatever its format.
+//! An image as a file system, independent of its format.
 
 use std::any::Any;
 use std::fmt;
@@ -22,25 +22,26 @@ use crate::storage::{Access, Devices, Read};
 use crate::trust::{Trust, Untrusted};
 use crate::verified::Verified;
 
-/// Bytes that are kept of an image unless told otherwise: what a run-time's working set of metadata and decoded clusters takes.
+/// The default cache size in bytes: the working set of metadata and decoded clusters of a language
+/// runtime.
 pub const DEFAULT_CACHE: u64 = 256 << 20;
 
-/// An image. It lasts as long as this or one of its nodes.
+/// An image, open as long as this or one of its nodes exists.
 pub struct ImageFs {
     tree: Box<dyn FileSystem>,
     devices: Arc<Devices>,
-    /// What is to be read ahead.
+    /// The segments to read ahead.
     hot: Vec<Hot>,
 }
 
-/// Why an image cannot be opened.
+/// The reason why an image cannot be opened.
 #[derive(Debug)]
 pub enum OpenError {
     /// A file could not be opened.
     Io(io::Error),
-    /// It is no image, or none that is known here.
+    /// The file is not an image, or has an unknown format.
     Image(Error<Errno>),
-    /// It is not believed.
+    /// The image failed verification.
     Untrusted(Untrusted),
 }
 
@@ -60,7 +61,7 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl ImageFs {
-    /// Opens an image in a file, and its further devices in files, with [`DEFAULT_CACHE`].
+    /// Opens an image file and its extra devices with a cache of [`DEFAULT_CACHE`] bytes.
     pub fn open(
         path: &Path,
         devices: &[PathBuf],
@@ -74,7 +75,8 @@ impl ImageFs {
         ImageFs::with(each, DEFAULT_CACHE, trust)
     }
 
-    /// Opens an image: its devices, the first of which has the superblock, with a cache of up to `cache` bytes.
+    /// Opens an image from its devices, the first of which holds the superblock, with a cache of up
+    /// to `cache` bytes.
     pub fn with(
         mut devices: Vec<Arc<dyn RangeSource>>,
         cache: u64,
@@ -100,8 +102,8 @@ impl ImageFs {
         ImageFs::read(devices, hot).map_err(OpenError::Image)
     }
 
-    /// Whether a file that begins with `head`, [`ImageFs::HEAD`] bytes or all there are, says that
-    /// it is an image.
+    /// Returns whether a file that begins with `head` ([`ImageFs::HEAD`] bytes, or the whole file
+    /// if it is shorter) is an image.
     pub fn is_image(head: &[u8]) -> bool {
         let rofs = head.starts_with(&rofs::MAGIC.to_le_bytes());
         let erofs = head
@@ -110,7 +112,7 @@ impl ImageFs {
         rofs || erofs
     }
 
-    /// How many bytes of a file tell whether it is an image.
+    /// The number of bytes needed to recognise an image.
     pub const HEAD: usize = SUPERBLOCK_OFFSET + 4;
 
     fn read(devices: Arc<Devices>, hot: Vec<Hot>) -> Read<ImageFs> {
@@ -127,13 +129,14 @@ impl ImageFs {
         Ok(ImageFs { tree, devices, hot })
     }
 
-    /// Begins to read what the image says that its program uses first: for who is going to run it. It is done by a thread of its own,
-    /// which is given to who wants to wait for it; none if there is nothing to read.
+    /// Starts a thread that reads the segments that the image lists as used first, so that they are
+    /// cached before a program in it runs. Returns the thread's handle, or nothing if there is
+    /// nothing to read.
     pub fn read_ahead(&self) -> Option<JoinHandle<()>> {
         read_ahead(&self.devices, self.hot.clone())
     }
 
-    /// What its cache has done.
+    /// Returns the cache's statistics.
     pub fn figures(&self) -> Figures {
         self.devices.cache.figures()
     }

@@ -1,9 +1,10 @@
-//! What it takes to open an image that has hashes, read at once and kept: so opening one that is far away takes the time of two requests, one
-//! for its beginning, and one for this.
+//! Preloading of the ranges needed to open an image with hashes, so that opening a remote image
+//! takes two round trips: one for its first chunk, one for all of these ranges.
 //!
-//! It is the end of the file, where the manifest is and the rest of a small image, and for a large one the chunks that have the root's inode, and the
-//! hashes of that and of the superblock. Where the root is says the superblock, which nobody has verified then: if it lies, what is needed is read when it
-//! is asked for, and refused then.
+//! The ranges are the end of the file (the manifest, and the rest of a small image) and, for a
+//! large image, the chunk with the root's inode and the hashes above that chunk and above the
+//! superblock's. The root's position comes from the superblock, which is not verified yet: if it is
+//! wrong, the needed chunks are read and verified on demand.
 
 use std::io;
 use std::ops::Range;
@@ -15,18 +16,19 @@ use vfs::Patience;
 
 use crate::range::{Held, Piece, RangeSource};
 
-/// Bytes of the end: the hashes of 32 MiB, and as much again.
+/// Bytes preloaded from the end of the file: the hashes of 32 MiB, and as much again.
 const END: u64 = 128 << 10;
 
-/// An image of which some ranges are in memory.
+/// An image with some ranges preloaded into memory.
 pub(crate) struct Kept {
     inner: Arc<dyn RangeSource>,
-    /// In order.
+    /// Offset and bytes, sorted.
     ranges: Vec<(u64, Vec<u8>)>,
 }
 
 impl Kept {
-    /// Reads what it takes to open the image in `inner`, which has `header`, and whose first chunk is `head`.
+    /// Preloads the ranges needed to open the image in `inner`, which has `header` and the first
+    /// chunk `head`.
     pub(crate) fn read(
         inner: Arc<dyn RangeSource>,
         header: &Header,
@@ -51,7 +53,7 @@ impl Kept {
     }
 }
 
-/// Where it lies besides the first chunk, in order and apart from each other.
+/// Returns the ranges to preload other than the first chunk, sorted and disjoint.
 fn ranges(header: &Header, head: &[u8]) -> Vec<Range<u64>> {
     let (shape, manifest) = (header.shape(), header.manifest());
     let mut ranges = Vec::new();
@@ -79,7 +81,7 @@ fn ranges(header: &Header, head: &[u8]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// The chunk in which the root's inode begins.
+/// Returns the chunk in which the root's inode begins.
 fn root(head: &[u8]) -> Option<u64> {
     let superblock = Superblock::parse(head.get(SUPERBLOCK_OFFSET..)?)?;
     if superblock.magic != MAGIC {

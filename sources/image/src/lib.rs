@@ -1,18 +1,24 @@
-//! A source: a read-only image of a file system, EROFS or ROFS.
+//! A source: read-only file-system images in EROFS or ROFS format.
 //!
-//! An image's bytes come from a [`RangeSource`]: a file, memory. What is read of them in small pieces (metadata, ends of files) and what is decoded is kept
-//! in a cache, which is bounded; stored contents of an image in a file go from that file to the transport, past the cache, since the kernel
-//! keeps them already. Where an image has hashes (`sidecar`), nothing goes past the cache, and nothing comes into it unverified. What an image says is never trusted: it may show wrong contents, but ends no call, and takes no more memory than that
-//! bound and a few clusters for each call under way.
+//! The image's bytes come from a [`RangeSource`], for example a file or memory. Small reads
+//! (metadata, tails of files) and decoded clusters go through a bounded cache. Uncompressed file
+//! contents go from the image file directly to the transport, bypassing the cache, since the
+//! kernel's page cache already holds them. An image with hashes (`sidecar`) is always read through
+//! the cache, and every byte is verified before it enters. Images are untrusted input: a malicious
+//! image can show wrong contents, but no call panics or loops, and memory use is bounded by the
+//! cache limit and a few clusters per call.
 //!
-//! Nodes are made when they are looked up: the number of an inode is all that there is to one. An image must not change while it is open.
+//! Nodes are created on lookup; the inode number identifies a node completely. An image must not
+//! change while it is open.
 //!
-//! A format says what it knows of nodes (`format`); what they are to a file system is the same for all.
+//! A format implements the `format` module's trait; file-system behaviour above it is the same for
+//! all formats.
 //!
-//! What it lacks on purpose: writing (`EROFS`), and any idea of where images come from.
+//! Deliberately absent: writing (returns `EROFS`), and any knowledge of where images come from.
 //!
-//! Lock order: a cache's table is held to look and to note, never while bytes are read or decoded; who waits for another's load holds that load's lock alone. The table of
-//! known nodes is held for a look-up.
+//! Lock order: a cache's table is locked for lookups and updates, never while bytes are read or
+//! decoded; a caller that waits for another's load holds only that load's lock. The table of known
+//! nodes is locked for single lookups.
 
 #![forbid(unsafe_code)]
 

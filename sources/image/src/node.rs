@@ -40,13 +40,13 @@ impl<F: Format> ImageNode<F> {
         self.attr.kind == Kind::Directory
     }
 
-    /// What the caller may do, if something could be changed.
+    /// Returns the access that the caller would have on a writable file system.
     fn allowed(&self, cx: &Cx<'_>) -> Result<Access> {
         let acl = self.format.acl(&self.item, cx.patience)?;
         Ok(vfs::perm::allowed(&self.attr, acl.as_ref(), cx.caller))
     }
 
-    /// `EACCES` unless the caller may do all of `want`.
+    /// Returns `EACCES` unless the caller has all of `want`.
     pub(crate) fn check(&self, cx: &Cx<'_>, want: Access) -> Result<()> {
         match self.allowed(cx)?.contains(want) {
             true => Ok(()),
@@ -59,7 +59,7 @@ impl<F: Format> ImageNode<F> {
         Entry { node: self, attr }
     }
 
-    /// The child `name`, for a caller who may search this directory.
+    /// Returns the child `name`, after checking that the caller may search this directory.
     fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Arc<ImageNode<F>>> {
         self.check_search(cx)?;
         let item = self.format.find(&self.item, name.bytes(), cx.patience)?;
@@ -100,7 +100,7 @@ impl<F: Format> ImageNode<F> {
         Ok(Arc::new(OpenFile::new(node, flags)))
     }
 
-    /// Why `name` is not made: because it is there, or because nothing is.
+    /// Refuses to create `name`: `EEXIST` if it exists, otherwise `EROFS`.
     fn refuse_to_make<T>(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<T> {
         match self.find(cx, name) {
             Ok(_) => Err(Errno::EEXIST),
@@ -236,7 +236,7 @@ impl<F: Format> Node for ImageNode<F> {
         Err(Errno::EROFS)
     }
 
-    /// Nobody is outside.
+    /// Always succeeds: no other process can lock the image's files.
     fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }

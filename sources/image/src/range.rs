@@ -1,4 +1,4 @@
-//! Where an image's bytes come from.
+//! Sources of an image's bytes.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -9,55 +9,56 @@ use std::sync::RwLockReadGuard;
 use rustix::io::preadv;
 use vfs::Patience;
 
-/// Bytes of a known number that do not change, read in ranges.
+/// An immutable byte sequence of known length, read in ranges.
 pub trait RangeSource: Send + Sync {
-    /// How many bytes there are.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Returns whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How much patience it takes to read `len` bytes from `at`.
+    /// Returns the patience needed to read `len` bytes from `at`.
     fn patience(&self, at: u64, len: usize) -> Patience;
 
-    /// Fills `pieces`, which are in order and do not overlap: several at once, so that a source far away can ask for them at
-    /// once, and for those that adjoin as one. What is not there is an error.
+    /// Fills `pieces`, which are sorted and do not overlap. All pieces are passed at once so that a
+    /// remote source can issue the requests concurrently and merge adjacent pieces. Returns an
+    /// error if a range is beyond the end.
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
 
-    /// How many bytes are worth reading ahead of somebody who reads in a row.
+    /// Returns how many bytes to read ahead for a sequential reader.
     fn run(&self) -> u64;
 
-    /// A file that has the `len` bytes from `at` at the same place, if there is one.
+    /// Returns a file that holds the `len` bytes from `at` at the same offset, if there is one.
     fn file(&self, at: u64, len: usize) -> Option<Held<'_>>;
 }
 
-/// A file whose bytes stay what they are while this is held, which should not be for long.
+/// A borrowed file whose bytes stay in place while this guard lives; hold it only briefly.
 #[derive(Debug)]
 pub struct Held<'a> {
     /// The file.
     pub file: BorrowedFd<'a>,
-    /// Keeps them from being taken away.
+    /// Prevents the bytes from being evicted.
     pub(crate) _gate: Option<RwLockReadGuard<'a, ()>>,
 }
 
-/// A range to be read.
+/// A range to read.
 #[derive(Debug)]
 pub struct Piece<'a> {
-    /// Where it begins.
+    /// The offset of its first byte.
     pub at: u64,
-    /// What is filled.
+    /// The buffer to fill.
     pub into: &'a mut [u8],
 }
 
-/// From so many bytes on a request's own cost no longer counts, where that is a system call's.
+/// The size in bytes from which the fixed cost of a system call no longer matters.
 pub(crate) const NEAR_RUN: u64 = 1 << 20;
 
-/// The most pieces of one system call (`IOV_MAX`, `limits.h`).
+/// The maximum number of buffers in one system call (`IOV_MAX`, `limits.h`).
 const IOV_MAX: usize = 1024;
 
-/// A file of this host.
+/// A local file.
 #[derive(Debug)]
 pub struct FileRanges {
     file: File,
@@ -65,7 +66,7 @@ pub struct FileRanges {
 }
 
 impl FileRanges {
-    /// Opens a file, or a block device.
+    /// Opens a file or a block device.
     pub fn open(path: &Path) -> io::Result<FileRanges> {
         use std::io::{Seek, SeekFrom};
         let mut file = File::open(path)?;
@@ -79,7 +80,7 @@ impl RangeSource for FileRanges {
         self.len
     }
 
-    /// As for any metadata of a local file system.
+    /// Returns the same patience as for any metadata of a local file system.
     fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::Brief
     }
@@ -117,7 +118,7 @@ impl RangeSource for FileRanges {
     }
 }
 
-/// Fills `pieces`, which lie behind each other from `at`.
+/// Fills `pieces`, which are contiguous from `at`.
 fn read_all(file: &File, mut at: u64, pieces: &mut [Piece<'_>]) -> io::Result<()> {
     let mut slices: Vec<_> = pieces
         .iter_mut()

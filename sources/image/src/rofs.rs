@@ -1,7 +1,7 @@
-//! ROFS, read as a tree: everything but contents is in memory.
+//! A ROFS image as a tree: everything but file contents is in memory.
 //!
-//! What the format does not have is shown as it is to OSv: everything belongs to root, and everybody may read and execute.
-//! Times are the epoch.
+//! Attributes that the format lacks are as in OSv: every file belongs to root and is readable and
+//! executable by all; all times are the epoch.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,23 +17,24 @@ use vfs::{
 use crate::format::{Format, Listed, fold, handle_of, parse_handle};
 use crate::storage::{Access, Devices, Read};
 
-/// What programs know the file system by: the format's own number, as Linux has none for it.
+/// The file-system type that statfs(2) returns: the format's own magic number, since Linux defines
+/// none.
 const KIND: u32 = rofs::MAGIC as u32;
 
-/// An image.
+/// A ROFS image.
 pub(crate) struct Rofs {
     tables: Tables,
     devices: Arc<Devices>,
-    /// What tells this image from others: of its superblock and tables.
+    /// Identifies the image: a hash of its superblock and tables.
     identity: u64,
-    /// Each directory's children by their names: the tables may have them in any order.
+    /// Each directory's children sorted by name: the tables may list them in any order.
     sorted: HashMap<u64, Box<[u32]>>,
-    /// How many names each inode has.
+    /// The number of names of each inode.
     names: Vec<u32>,
 }
 
 impl Rofs {
-    /// Opens the image that the only one of `devices` has.
+    /// Opens the image on the only one of `devices`.
     pub(crate) fn open(devices: Arc<Devices>) -> Read<Rofs> {
         let access = Access {
             devices: &devices,
@@ -138,7 +139,7 @@ impl Format for Rofs {
             generation: self.identity,
             kind,
             mode: if kind == Kind::Symlink { 0o777 } else { 0o555 },
-            // Of a directory 1: nobody has counted those in it.
+            // 1 for a directory: subdirectories are not counted.
             nlink: self.names[inode.number as usize],
             uid: 0,
             gid: 0,

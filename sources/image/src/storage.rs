@@ -1,4 +1,4 @@
-//! An image's storage: devices in segments, and what was decoded, through the cache.
+//! Image storage: devices read in segments, and decoded clusters, both cached.
 
 use std::io;
 use std::iter::repeat_n;
@@ -13,38 +13,41 @@ use vfs::{Errno, Patience, Result, Sink};
 use crate::cache::{Cache, Claim, Load, Theirs};
 use crate::range::{Piece, RangeSource};
 
-/// Bytes that are read at once: of metadata, what belongs together is close together, and a disk or a network has no smaller
-/// measure that is worth a request. Each has a hash of its own, where an image has hashes.
+/// The size in bytes of a cached read: related metadata is stored close together, and neither a
+/// disk nor a network benefits from smaller requests. In an image with hashes, each segment has its
+/// own hash.
 pub(crate) const SEGMENT: u64 = sidecar::CHUNK;
 
-/// Decoded bytes up to which LZ4 is done before a hand-over to another thread would be.
+/// The decoded size in bytes up to which LZ4 decoding is cheaper than a hand-over to another
+/// thread.
 const BRIEF: u32 = 64 << 10;
 
-/// Bytes below which a piece comes from the cache, though a file has it: the ends of files lie among metadata, and a system
-/// call is dearer than a copy of so little (`sink.file` is one).
+/// The length in bytes below which a piece comes from the cache, even if a file holds it: tails of
+/// files lie among metadata, and the system call that `sink.file` makes costs more than so small a
+/// copy.
 pub(crate) const SMALL: usize = 4096;
 
-/// What the reader of an image answers.
+/// The result of reading an image.
 pub(crate) type Read<T> = core::result::Result<T, Error<Errno>>;
 
-/// What a cache has.
+/// The key of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
-    /// A segment of a device.
+    /// A segment: its device and number.
     Segment(u16, u64),
-    /// What a cluster decodes to.
+    /// A decoded cluster.
     Cluster(Cluster),
 }
 
-/// The devices of an image, and what is known of them.
+/// The devices of an image, with their cache.
 pub(crate) struct Devices {
     pub(crate) each: Vec<Arc<dyn RangeSource>>,
     pub(crate) cache: Arc<Cache<Key>>,
-    /// The root of the hashes that the first one is held against.
+    /// The root hash that the first device is verified against.
     pub(crate) root: Option<Hash>,
 }
 
-/// An image's storage for one call.
+/// An image's storage for the duration of one call.
 pub(crate) struct Access<'a> {
     pub(crate) devices: &'a Devices,
     pub(crate) patience: Patience,
@@ -89,8 +92,8 @@ impl Storage for Access<'_> {
     }
 }
 
-/// Encoded bytes: they are read once, for what they decode to is kept. Of an image with hashes they are kept as well, for several clusters share
-/// what is verified at once.
+/// Storage of encoded bytes. They are not cached, since the decoded bytes are, unless the image has
+/// hashes (several clusters share a verified chunk) or is remote.
 struct Direct<'a, 'b>(&'a Access<'b>);
 
 impl Storage for Direct<'_, '_> {
@@ -106,7 +109,7 @@ impl Storage for Direct<'_, '_> {
             return self.0.read_at(device, at, into);
         }
         let source = self.0.source(device, at, into.len())?;
-        // Far away it takes a request, which brings what is behind as well.
+        // A remote read costs a request, which fetches the following bytes as well.
         if source.patience(at, into.len()) == Patience::Full {
             return self.0.read_at(device, at, into);
         }
@@ -120,7 +123,7 @@ impl Storage for Direct<'_, '_> {
 }
 
 impl<'a> Access<'a> {
-    /// The source that has `len` bytes `at` a device.
+    /// Returns the device's source, checking that it has `len` bytes from `at`.
     pub(crate) fn source(&self, device: u16, at: u64, len: usize) -> Result<&'a dyn RangeSource> {
         let source = self.devices.each.get(usize::from(device));
         let source = source.ok_or(Errno::ENODEV)?;
@@ -130,7 +133,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Gives `take` the `len` bytes `at` a device: segments, and what of each is meant.
+    /// Gives `take` the `len` bytes from `at` on a device, as segments and the range to use of
+    /// each.
     pub(crate) fn segments(
         &self,
         device: u16,
@@ -153,7 +157,7 @@ impl<'a> Access<'a> {
         Ok(())
     }
 
-    /// The `len` bytes `at` a device.
+    /// Returns the `len` bytes from `at` on a device.
     pub(crate) fn bytes(&self, device: u16, at: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(len);
         self.segments(device, at, len, &mut |segment, range| {
@@ -162,7 +166,8 @@ impl<'a> Access<'a> {
         Ok(bytes)
     }
 
-    /// Puts `len` bytes `at` a device into `sink`, straight from the file that has them if there is one and they are many.
+    /// Puts `len` bytes from `at` on a device into `sink`, directly from the backing file if there
+    /// is one and `len` is large.
     pub(crate) fn give(
         &self,
         device: u16,
@@ -180,7 +185,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// The segment `number`; those up to `last` will be asked for as well.
+    /// Returns the segment `number`; the caller will also request those up to `last`.
     fn segment(
         &self,
         source: &dyn RangeSource,
@@ -199,7 +204,8 @@ impl<'a> Access<'a> {
             Claim::Ready(segment) => Ok(segment),
             Claim::Theirs(theirs) => self.wait(theirs),
             Claim::Ours(load) => {
-                // As many as were read in a row before it: a reader that goes on will want them.
+                // The read-ahead window doubles: it is as long as the run of cached segments before
+                // this one.
                 let is_there = |number: u64| cache.has(Key::Segment(device, number));
                 let window = source.run() / SEGMENT;
                 let back = (1..=window.min(number)).take_while(|back| is_there(number - back));
@@ -209,7 +215,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Loads our segment, and behind it those that are missing up to `last`. Says what came of it and of each of them.
+    /// Loads the claimed segment, and the missing ones after it up to `last`. Returns the result
+    /// for each.
     pub(crate) fn load(
         &self,
         source: &dyn RangeSource,
@@ -246,7 +253,7 @@ impl<'a> Access<'a> {
             })
             .collect();
         let read = match source.read(&mut pieces) {
-            // One of them is not what it has to be: that is no reason for the others to fail.
+            // One segment failed verification; the others are read one by one.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let each = pieces.chunks_mut(1);
                 each.map(|piece| Ok(source.read(piece)?)).collect()
@@ -263,11 +270,11 @@ impl<'a> Access<'a> {
         Ok(segments)
     }
 
-    /// What it takes to read what a cluster is decoded from.
+    /// Returns the patience needed to read a cluster's encoded bytes.
     fn patience_for(&self, cluster: &Cluster) -> Patience {
         let (device, at, len) = match cluster.device {
             Some(device) => (device, cluster.place, cluster.encoded as usize),
-            // It may be anywhere.
+            // The location is unknown.
             None => (0, 0, usize::MAX),
         };
         let source = self.devices.each.get(usize::from(device));
@@ -287,7 +294,7 @@ impl<'a> Access<'a> {
     }
 }
 
-/// What a caller is told of an image that cannot be read.
+/// Converts a read error to an errno.
 pub(crate) fn errno(error: &Error<Errno>) -> Errno {
     match error {
         Error::Storage(errno) => *errno,

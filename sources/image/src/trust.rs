@@ -1,28 +1,28 @@
-//! What an image has to show before it is believed, and why one is not.
+//! Verification policies for images, and the errors of failed verification.
 
 use std::fmt;
 use std::io;
 
 use sidecar::{Broken, PublicKey};
 
-/// What an image has to show before it is believed.
+/// The verification policy of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// The hashes that it has. One without any is shown as it is.
+    /// Verifies against the image's own hashes; an image without hashes is not verified.
     #[default]
     Hashes,
-    /// A signature by one of these, over the hashes of all of it.
+    /// Requires a signature by one of these keys over the hashes of the whole image.
     Keys(Vec<PublicKey>),
 }
 
-/// Why an image is not opened.
+/// The reason why an image is rejected.
 #[derive(Debug)]
 pub enum Untrusted {
     /// Its hashes could not be read.
     Io(io::Error),
-    /// They say that it is broken, or nobody who is trusted has signed it.
+    /// The hashes are invalid, or no trusted key has signed them.
     Broken(Broken),
-    /// It has further devices, of which the signature says nothing.
+    /// The image has extra devices, which the signature does not cover.
     Devices,
 }
 

@@ -1,7 +1,8 @@
-//! An image's bytes, held against their hashes before anybody has them.
+//! Verification of an image's bytes against their hashes before they are used.
 //!
-//! What is wrong is an error of kind `InvalidData`, for that chunk alone, and a line in the log once. Where the image is in a file, that file is not shown
-//! ([`RangeSource::file`]): what the kernel sends from there might be changed after it was verified, and nobody would know.
+//! A mismatch is an error of kind `InvalidData` for that chunk alone, and is logged once. The image
+//! file is never exposed ([`RangeSource::file`]): the kernel could send bytes changed after
+//! verification, unnoticed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,20 +16,20 @@ use crate::kept::Kept;
 use crate::range::{Held, Piece, RangeSource};
 use crate::trust::{Trust, Untrusted};
 
-/// Bytes of hashes that are kept, besides the uppermost: those of 2 GiB of the image.
+/// The size in bytes of the cache of hashes, without the top level: the hashes of 2 GiB of image.
 const HASHES: u64 = 4 << 20;
 
-/// Broken chunks that are remembered to have been told of.
+/// The maximum number of broken chunks remembered as logged.
 const MOST_TOLD: usize = 1024;
 
-/// An image that has hashes.
+/// An image with hashes.
 pub(crate) struct Verified {
     inner: Arc<dyn RangeSource>,
     header: Header,
     manifest: Manifest,
     /// Verified chunks of hashes, by level and number.
     hashes: Arc<Cache<(usize, u64)>>,
-    /// Broken chunks that were told of.
+    /// Broken chunks that were logged.
     told: Mutex<BTreeSet<(usize, u64)>>,
 }
 
@@ -63,17 +64,17 @@ impl Verified {
         }))
     }
 
-    /// What tells this image from all others.
+    /// Returns the root hash, which identifies the image.
     pub(crate) fn root(&self) -> &Hash {
         self.header.root()
     }
 
-    /// What is to be read ahead.
+    /// Returns the segments to read ahead.
     pub(crate) fn hot(&self) -> &[Hot] {
         &self.manifest.hot
     }
 
-    /// Holds a chunk of a level against its hash.
+    /// Verifies a chunk of a level against its hash.
     fn verify(&self, level: usize, number: u64, bytes: &[u8]) -> io::Result<()> {
         let expected = self.hash(level, number)?;
         if hash(bytes, (level, number) == (0, 0)) == expected {
@@ -91,7 +92,7 @@ impl Verified {
         Err(io::ErrorKind::InvalidData.into())
     }
 
-    /// The hash that a chunk of a level has to have.
+    /// Returns the expected hash of a chunk of a level.
     fn hash(&self, level: usize, number: u64) -> io::Result<Hash> {
         let shape = self.header.shape();
         let missing = || io::Error::from(io::ErrorKind::InvalidData);
@@ -104,7 +105,7 @@ impl Verified {
         hash.ok_or_else(missing)
     }
 
-    /// A chunk of hashes, verified.
+    /// Returns a verified chunk of hashes.
     fn hashes(&self, level: usize, number: u64) -> io::Result<Arc<[u8]>> {
         let load = match self.hashes.claim((level, number)) {
             Claim::Ready(bytes) => return Ok(bytes),
@@ -128,14 +129,14 @@ impl Verified {
         }
     }
 
-    /// Holds whole chunks of the image against their hashes.
+    /// Verifies whole chunks of the image against their hashes.
     fn verify_all(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let numbers = at / CHUNK..;
         let mut chunks = numbers.zip(bytes.chunks(CHUNK as usize));
         chunks.try_for_each(|(number, chunk)| self.verify(0, number, chunk))
     }
 
-    /// The whole chunks around a piece.
+    /// Returns the offset and length of the whole chunks around a piece.
     fn around(&self, piece: &Piece<'_>) -> io::Result<(u64, usize)> {
         let end = piece.at.checked_add(piece.into.len() as u64);
         let end = end.filter(|end| *end <= self.len());
@@ -147,12 +148,13 @@ impl Verified {
 }
 
 impl RangeSource for Verified {
-    /// What is behind the image is no part of it.
+    /// Returns the image's length, without the appended sidecar.
     fn len(&self) -> u64 {
         self.header.image()
     }
 
-    /// Hashing takes about as long as decoding does, and several chunks are read at once.
+    /// Returns `Full`: hashing takes about as long as decoding, and several chunks are read at
+    /// once.
     fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::Full
     }
@@ -180,7 +182,7 @@ impl RangeSource for Verified {
                     .copy_from_slice(&chunks[skip..][..piece.into.len()]);
             }
         }
-        // The header is no part of the image: the hash of its chunk has zeros there.
+        // The header is not part of the image: its chunk is hashed with zeros in its place.
         for piece in pieces {
             let header = (HEADER as u64).saturating_sub(piece.at) as usize;
             let len = piece.into.len();

@@ -1,4 +1,4 @@
-//! Extended attributes: who may see which (xattr(7)).
+//! Extended attributes and their visibility (xattr(7)).
 
 use vfs::acl;
 use vfs::{Access, Caller, Cx, Errno, Kind, Result};
@@ -37,7 +37,7 @@ impl<F: Format> ImageNode<F> {
     }
 }
 
-/// Whether a caller sees that there is an attribute of this name.
+/// Returns whether a caller may see an attribute of this name.
 fn shown(name: &[u8], caller: &Caller) -> bool {
     vfs::perm::is_root(caller) || !name.starts_with(b"trusted.")
 }

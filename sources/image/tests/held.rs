@@ -1,5 +1,6 @@
-//! Memory: whoever reads an image that is larger than its cache, from end to end and at random, by several threads at once, makes this process hold no
-//! more than the cache may and a constant. A program of its own, for nobody else is to ask for memory meanwhile.
+//! Memory bound: reading an image larger than its cache, sequentially and at random with several
+//! threads, takes no more memory than the cache limit plus a constant. A separate test program, so
+//! that other tests do not allocate meanwhile.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +16,18 @@ use vfs_testkit::{Seen, run};
 #[path = "it/bed.rs"]
 mod bed;
 
-/// The cache's bound, bytes.
+/// The cache limit in bytes.
 const CAP: u64 = 8 << 20;
 
-/// Bytes of a file: all of them are several times the cache.
+/// Size in bytes of a file: all files together are several times the cache.
 const FILE: u64 = 16 << 20;
 
-/// Files, and threads that read them.
+/// The number of files and of threads, each reading one file.
 const FILES: u64 = 4;
 
-/// What else is held: for each thread a run that is on its way into the cache (1 MiB) and what the reader is given, which grows by doubling (up to 3), hashes
-/// (4 MiB), and what the allocator keeps of what it was given back.
+/// Other memory in bytes: per thread, a run being read into the cache (1 MiB) and the reader's
+/// buffer, which grows by doubling (up to 3 MiB); the hashes (4 MiB); and free memory that the
+/// allocator retains.
 const REST: u64 = FILES * (4 << 20) + (4 << 20) + (8 << 20);
 
 #[test]
@@ -44,7 +46,7 @@ fn a_scan_holds_no_more_than_the_cache_may() {
             Ok(bed) => bed,
             Err(why) => return eprintln!("skipped: {why}"),
         };
-        // Of an image with hashes everything goes through the cache.
+        // An image with hashes is always read through the cache.
         let image = hashed(fs::read(bed.image()).expect("an image"));
         let path = tree.path().join("image");
         fs::write(&path, image).expect("written");
@@ -71,7 +73,7 @@ fn a_scan_holds_no_more_than_the_cache_may() {
     }
 }
 
-/// Reads a file in a row, and then at random; notes in `most` how much was held.
+/// Reads a file sequentially and then at random; records the maximum memory use in `most`.
 fn scan(fs: &ImageFs, file: u64, most: &AtomicU64) {
     let open = root(fs)
         .lookup(&file.to_string())
@@ -98,7 +100,7 @@ fn root(fs: &ImageFs) -> Seen {
     Seen { node, who }
 }
 
-/// The same image with hashes.
+/// Returns the image with hashes added.
 fn hashed(image: Vec<u8>) -> Vec<u8> {
     let mut builder = Builder::default();
     builder.append(&image);
@@ -109,7 +111,7 @@ fn hashed(image: Vec<u8>) -> Vec<u8> {
     image
 }
 
-/// Bytes of this process's own memory.
+/// Returns the anonymous memory of this process in bytes.
 fn held() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("read");
     let line = status

@@ -1,4 +1,4 @@
-//! Contents on their way from an image of EROFS to a sink.
+//! Transfer of file contents from an EROFS image to a sink.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use super::Erofs;
 use crate::range::Held;
 use crate::storage::{Access, SMALL};
 
-/// A part of a read, as it can be given to a sink.
+/// A part of a read, in a form that a sink accepts.
 enum Part<'a> {
     Hole(u64),
-    /// Of a file of this host.
+    /// Bytes in a local file.
     File {
         device: u16,
         held: Held<'a>,
         place: u64,
         len: u64,
     },
-    /// Read already.
+    /// Bytes already in memory.
     Bytes {
         bytes: Arc<[u8]>,
         skip: usize,
@@ -27,12 +27,13 @@ enum Part<'a> {
     },
 }
 
-/// Parts of a read: a file of the smallest chunks has that many in a large message.
+/// The maximum number of parts of a read: a large message over a file of the smallest chunks has
+/// that many.
 const MAX_PARTS: usize = 4096;
 
 impl Erofs {
-    /// Puts up to `len` bytes of `contents` from `offset` into `sink`, and says how many; the caller has seen to it that it does not go
-    /// beyond the end.
+    /// Puts up to `len` bytes of `contents` from `offset` into `sink` and returns how many; the
+    /// caller ensures that the range ends before the end of the file.
     pub(super) fn give_contents(
         &self,
         contents: &Contents,
@@ -43,7 +44,8 @@ impl Erofs {
     ) -> Result<usize> {
         let access = self.access(patience);
         let mut parts = Vec::new();
-        // Everything that may have to wait is done before the sink is touched, for it cannot give anything back.
+        // All reads that may block happen before the sink is touched, since bytes put into a sink
+        // cannot be taken back.
         let gathered = self.gather(&access, contents, offset, len, &mut parts);
         if parts.is_empty() || patience < Patience::Full {
             gathered?;
@@ -70,13 +72,13 @@ impl Erofs {
             }
         }
         match done {
-            // The file of the image has become shorter.
+            // The image file has been truncated.
             0 => Err(Errno::EIO),
             done => Ok(done),
         }
     }
 
-    /// Finds the parts of a read.
+    /// Collects the parts of a read.
     fn gather<'a>(
         &self,
         access: &Access<'a>,
@@ -133,7 +135,7 @@ impl Erofs {
         Ok(())
     }
 
-    /// Bytes as they are on a device.
+    /// Adds uncompressed bytes of a device to `parts`.
     fn stored<'a>(
         &self,
         access: &Access<'a>,
@@ -172,7 +174,7 @@ impl Erofs {
         })
     }
 
-    /// Gives a part to the sink, and says how many bytes.
+    /// Puts a part into the sink and returns how many bytes.
     fn give(&self, access: &Access<'_>, part: &Part<'_>, sink: &mut dyn Sink) -> Result<usize> {
         match part {
             Part::Hole(len) => sink.zeros(*len as usize),

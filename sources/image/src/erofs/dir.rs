@@ -1,7 +1,7 @@
-//! Look-ups and listings of EROFS.
+//! EROFS lookups and directory listings.
 //!
-//! That a tree is one is checked where it is walked: whatever directory is found by a name has to call the one it was found in its
-//! parent. So no directory is within itself, and who walks a tree comes to an end.
+//! Cycles are detected on lookup: a directory found by name must name the directory it was found in
+//! as its parent. So no directory is its own descendant, and every walk of the tree terminates.
 
 use vfs::{Errno, Patience, Plus, Result};
 
@@ -9,7 +9,7 @@ use super::{Erofs, Item, kind_of};
 use crate::format::Listed;
 
 impl Erofs {
-    /// What a directory says that its directory is.
+    /// Returns the inode number of a directory's `..` entry.
     pub(super) fn parent_number(&self, dir: &Item, patience: Patience) -> Result<u64> {
         if dir.inode.nid == self.image.root {
             return Ok(dir.inode.nid);
@@ -21,7 +21,7 @@ impl Erofs {
         })
     }
 
-    /// Whether a node is among a directory's children.
+    /// Returns whether an inode is among a directory's children.
     pub(super) fn has(&self, dir: &Item, child: u64, patience: Patience) -> Result<bool> {
         let access = self.access(patience);
         let contents = self.contents(dir, patience)?;
@@ -36,7 +36,7 @@ impl Erofs {
         }
     }
 
-    /// The inode that a directory has as `name`.
+    /// Returns the inode number of the entry `name`.
     pub(super) fn number_of(&self, dir: &Item, name: &[u8], patience: Patience) -> Result<u64> {
         let contents = self.contents(dir, patience)?;
         let found = self.image.lookup(&self.access(patience), contents, name);
@@ -46,7 +46,7 @@ impl Erofs {
         }
     }
 
-    /// The node that an entry of a directory is of.
+    /// Returns the node of a directory entry.
     pub(super) fn child(&self, dir: &Item, nid: u64, patience: Patience) -> Result<Item> {
         let here = dir.inode.nid;
         let item = Item::new(self.inode(nid, patience)?, here);
@@ -61,7 +61,7 @@ impl Erofs {
         Ok(item)
     }
 
-    /// [`crate::format::Format::list`].
+    /// Implements [`crate::format::Format::list`].
     pub(super) fn children(
         &self,
         dir: &Item,

@@ -1,4 +1,4 @@
-//! EROFS, read as a tree.
+//! An EROFS image as a tree.
 
 mod data;
 mod dir;
@@ -17,32 +17,33 @@ use vfs::{
 use crate::format::{Format, Listed, fold, handle_of, parse_handle, stale};
 use crate::storage::{Access, Devices, Read, errno};
 
-/// `EROFS_SUPER_MAGIC_V1` (`linux/magic.h`): what programs that look know the file system by.
+/// `EROFS_SUPER_MAGIC_V1` (`linux/magic.h`), the file-system type that statfs(2) returns.
 const KIND: u32 = 0xe0f5_e1e2;
 
-/// The longest target of a symbolic link (`PATH_MAX`).
+/// The maximum length of a symbolic link's target (`PATH_MAX`).
 const TARGET_MAX: u64 = 4096;
 
-/// Directories on the way to the root that a handle's claim is followed through: more than paths can name.
+/// The maximum number of directories between a file handle's node and the root when a handle is
+/// verified: more than a path can name.
 const MAX_DEPTH: usize = 4096;
 
-/// Nodes that are remembered to be in the tree: 8 bytes each.
+/// The maximum number of nodes remembered as reachable: 8 bytes each.
 const MAX_KNOWN: usize = 1 << 20;
 
-/// An image.
+/// An EROFS image.
 pub(crate) struct Erofs {
     image: Image,
     devices: Arc<Devices>,
-    /// What tells this image from others: of its superblock, and of the root of its hashes.
+    /// Identifies the image: a hash of its superblock and, if it has hashes, their root.
     identity: u64,
-    /// Nodes that are in the tree, because a look-up led to them.
+    /// Inode numbers known to be in the tree, since a lookup found them.
     known: Mutex<HashSet<u64>>,
 }
 
-/// An inode, and what is known of its contents.
+/// An inode, with a lazily computed map of its contents.
 pub(crate) struct Item {
     inode: Inode,
-    /// The directory that it was found in.
+    /// The directory it was found in.
     parent: u64,
     contents: OnceLock<Contents>,
 }
@@ -62,7 +63,7 @@ impl Item {
 }
 
 impl Erofs {
-    /// Opens the image whose superblock the first of `devices` has.
+    /// Opens the image; the superblock is on the first of `devices`.
     pub(crate) fn open(devices: Arc<Devices>) -> Read<Erofs> {
         let access = Access {
             devices: &devices,
@@ -80,7 +81,7 @@ impl Erofs {
             identity,
             known: Mutex::default(),
         };
-        // What has no root is no image.
+        // An image without a valid root directory is invalid.
         erofs.root(Patience::Full).map_err(Error::Storage)?;
         Ok(erofs)
     }
@@ -92,7 +93,7 @@ impl Erofs {
         }
     }
 
-    /// What a caller is told of `error`, and the log.
+    /// Logs `error` and converts it to an errno.
     fn told(&self, error: Error<Errno>) -> Errno {
         if !matches!(error, Error::Storage(_)) {
             tracing::debug!("{error}");
@@ -100,7 +101,7 @@ impl Erofs {
         errno(&error)
     }
 
-    /// Where a node's contents are.
+    /// Returns the location of a node's contents.
     fn contents<'a>(&self, item: &'a Item, patience: Patience) -> Result<&'a Contents> {
         if let Some(contents) = item.contents.get() {
             return Ok(contents);
@@ -115,14 +116,14 @@ impl Erofs {
         inode.map_err(|error| self.told(error))
     }
 
-    /// The node's number: the inode's, as Linux shows it, but never 0.
+    /// Returns the node's id: the inode number as Linux shows it, but never 0.
     fn id_of(&self, nid: u64) -> NodeId {
-        /// No inode has it: it would lie beyond 64 bits.
+        /// No inode has this number: its offset would exceed 64 bits.
         const OF_ZERO: u64 = 1 << 62;
         match self.image.metabox() {
             None if nid == 0 => OF_ZERO,
             None => nid,
-            // Bit 31 tells inodes in the metabox from others, so that 32 bits do for small images.
+            // Bit 31 marks inodes in the metabox, so that the ids of small images fit in 32 bits.
             Some(_) => match nid << 1 >> 32 << 32 | nid & 0x7fff_ffff | nid >> 63 << 31 {
                 0 => OF_ZERO,
                 id => id,
@@ -130,7 +131,7 @@ impl Erofs {
         }
     }
 
-    /// Notes that a node is in the tree.
+    /// Records that a node is in the tree.
     fn note(&self, nid: u64) {
         let mut known = self.known();
         if known.len() >= MAX_KNOWN {
@@ -139,7 +140,8 @@ impl Erofs {
         known.insert(nid);
     }
 
-    /// Whether a handle's node is in the tree: whoever forged it could take any bytes for an inode.
+    /// Checks that a file handle's node is in the tree: a forged handle could name arbitrary bytes
+    /// as an inode.
     fn verify(&self, nid: u64, parent: u64, patience: Patience) -> Result<()> {
         let (mut child, mut parent) = (nid, parent);
         for _ in 0..MAX_DEPTH {
@@ -163,7 +165,7 @@ impl Erofs {
     }
 }
 
-/// The kind, as the file-system traits have it.
+/// Converts the file type to that of the file-system traits.
 fn kind_of(kind: FileType) -> Option<Kind> {
     Some(match kind {
         FileType::Unknown => return None,

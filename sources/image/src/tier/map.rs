@@ -1,8 +1,10 @@
 //! The map of an image's segments on disk.
 //!
-//! A head of [`HEAD`] bytes says which image it is: [`MAGIC`], a checksum of what follows up to its end, the image's length, the length of what it is
-//! known by, and that. All numbers are little-endian. Behind it is a tag for each segment: zeros for a missing one, and otherwise a hash of the head's checksum, the
-//! segment's number, and its bytes. So a tag that is torn, or of another image, or of another place, is of no bytes at all.
+//! A head of [`HEAD`] bytes identifies the image: [`MAGIC`], a checksum of the rest of the head,
+//! the image's length, the length of its identity, and the identity. All numbers are little-endian.
+//! After the head follows a tag for each segment: zeros for a missing one, otherwise a hash of the
+//! image's length and identity, the segment's number and its bytes. So a torn tag, or one of
+//! another image or segment, matches no bytes.
 
 use std::fs::File;
 use std::io;
@@ -11,25 +13,25 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// What a map begins with. Another layout gets another one.
+/// The magic number of a map. Another layout gets another one.
 const MAGIC: [u8; 8] = *b"bargeseg";
 
-/// Bytes before the first tag: a page, so that tags of a page are in one page.
+/// Offset in bytes of the first tag: a page, so that no page holds both head and tags.
 pub(super) const HEAD: u64 = 4096;
 
-/// Bytes of a checksum: nobody meets one by chance.
+/// Size in bytes of a checksum: large enough to exclude accidental collisions.
 const SUM: usize = 16;
 
-/// Bytes of a head before what the image is known by.
+/// Size in bytes of the head before the identity.
 const FIXED: usize = MAGIC.len() + SUM + 8 + 4;
 
-/// What a segment has to be; zeros if it is missing.
+/// The checksum of a segment; zeros if the segment is missing.
 pub(super) type Tag = [u8; SUM];
 
-/// No segment.
+/// The tag of a missing segment.
 pub(super) const MISSING: Tag = [0; SUM];
 
-/// Which image it is that has segments on disk.
+/// The identity of the image whose segments are on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     identity: Vec<u8>,
@@ -37,7 +39,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// An image of `len` bytes; nothing if what it is known by is too long.
+    /// Returns an image of `len` bytes, or nothing if the identity is too long.
     pub(super) fn new(identity: &[u8], len: u64) -> Option<Known> {
         (identity.len() <= HEAD as usize - FIXED).then(|| Known {
             identity: identity.to_vec(),
@@ -45,22 +47,22 @@ impl Known {
         })
     }
 
-    /// What tells it from others of the same name.
+    /// Returns the value that tells the image from others of the same name.
     pub fn identity(&self) -> &[u8] {
         &self.identity
     }
 
-    /// Its length, bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A map's head.
+    /// Returns the head of a map.
     pub(super) fn encode(&self) -> [u8; HEAD as usize] {
         let mut head = [0; HEAD as usize];
         let len = self.identity.len();
@@ -73,7 +75,7 @@ impl Known {
         head
     }
 
-    /// The image that a map's head names; nothing if it is none, or torn.
+    /// Parses the head of a map; returns nothing if it is invalid or torn.
     pub fn parse(head: &[u8; HEAD as usize]) -> Option<Known> {
         let good = head.starts_with(&MAGIC) && head[8..24] == sum(&[&head[24..]]);
         let len = u32::from_le_bytes(head[32..36].try_into().ok()?) as usize;
@@ -83,7 +85,7 @@ impl Known {
         })
     }
 
-    /// The tag of segment `number`, which is `bytes`.
+    /// Returns the tag of segment `number` with the contents `bytes`.
     pub(super) fn tag(&self, number: u64, bytes: &[u8]) -> Tag {
         let head = sum(&[&self.len.to_le_bytes(), &self.identity]);
         let tag = sum(&[&head, &number.to_le_bytes(), bytes]);
@@ -94,24 +96,24 @@ impl Known {
     }
 }
 
-/// The tag of segment `number` in `map`.
+/// Reads the tag of segment `number` from `map`.
 pub(super) fn read(map: &File, number: u64) -> io::Result<Tag> {
     let mut tag = MISSING;
     map.read_exact_at(&mut tag, place(number))?;
     Ok(tag)
 }
 
-/// Puts the tags of segments from `number` into `map`.
+/// Writes the tags of the segments from `number` on to `map`.
 pub(super) fn write(map: &File, number: u64, tags: &[Tag]) -> io::Result<()> {
     map.write_all_at(tags.as_flattened(), place(number))
 }
 
-/// Gives `each` the numbers below `end` of segments that `map` says are there, in order.
+/// Calls `each` with the numbers below `end` of the segments that `map` lists as present, in order.
 pub(super) fn there(map: &File, end: u64, each: &mut dyn FnMut(u64)) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     let mut at = HEAD;
     loop {
-        // Maps of large images are holes for the most part.
+        // Maps of large images are mostly holes.
         match rustix::fs::seek(map, SeekFrom::Data(at)) {
             Ok(data) => at = HEAD + (data.max(HEAD) - HEAD) / SUM as u64 * SUM as u64,
             Err(Errno::NXIO) => return Ok(()),
@@ -198,7 +200,7 @@ mod tests {
         fn any_bytes_are_a_head_or_none(bytes in prop::collection::vec(any::<u8>(), HEAD as usize)) {
             let mut head: [u8; HEAD as usize] = bytes.try_into().expect("as long");
             prop_assert_eq!(Known::parse(&head), None);
-            // Even if it is sound, what it says has bounds.
+            // Even a valid head has a bounded identity.
             head[..8].copy_from_slice(&MAGIC);
             let sum = sum(&[&head[24..]]);
             head[8..24].copy_from_slice(&sum);

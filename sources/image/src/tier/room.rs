@@ -1,4 +1,4 @@
-//! The directory of images' segments, and its bound.
+//! The cache directory and its size limit.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Where segments of images are kept, and how many.
+/// The directory and size limit of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierOptions {
     dir: PathBuf,
@@ -17,10 +17,10 @@ pub struct TierOptions {
 }
 
 impl TierOptions {
-    /// Bytes unless told otherwise: a few images of usual size.
+    /// The default size in bytes: a few images of usual size.
     pub const SIZE: u64 = 10 << 30;
 
-    /// In `dir`, which is made if need be, up to `size` bytes.
+    /// Sets the directory, which is created if missing, and the maximum size in bytes.
     pub fn new(dir: PathBuf, size: Option<u64>) -> TierOptions {
         TierOptions {
             dir,
@@ -28,7 +28,8 @@ impl TierOptions {
         }
     }
 
-    /// A number of bytes, perhaps of KiB, MiB, GiB or TiB (`k`, `m`, `g`, `t`). Errs with what was expected.
+    /// Parses a number of bytes with an optional unit of KiB, MiB, GiB or TiB (`k`, `m`, `g`, `t`).
+    /// The error says what was expected.
     pub fn size(text: &str) -> Result<u64, String> {
         let units = [('k', 10), ('m', 20), ('g', 30), ('t', 40)];
         let lower = text.to_ascii_lowercase();
@@ -41,14 +42,14 @@ impl TierOptions {
     }
 }
 
-/// The directory, as one of its images sees it.
+/// The directory, as seen from one of its images.
 #[derive(Debug)]
 pub(super) struct Room {
     options: TierOptions,
     name: String,
-    /// Bytes of the other images, as they were when last looked at.
+    /// Bytes of the other images at the last scan.
     others: u64,
-    /// Bytes that came since then.
+    /// Bytes written since that scan.
     since: u64,
 }
 
@@ -59,19 +60,20 @@ pub(super) struct Pair {
 }
 
 impl Room {
-    /// The place of the image `name`, and its files, locked; `ResourceBusy` if another has them.
+    /// Opens and locks the files of the image `name`; returns `ResourceBusy` if another holder has
+    /// them.
     pub(super) fn open(options: &TierOptions, name: &str) -> io::Result<(Room, Pair)> {
         let mut dirs = fs::DirBuilder::new();
         dirs.recursive(true).mode(0o700).create(&options.dir)?;
         let options = TierOptions {
-            // Wherever this process goes later.
+            // Stays valid if the process changes its working directory.
             dir: fs::canonicalize(&options.dir)?,
             size: options.size,
         };
         let room = Room {
             name: blake3::hash(name.as_bytes()).to_hex()[..32].to_owned(),
             others: 0,
-            // The first who wants room looks.
+            // The first search for space scans the directory.
             since: options.size,
             options,
         };
@@ -86,7 +88,7 @@ impl Room {
             if !is_ours(&map, || sleep(Duration::from_millis(10))) {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
-            // Another may have taken it away just before.
+            // Another process may have removed the map just before it was locked.
             let (ours, there) = (map.metadata()?, fs::metadata(&path));
             if there.is_ok_and(|there| there.ino() == ours.ino()) {
                 map.set_modified(SystemTime::now())?;
@@ -96,17 +98,17 @@ impl Room {
         }
     }
 
-    /// Removes our own image, which is locked.
+    /// Removes this image, which is locked.
     pub(super) fn discard(&self) {
-        // What stays is removed for room later on.
+        // Files left over are evicted later.
         let _ = fs::remove_file(self.path(&self.name, "data"));
         let _ = fs::remove_file(self.path(&self.name, "map"));
     }
 
-    /// How many of our own `own` bytes have to go before `more` fit.
+    /// Returns how many of this image's `own` bytes have to be evicted before `more` fit.
     pub(super) fn excess(&mut self, own: u64, more: u64) -> u64 {
         let over = |others: u64| (others + own + more).saturating_sub(self.options.size);
-        // Others write as well: they are looked at from time to time.
+        // Other processes write too, so the directory is rescanned from time to time.
         if over(self.others) > 0 || self.since >= self.options.size / 64 {
             self.others = self.make_room(own + more);
             self.since = 0;
@@ -115,7 +117,8 @@ impl Room {
         (self.others + own + more).saturating_sub(self.options.size)
     }
 
-    /// Removes images that nobody has open until `needed` bytes are free or none is left, and says how many bytes the others are then.
+    /// Evicts images that are not open until `needed` bytes are free or none is left. Returns the
+    /// size in bytes of the others afterwards.
     fn make_room(&self, needed: u64) -> u64 {
         let mut others = self.others();
         others.sort_by_key(|other| other.used);
@@ -131,7 +134,7 @@ impl Room {
         bytes
     }
 
-    /// The other images.
+    /// Returns the other images.
     fn others(&self) -> Vec<Other> {
         let entries = fs::read_dir(&self.options.dir)
             .into_iter()
@@ -146,7 +149,7 @@ impl Room {
             let blocks = metadata.blocks() + data.map_or(0, |data| data.blocks());
             Some(Other {
                 used: metadata.modified().ok()?,
-                // In units of 512 bytes, whatever the file system's are (stat(2)).
+                // Blocks are units of 512 bytes on every file system (stat(2)).
                 bytes: blocks * 512,
                 name,
             })
@@ -156,7 +159,7 @@ impl Room {
             .collect()
     }
 
-    /// Removes an image that nobody has open.
+    /// Removes an image that is not open.
     fn remove(&self, name: &str) -> io::Result<()> {
         let map = self.path(name, "map");
         let lock = File::open(&map)?;
@@ -172,15 +175,15 @@ impl Room {
     }
 }
 
-/// Another image.
+/// Another image in the directory.
 struct Other {
     name: String,
     bytes: u64,
     used: SystemTime,
 }
 
-/// Locks a map; `pause` is called before it is tried again. A program that this process has just begun has our descriptors too, until it is another:
-/// for a moment only.
+/// Locks a map, calling `pause` before each retry. Retries are needed because a child process
+/// shares the lock for a moment, between fork and exec.
 fn is_ours(map: &File, mut pause: impl FnMut()) -> bool {
     const TRIES: usize = 20;
     (0..TRIES).any(|tried| {

@@ -1,4 +1,4 @@
-//! An image that is far away, over its segments on disk.
+//! A remote image read through its segments on disk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -17,20 +17,21 @@ use crate::cache::{Cache, Claim, Load};
 use crate::range::{Held, Piece, RangeSource};
 use crate::storage::SEGMENT;
 
-/// Segments that go together: as many as a word has bits, 1 MiB.
+/// Segments evicted together: as many as a word has bits, 1 MiB.
 const CHUNK: u64 = 64;
 
-/// An image's place on disk, which is ours as long as this lives.
+/// An image's entry in the disk cache, locked as long as this exists.
 pub struct Tier {
     room: Room,
     pair: Pair,
     known: Option<Known>,
 }
 
-/// An image over its segments on disk. Calls may come from any number of threads at a time.
+/// A remote image read through the disk cache. Methods may be called concurrently from any number
+/// of threads.
 pub struct Tiered {
     far: Arc<dyn RangeSource>,
-    /// What is being fetched: it keeps nothing.
+    /// Loads in progress, without cached entries: its limit is 0.
     loads: Arc<Cache<u64>>,
     known: Known,
     pair: Pair,
@@ -41,27 +42,27 @@ pub struct Tiered {
 
 struct State {
     chunks: HashMap<u64, Chunk>,
-    /// In the order that they came or were passed over.
+    /// In the order they were inserted or last passed over.
     order: VecDeque<u64>,
     /// Bytes on disk.
     bytes: u64,
-    /// Whether writing has failed, so that it is tried no more.
+    /// Whether a write has failed, which disables further writes.
     failed: bool,
 }
 
-/// The segments of a chunk, a bit for each.
+/// The segments of a chunk, one bit each.
 #[derive(Default)]
 struct Chunk {
-    /// The map has a tag of it.
+    /// The map has a tag for the segment.
     there: u64,
-    /// It is what the tag says.
+    /// The segment matches its tag.
     sound: u64,
-    /// It was asked for since it came or was passed over.
+    /// Whether the chunk was used since it was inserted or last passed over.
     again: bool,
 }
 
 impl Tier {
-    /// The place of the image that `name` tells from all others; `ResourceBusy` if somebody has it.
+    /// Opens the cache entry of the image `name`; returns `ResourceBusy` if another holder has it.
     pub fn open(options: &TierOptions, name: &str) -> io::Result<Tier> {
         let (room, pair) = Room::open(options, name)?;
         let mut head = [0; HEAD as usize];
@@ -69,23 +70,24 @@ impl Tier {
             Ok(()) => Known::parse(&head),
             Err(_) => None,
         };
-        // A file that is shorter is none of ours.
+        // A data file of another length is not ours.
         let known =
             known.filter(|known| pair.data.metadata().is_ok_and(|m| m.len() == known.len()));
         Ok(Tier { room, pair, known })
     }
 
-    /// The image that has segments here.
+    /// Returns the image that has segments on disk.
     pub fn known(&self) -> Option<&Known> {
         self.known.as_ref()
     }
 
-    /// Leaves nothing behind, where there is no image after all.
+    /// Removes the files, for a name that turns out not to be an image.
     pub fn discard(self) {
         self.room.discard();
     }
 
-    /// Puts it before `far`, which is told from others of its name by `identity`. What is here of another goes.
+    /// Puts the disk cache in front of `far`, which `identity` tells from others of the same name.
+    /// Cached segments of another identity are removed.
     pub fn over(self, far: Arc<dyn RangeSource>, identity: &[u8]) -> io::Result<Tiered> {
         let Tier { room, pair, known } = self;
         let wanted = Known::new(identity, far.len()).ok_or(io::ErrorKind::InvalidInput)?;
@@ -170,12 +172,13 @@ impl RangeSource for Tiered {
 }
 
 impl Tiered {
-    /// Bytes of segments that are on disk.
+    /// Returns the number of bytes of segments on disk.
     pub fn stored(&self) -> u64 {
         self.lock().bytes
     }
 
-    /// Brings segments that were not looked at yet, each once however many ask.
+    /// Returns segments that were not verified yet, from disk or `far`; concurrent requests share
+    /// one load.
     fn segments(&self, numbers: BTreeSet<u64>) -> io::Result<BTreeMap<u64, Arc<[u8]>>> {
         let mut fetched = BTreeMap::new();
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -194,14 +197,14 @@ impl Tiered {
             }
         }
         self.fetch(ours, &mut fetched)?;
-        // Only now: whoever has one of these may wait for one that was ours.
+        // Waits only after its own loads are settled: their owners may be waiting for one of ours.
         for (number, load) in theirs {
             fetched.insert(number, load.wait()?);
         }
         Ok(fetched)
     }
 
-    /// Fetches segments that are missing, and keeps them.
+    /// Fetches missing segments and stores them on disk.
     fn fetch(
         &self,
         loads: Vec<Load<u64>>,
@@ -233,7 +236,7 @@ impl Tiered {
         Ok(())
     }
 
-    /// A segment that is on disk, if it is what it has to be.
+    /// Returns a segment that is on disk, if it matches its tag.
     fn look(&self, number: u64) -> Option<Vec<u8>> {
         let _gate = self.gate.try_read().ok()?;
         if !self.lock().has(number) {
@@ -247,7 +250,7 @@ impl Tiered {
         sound.then_some(segment)
     }
 
-    /// Reads what is on disk and sound, or was a moment ago.
+    /// Reads verified segments from disk, or from `far` if they were evicted meanwhile.
     fn read_sound(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let held = self.file(at, into.len());
         match held.is_some_and(|_held| self.pair.data.read_exact_at(into, at).is_ok()) {
@@ -256,7 +259,7 @@ impl Tiered {
         }
     }
 
-    /// Puts a segment on disk, if there is room.
+    /// Stores a segment on disk, if there is space.
     fn keep(&self, number: u64, segment: &[u8]) {
         if !self.make_room() {
             return;
@@ -276,7 +279,7 @@ impl Tiered {
         }
     }
 
-    /// Whether there is room for a segment, or now is.
+    /// Returns whether there is space for a segment, evicting chunks if needed.
     fn make_room(&self) -> bool {
         let mut room = self.room.lock().expect("no panic holds it");
         let (own, failed) = {
@@ -306,7 +309,7 @@ impl Tiered {
         true
     }
 
-    /// Takes a chunk's bytes away, whose tags go first.
+    /// Evicts a chunk; its tags are cleared first.
     fn punch(&self, number: u64) -> io::Result<()> {
         map::write(&self.pair.map, number * CHUNK, &[MISSING; CHUNK as usize])?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -330,7 +333,7 @@ impl Tiered {
 
 impl Drop for Tiered {
     fn drop(&mut self) {
-        // It was used until now; if that cannot be noted, it goes a little earlier.
+        // Records the time of last use; if this fails, the image is evicted a little earlier.
         let _ = self.pair.map.set_modified(SystemTime::now());
     }
 }
@@ -347,7 +350,7 @@ impl State {
         }
     }
 
-    /// Notes whether a segment is what it has to be.
+    /// Records whether a segment matches its tag.
     fn found(&mut self, number: u64, sound: bool) {
         let Some(chunk) = self.chunks.get_mut(&(number / CHUNK)) else {
             return;
@@ -365,7 +368,7 @@ impl State {
         chunk.is_some_and(|chunk| chunk.there & bit(number) != 0)
     }
 
-    /// Whether all these segments were looked at; then they have been asked for.
+    /// Returns whether all these segments were verified, and marks their chunks as used.
     fn is_sound(&mut self, mut numbers: Range<u64>) -> bool {
         numbers.all(|number| match self.chunks.get_mut(&(number / CHUNK)) {
             Some(chunk) if chunk.sound & bit(number) != 0 => {
@@ -376,7 +379,7 @@ impl State {
         })
     }
 
-    /// Forgets the first chunk that was not asked for again, and says how many bytes it has.
+    /// Removes the oldest chunk without a second chance, and returns its number and size in bytes.
     fn next_to_go(&mut self) -> Option<(u64, u64)> {
         loop {
             let number = self.order.pop_front()?;
@@ -400,7 +403,7 @@ fn bit(number: u64) -> u64 {
     1 << (number % CHUNK)
 }
 
-/// The segments that have `len` bytes from `at`.
+/// Returns the segments that contain the `len` bytes from `at`.
 fn segments(at: u64, len: usize) -> Range<u64> {
     match len {
         0 => 0..0,

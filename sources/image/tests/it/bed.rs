@@ -1,4 +1,4 @@
-//! Images made by mkfs.erofs, and mounted by this machine's kernel.
+//! Images made by mkfs.erofs, and mounts of them by the local kernel.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,20 +6,21 @@ use std::process::{Command, Stdio};
 use image::{ImageFs, Trust};
 use tempfile::TempDir;
 
-/// An image with what it was made of.
+/// An image with its extra devices.
 pub(crate) struct Bed {
     dir: TempDir,
     devices: Vec<PathBuf>,
 }
 
 impl Bed {
-    /// An image made with `options` of `tree`, or why there is none here: mkfs.erofs (or `BARGE_MKFS_EROFS` in its stead) is missing, or is
-    /// older than an option. `BLOB` among the options stands for a further device.
+    /// Makes an image of `tree` with `options`. Returns the reason if mkfs.erofs (or the program
+    /// named by `BARGE_MKFS_EROFS`) is missing or too old for an option. `BLOB` among the options
+    /// stands for an extra device.
     pub(crate) fn make(options: &[&str], tree: &Path) -> Result<Bed, String> {
         let dir = tempfile::tempdir().expect("a directory");
         let blob = dir.path().join("blob");
         let shown = blob.display().to_string();
-        // Later ones want it to be there.
+        // Later versions of mkfs.erofs require the file to exist.
         if options.iter().any(|option| option.contains("BLOB")) {
             std::fs::write(&blob, b"").expect("written");
         }
@@ -57,12 +58,12 @@ impl Bed {
         self.dir.path().join("image")
     }
 
-    /// Opens it.
+    /// Opens the image.
     pub(crate) fn open(&self) -> ImageFs {
         ImageFs::open(&self.image(), &self.devices, &Trust::Hashes).expect("an image")
     }
 
-    /// Has the kernel mount it; or why that cannot be.
+    /// Mounts the image with the local kernel, or returns why that is impossible.
     pub(crate) fn mount(&self) -> Result<Mounted, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("mounting needs root".into());

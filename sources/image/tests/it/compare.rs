@@ -1,4 +1,4 @@
-//! A tree as an image's source shows it, against one that is mounted.
+//! Comparison of an image's source with a mounted tree.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,23 +11,23 @@ use rustix::fs::{SeekFrom, lgetxattr, llistxattr};
 use vfs::{Caller, Errno, FileSystem, Kind, OpenFlags, Plus, Seek};
 use vfs_testkit::{Seen, run};
 
-/// Which holes are compared.
+/// The holes to compare.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holes {
-    /// Each.
+    /// All holes.
     Each,
-    /// None: where an image is compressed, the kernel calls other things a hole.
+    /// None: in compressed images the kernel reports different holes.
     None,
 }
 
-/// The root, for the super-user.
+/// Returns the root node, as seen by root.
 pub(crate) fn root(fs: &ImageFs) -> Seen {
     let who = Caller::ROOT;
     let node = run(&who, |cx| fs.root(cx)).expect("a root");
     Seen { node, who }
 }
 
-/// Checks that both trees are the same, and says how many nodes there are.
+/// Checks that both trees are the same, and returns the number of nodes.
 pub(crate) fn same(fs: &ImageFs, mounted: &Path, holes: Holes) -> usize {
     let mut nodes = 0;
     let mut left = vec![(root(fs), mounted.to_owned())];
@@ -51,7 +51,8 @@ pub(crate) fn same(fs: &ImageFs, mounted: &Path, holes: Holes) -> usize {
     nodes
 }
 
-/// The children of a directory, whose names and kinds are the same in both trees.
+/// Returns the children of a directory, after checking that both trees have the same names and
+/// kinds.
 fn children(seen: &Seen, path: &Path) -> BTreeMap<Vec<u8>, Seen> {
     let dir = seen.open(OpenFlags::READ).expect("opened");
     let listed = dir.readdir_all(Plus::Entries, 1000).expect("listed");
@@ -164,9 +165,9 @@ fn same_contents(seen: &Seen, path: &Path, holes: Holes) {
     let contents = fs::read(path).expect("read");
     let here = seen.open(OpenFlags::READ).expect("opened");
     let all = here.read_all().expect("read");
-    // Not by assert_eq!, which would print both.
+    // Not `assert_eq!`, which would print both.
     assert!(all == contents, "{shown}: another {} bytes", all.len());
-    // In the middle, over the edges of blocks.
+    // Reads in the middle, across block boundaries.
     for at in (0..contents.len()).step_by(contents.len() / 20 + 1) {
         let mut expected = vec![0; 9001.min(contents.len() - at)];
         there.read_exact_at(&mut expected, at as u64).expect("read");

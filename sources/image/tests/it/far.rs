@@ -1,4 +1,4 @@
-//! Bytes far away, in memory, which note what is read of them.
+//! A simulated remote source in memory that records reads.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex};
 use image::{Held, MemoryRanges, Piece, RangeSource};
 use vfs::Patience;
 
-/// An image's bytes. Reading them takes full patience, and no file has them.
+/// An image's bytes. Reading them takes full patience, and no file backs them.
 pub(crate) struct Far {
     pub(crate) bytes: MemoryRanges,
     run: u64,
-    /// Where each read began, and how many bytes it was for.
+    /// The offset and length of each read.
     reads: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Far {
-    /// One whose runs are as long as a disk's.
+    /// Returns a source with the read-ahead length of a local disk.
     pub(crate) fn new(bytes: Vec<u8>) -> Arc<Far> {
         Far::with_run(bytes, 1 << 20)
     }
 
-    /// One of which `run` bytes are worth reading ahead.
+    /// Returns a source with a read-ahead length of `run` bytes.
     pub(crate) fn with_run(bytes: Vec<u8>, run: u64) -> Arc<Far> {
         Arc::new(Far {
             bytes: MemoryRanges(bytes),
@@ -29,12 +29,12 @@ impl Far {
         })
     }
 
-    /// The reads since this was asked last.
+    /// Returns the reads since the last call.
     pub(crate) fn reads(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut *self.reads.lock().expect("no panic holds it"))
     }
 
-    /// Bytes since then.
+    /// Returns the number of bytes read since the last call.
     pub(crate) fn fetched(&self) -> u64 {
         self.reads().iter().map(|(_, len)| len).sum()
     }

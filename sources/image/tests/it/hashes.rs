@@ -1,4 +1,4 @@
-//! Images with hashes: whatever of them is changed is never shown, and nothing else is lost by that.
+//! Images with hashes: changed bytes are never returned, and the rest stays readable.
 
 use std::fs;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::bed::Bed;
 use crate::compare::root;
 use crate::far::Far;
 
-/// Room for everything.
+/// A cache size in bytes that holds everything.
 const CACHE: u64 = 256 << 20;
 
 fn open(source: &Arc<Far>, trust: &Trust) -> Result<ImageFs, OpenError> {
     ImageFs::with(vec![source.clone()], CACHE, trust)
 }
 
-/// Bytes that do not compress.
+/// Returns incompressible bytes.
 fn noise(len: usize, mut state: u64) -> Vec<u8> {
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
@@ -30,7 +30,8 @@ fn noise(len: usize, mut state: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// An image with hashes of a level of their own, and `big` of 9 MiB, `a` and `b` of 300,000 bytes in it.
+/// Makes an image with hashes on an extra level, with the files `big` of 9 MiB, and `a` and `b` of
+/// 300,000 bytes.
 fn image(options: &[&str], hot: &[Hot], key: Option<&SecretKey>) -> Option<Vec<u8>> {
     let tree = TempDir::new().expect("a directory");
     plant(tree.path());
@@ -104,7 +105,7 @@ fn what_is_changed_cannot_be_read_and_all_else_can() {
         let Some(image) = image(options, &[], None) else {
             return;
         };
-        // A place within `a`, which is stored as it is.
+        // Bytes within `a`, which is stored uncompressed.
         let part = &expected("a")[100_000..100_064];
         let at = image.windows(64).position(|bytes| bytes == part);
         let at = at.expect("it is there");
@@ -116,7 +117,7 @@ fn what_is_changed_cannot_be_read_and_all_else_can() {
                 assert!(read(&root(&fs), name) == Ok(expected(name)), "{name}");
             }
             assert_eq!(read(&root(&fs), "a"), Err(Errno::EIO));
-            // What is before and behind it is there; another time as well.
+            // The bytes before and after are readable, repeatedly.
             for _ in 0..2 {
                 let file = root(&fs)
                     .lookup("a")
@@ -181,7 +182,7 @@ fn only_what_somebody_trusted_has_signed_is_opened() {
     let mut forged = signed.clone();
     forged[88] ^= 1;
     assert_eq!(why(&forged, &both), Broken::Signature);
-    // Somebody else's content under the header that was signed.
+    // Other contents under the signed header.
     let mut forged = signed;
     forged[1024 + 40] ^= 1;
     assert!(
@@ -234,7 +235,7 @@ fn what_is_hot_is_read_ahead_in_few_pieces_and_never_again() {
     let thread = fs.read_ahead().expect("there is a list");
     thread.join().expect("no panic");
     let reads = source.reads();
-    // A MiB each, and a chunk of hashes.
+    // Reads of 1 MiB each, and a chunk of hashes.
     assert!(reads.len() <= 6, "{reads:?}");
     let bytes: u64 = reads.iter().map(|(_, len)| len).sum();
     assert!(bytes <= (3 + 150 + 1) * CHUNK, "{reads:?}");
@@ -264,7 +265,7 @@ fn what_is_far_away_is_read_ahead_by_several_and_once() {
         .collect();
     chunks.sort_unstable();
     let wanted = |chunk: &u64| hot.iter().any(|hot| hot.range().contains(&(chunk * CHUNK)));
-    // The first ones came when it was opened.
+    // The first chunks were read when the image was opened.
     let expected: Vec<_> = (3..502).filter(wanted).collect();
     chunks.retain(|chunk| *chunk >= 3);
     assert_eq!(chunks, expected, "{reads:?}");

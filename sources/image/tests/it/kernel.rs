@@ -1,4 +1,4 @@
-//! What barge reads of an image of mkfs.erofs is what Linux does, with every option that makes another image.
+//! Comparison of barge with Linux on mkfs.erofs images, for every option that changes the image.
 
 use std::path::Path;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::tree::planted;
 #[test]
 fn images_are_what_the_kernel_says() {
     let tree = planted();
-    // Two at a time.
+    // Two threads.
     let compare = |first| {
         let half = OPTIONS.iter().skip(first).step_by(2);
         half.filter(|(options, holes)| is_the_same(options, *holes, tree.path()))
@@ -24,7 +24,8 @@ fn images_are_what_the_kernel_says() {
     eprintln!("{compared} of {} images compared", OPTIONS.len());
 }
 
-/// Compares the image of `tree` by these options, unless there is no such image here or Linux mounts none.
+/// Compares the image of `tree` made with these options; skips it if the image cannot be made or
+/// Linux cannot mount it.
 fn is_the_same(options: &[&str], holes: Holes, tree: &Path) -> bool {
     let skipped = |why: String| {
         eprintln!("skipped {options:?}: {why}");

@@ -1,4 +1,4 @@
-//! Images against those who know them: the kernel, mkfs.erofs.
+//! Tests of images against the kernel and mkfs.erofs.
 
 mod bed;
 mod compare;

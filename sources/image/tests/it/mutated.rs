@@ -1,4 +1,4 @@
-//! Images with bytes changed: whatever they say then, every call ends, and the cache stays within its bound.
+//! Images with changed bytes: every call returns, and the cache stays within its limit.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,10 +13,10 @@ use vfs_testkit::exhaust;
 use crate::bed::Bed;
 use crate::tree::noise;
 
-/// Bytes that are kept: less than the clusters of a large file.
+/// The cache limit in bytes: less than the clusters of a large file.
 const CACHE: u64 = 1 << 20;
 
-/// Of each layout one: as small as has all of it, so that a change hits something.
+/// Options for one image of each layout, as small as possible so that changes hit relevant bytes.
 const LAYOUTS: &[&[&str]] = &[
     &["-Enosbcrc"],
     &["-Enosbcrc", "--chunksize=4096"],
@@ -47,7 +47,7 @@ fn plant(root: &Path) {
     }
 }
 
-/// The images, as far as mkfs.erofs is there to make them.
+/// Returns the images, none if mkfs.erofs is missing.
 fn images() -> &'static [Vec<u8>] {
     static IMAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     IMAGES.get_or_init(|| {
@@ -62,7 +62,7 @@ fn images() -> &'static [Vec<u8>] {
     })
 }
 
-/// How many nodes it shows, if it can be opened.
+/// Returns the number of nodes in the tree, if the image can be opened.
 fn walk(image: Vec<u8>) -> Option<usize> {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(image));
     let fs = ImageFs::with(vec![source], CACHE, &Trust::Hashes).ok()?;
@@ -98,7 +98,7 @@ proptest! {
         if !images().is_empty() {
             let mut image = which.get(images()).clone();
             for (at, byte, how) in changes {
-                // Where little is, in the first blocks, most is told.
+                // Most metadata is in the first blocks.
                 let len = image.len();
                 let at = match how {
                     0 => at.index(len),

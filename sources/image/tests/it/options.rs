@@ -1,8 +1,9 @@
-//! Options of mkfs.erofs that make another image: those of 1.5, and of later ones what these know.
+//! The mkfs.erofs options that change the image: all of version 1.5, and the supported ones of
+//! later versions.
 
 use crate::compare::Holes;
 
-/// Options, and which holes are compared.
+/// Option lists, and which holes are compared.
 pub(crate) const OPTIONS: &[(&[&str], Holes)] = &[
     (&[], Holes::Each),
     (&["-x-1"], Holes::Each),
@@ -41,9 +42,10 @@ pub(crate) const OPTIONS: &[(&[&str], Holes)] = &[
         &["-zlz4hc", "-C65536", "-Ededupe,fragments,ztailpacking"],
         Holes::None,
     ),
-    // Not legacy-compress with fragments: 1.8.6 and 1.9.4 make images whose ends of files neither the kernel nor we can read.
+    // Not legacy-compress with fragments: 1.8.6 and 1.9.4 make images with file tails that neither
+    // the kernel nor barge can read.
     (&["-zlz4", "-Ededupe,force-inode-extended"], Holes::None),
-    // Later ones.
+    // Options of later versions.
     (&["-b512"], Holes::Each),
     (&["-b1024", "-zlz4"], Holes::None),
     (&["-zlzma", "-C65536"], Holes::None),

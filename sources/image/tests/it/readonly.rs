@@ -1,4 +1,4 @@
-//! What is refused, and who may do what.
+//! Refused operations and access checks.
 
 use vfs::{Caller, Errno, Groups, Handle, OpenFlags, SetAttr, XattrFlags};
 use vfs_testkit::run;
@@ -76,7 +76,7 @@ fn permissions_are_those_of_the_image() {
     };
     assert!(!may_read("noise-511", 5, 5, &[]) && may_read("noise-511", 0, 0, &[]));
     assert!(may_read("text-513", 5, 5, &[]));
-    // An ACL lets user 1000 read what others may not.
+    // An ACL allows user 1000 to read, but not other users.
     assert!(may_read("text-511", 1000, 5, &[]));
     assert!(!may_read("text-511", 1001, 5, &[]));
     let who = Caller::new(5, 5);
@@ -93,7 +93,7 @@ fn permissions_are_those_of_the_image() {
     );
 }
 
-/// A handle is taken from a peer: it may name any bytes as an inode, in any directory.
+/// A handle comes from a client: it may name any bytes as an inode, in any directory.
 #[test]
 fn forged_handles_are_stale() {
     let Some(bed) = bed() else { return };
@@ -102,7 +102,7 @@ fn forged_handles_are_stale() {
         .expect("there")
         .handle()
         .expect("a handle");
-    // Another opening knows no nodes yet.
+    // A newly opened image has an empty table of known nodes.
     let fs = bed.open();
     use vfs::FileSystem;
     let resolve = |bytes: &[u8]| {
@@ -113,7 +113,7 @@ fn forged_handles_are_stale() {
     for len in 0..genuine.bytes().len() {
         assert_eq!(resolve(&genuine.bytes()[..len]), Err(Errno::ESTALE));
     }
-    // What is known to be there is taken, whatever else the handle says.
+    // A known node is accepted, whatever parent the handle names.
     let mut bytes = genuine.bytes().to_vec();
     bytes[16..24].fill(0xff);
     assert_eq!(resolve(&bytes), Ok(()));

@@ -1,4 +1,4 @@
-//! Images of ROFS: what is in them is shown, and whatever they say ends no call.
+//! ROFS images: their contents are readable, and every call on a corrupt one returns.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use vfs_testkit::{exhaust, run};
 use crate::compare::root;
 use crate::tree::noise;
 
-/// Bytes that are kept.
+/// The cache limit in bytes.
 const CACHE: u64 = 1 << 20;
 
-/// A tree with a directory of children that are not in order, a file of two names, and links.
+/// Makes a tree with a directory of unsorted children, a file with two names, and symbolic links.
 fn image() -> Vec<u8> {
     let mut writer = Writer::new();
     let mut data = Vec::new();
@@ -95,7 +95,7 @@ fn handles_outlive_a_process_and_are_of_one_image() {
     };
     assert_eq!(resolve(&again, &handle), resolve(&fs, &handle));
     let mut other = image();
-    // The last inode's number.
+    // Corrupts the last inode's number.
     let tables = other.len() - 512;
     other[tables..].rotate_left(1);
     if let Ok(other) = in_memory(other) {

@@ -1,5 +1,5 @@
-//! Images of mkfs.erofs 1.8 of one small tree, in blocks of 512 bytes, which are also what the fuzz target begins with: the codecs that
-//! Debian 12's mkfs.erofs lacks are among them.
+//! Images of one small tree made by mkfs.erofs 1.8 with 512-byte blocks, including the codecs that
+//! Debian 12's mkfs.erofs lacks. They also seed the fuzz target.
 
 use std::fs;
 use std::path::Path;

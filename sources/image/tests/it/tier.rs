@@ -1,4 +1,5 @@
-//! Segments on disk: they outlast restarts, and are the right bytes whatever happens to their files.
+//! The disk cache: segments survive restarts, and corruption of the files never leads to wrong
+//! bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,7 +17,7 @@ use crate::far::Far;
 const SEGMENT: usize = 16 << 10;
 const CHUNK: usize = 64 * SEGMENT;
 
-/// An image of `len` bytes, of which no two places are alike.
+/// Makes an image of `len` bytes whose contents differ at every offset.
 fn far(len: usize) -> Arc<Far> {
     let bytes = (0..len).map(|at| (at * 31 + at / 251 + at / 65_000) as u8);
     Far::new(bytes.collect())
@@ -38,7 +39,7 @@ fn read(image: &Tiered, far: &Far, at: usize, len: usize) {
     assert!(into[..] == far.bytes.0[at..at + len], "{len} at {at}");
 }
 
-/// The only file whose name ends so.
+/// Returns the only file with the extension `end`.
 fn file(dir: &Path, end: &str) -> PathBuf {
     let entries = fs::read_dir(dir).expect("listed");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -77,7 +78,7 @@ fn a_restart_fetches_nothing_again() {
     let image = open(dir.path(), None, "a", &far);
     assert_eq!(image.stored(), (5 * SEGMENT) as u64);
     for (at, len) in ranges {
-        // It is looked at before anybody gets the file.
+        // The segment is verified before the file is exposed.
         assert!(image.file(at as u64, len).is_none());
         read(&image, &far, at, len);
         let held = image.file(at as u64, len).expect("a file");
@@ -152,7 +153,7 @@ fn what_is_broken_is_fetched_again() {
         let image = open(dir.path(), None, "a", &far);
         read(&image, &far, 0, 3 * CHUNK);
         assert_eq!(far.fetched(), (segments * SEGMENT) as u64, "{what}");
-        // And then it is there.
+        // After that, the segment is cached again.
         assert_eq!(image.stored(), (3 * CHUNK) as u64, "{what}");
     };
     let write = |path: &Path, at: u64, bytes: &[u8]| {
@@ -162,12 +163,12 @@ fn what_is_broken_is_fetched_again() {
     again(0, "whole");
     write(&data, 5 * SEGMENT as u64 + 100, b"x");
     again(1, "a byte of a segment");
-    // Two segments in each other's place.
+    // Two segments swapped.
     let bytes = fs::read(&data).expect("read");
     write(&data, 0, &bytes[SEGMENT..2 * SEGMENT]);
     write(&data, SEGMENT as u64, &bytes[..SEGMENT]);
     again(2, "in each other's place");
-    // The map came to the disk, the segment did not.
+    // The map was written to disk, the segment was not.
     write(&data, 9 * SEGMENT as u64, &vec![0; SEGMENT]);
     again(1, "zeros");
     write(&map, 4096 + 16 * 7 + 3, b"torn");
@@ -197,15 +198,15 @@ fn no_more_than_the_bound_is_kept() {
     for round in 0..2 {
         for at in (0..16 * CHUNK).step_by(SEGMENT) {
             read(&image, &far, at, SEGMENT);
-            // What is used again stays.
+            // A chunk in use is not evicted.
             read(&image, &far, 3 * SEGMENT, 10);
         }
         assert!(image.stored() <= bound, "{round}");
-        // Maps take a little.
+        // The maps take a little space.
         assert!(used(dir.path()) <= bound + (64 << 10), "{round}");
     }
     assert_eq!(image.patience(3 * SEGMENT as u64, 10), Patience::Brief);
-    // Whoever has the file keeps all of it where it is.
+    // While the file is borrowed, none of its bytes are evicted.
     let at = (3 * SEGMENT) as u64;
     let held = image.file(at, SEGMENT).expect("a file");
     for at in (CHUNK..9 * CHUNK).step_by(SEGMENT) {
@@ -249,7 +250,7 @@ fn the_image_that_was_used_least_lately_goes_first() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the files are when it starts, and however small the bound is.
+    /// With arbitrary initial files and any size limit.
     #[test]
     fn the_right_bytes_come_from_any_files(
         changes in prop::collection::vec((any::<bool>(), 0u64..70_000, any::<u8>(), 1usize..300), 0..8),

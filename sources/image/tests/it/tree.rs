@@ -1,4 +1,4 @@
-//! A tree with everything that a file system may have, and no chance in it.
+//! A deterministic tree with every kind of file-system object.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use tempfile::TempDir;
 
-/// Bytes that do not compress, by a number.
+/// Returns incompressible bytes, determined by `seed`.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -22,7 +22,7 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Text that compresses: numbers in words, by a number.
+/// Returns compressible text, determined by `seed`.
 fn text(len: usize, seed: u64) -> Vec<u8> {
     let words = [
         "tree ", "carries ", "leaf ", "a ", "branch\n", "of ", "the ", "barge ",
@@ -42,10 +42,10 @@ fn text(len: usize, seed: u64) -> Vec<u8> {
     text
 }
 
-/// Bytes of the longest names: one more mkfs.erofs 1.5 cannot.
+/// The maximum length of a name in bytes; mkfs.erofs 1.5 fails with 255.
 const LONGEST: usize = 254;
 
-/// The tree: one for all tests that run at the time, gone behind the last of them.
+/// Returns the tree, shared by all tests running at the time and removed after the last one.
 pub(crate) fn planted() -> Arc<TempDir> {
     static TREE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
     let mut tree = TREE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ pub(crate) fn planted() -> Arc<TempDir> {
     })
 }
 
-/// Plants it in `root`.
+/// Creates the tree in `root`.
 fn plant(root: &Path) {
     let sizes = [
         0, 1, 511, 512, 513, 4095, 4096, 4097, 8192, 12345, 65536, 100_001,
@@ -74,7 +74,7 @@ fn plant(root: &Path) {
     ]
     .concat();
     fs::write(root.join("large"), &large).expect("written");
-    // The same again, with something in front: for what shares clusters.
+    // The same contents after a prefix, for layouts that share clusters.
     fs::write(
         root.join("large-again"),
         [&noise(8192, 4), &large[..]].concat(),
@@ -173,9 +173,9 @@ fn attributes(root: &Path) {
     };
     let one = root.join("attributes");
     fs::write(&one, b"several").expect("written");
-    // What one file has inline, and what many share.
+    // Attributes stored inline in one file, and attributes shared by many.
     for at in 0..60 {
-        // A file system may have no more room for them.
+        // The file system may have no space for more of them.
         let _ = set(&one, &format!("user.number.{at}"), &noise(at, at as u64));
     }
     let _ = set(&one, &format!("user.{}", "n".repeat(250)), b"a long name");
