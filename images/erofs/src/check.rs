@@ -1,8 +1,8 @@
-//! Is an image sound? Everything that a reader could ever be told is asked for: each inode that has a name, its attributes, where its
-//! contents are, and what compressed parts decode to.
+//! Verification of a whole image: reads everything that a reader could request, i.e. every inode
+//! with a name, its attributes, the map of its contents, and the decoded clusters.
 //!
-//! It looks at every part once, however many inodes share it, and gives up on what it finds broken, so that it ends whatever
-//! an image says; memory grows with the inodes that have names.
+//! Every part is read once, even if several inodes share it, and broken parts are skipped, so the
+//! check always terminates; memory use is proportional to the number of inodes with names.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -13,28 +13,28 @@ use core::fmt::Display;
 use crate::layout::FileType;
 use crate::read::{Contents, Error, Image, Inode, Storage, What};
 
-/// What is wrong with what.
+/// An error in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The path within the image; empty for the image as a whole.
     pub path: Vec<u8>,
-    /// What is wrong with it.
+    /// A description of the error.
     pub what: String,
 }
 
-/// The most findings of one image: who has so many needs no more.
+/// The maximum number of findings reported for one image.
 pub const MOST_FINDINGS: usize = 100;
 
-/// What was looked at.
+/// Statistics of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// Inodes.
+    /// Number of inodes.
     pub inodes: u64,
-    /// Bytes of all files.
+    /// Total size in bytes of all files.
     pub bytes: u64,
 }
 
-/// Looks at all of the image in `storage`, and gives `found` what is wrong with it.
+/// Checks the image in `storage`, and calls `found` for each error.
 pub fn check<S: Storage>(storage: &S, found: &mut dyn FnMut(Finding)) -> Looked
 where
     S::Error: Display,
@@ -63,9 +63,9 @@ where
     check.looked
 }
 
-/// An inode that has been met.
+/// An inode that was visited.
 struct Met {
-    /// Names so far; of a directory with its `.`, and each `..` that leads to it.
+    /// Number of names found; for a directory, including its `.` and each `..` that refers to it.
     names: u32,
     links: u32,
     path: Vec<u8>,
@@ -78,7 +78,7 @@ struct Check<'a, S> {
     found: &'a mut dyn FnMut(Finding),
     findings: usize,
     met: BTreeMap<u64, Met>,
-    /// Compressed parts that have been decoded: device, place, bytes there and decoded.
+    /// Clusters that were decoded: device, offset, and size in bytes encoded and decoded.
     clusters: BTreeSet<(Option<u16>, u64, u32, u32)>,
     looked: Looked,
 }
@@ -100,7 +100,7 @@ where
         if inode.kind != FileType::Directory {
             return self.tell(b"/", "the root is no directory");
         }
-        // The root is its own parent: that is a name too.
+        // The root's `..` refers to itself and counts as a name.
         let mut pending = Vec::from([(inode, root, Vec::new())]);
         while let Some((dir, parent, path)) = pending.pop() {
             if self.findings >= MOST_FINDINGS {
@@ -117,7 +117,7 @@ where
                 self.tell(&met.path, format!("has {has} links, says {says}"));
             }
         }
-        // Those that have no name are counted or not.
+        // Inodes without names may or may not be counted.
         let special = [self.image.packed(), self.image.metabox()];
         let special = special.iter().flatten().count() as u64;
         let (has, says) = (self.looked.inodes, self.image.inodes);
@@ -148,7 +148,7 @@ where
         let mut entries = image.entries(storage, &contents, 0);
         let (mut before, mut dots) = (Vec::new(), 0);
         while let Some((entry, _)) = entries.next_entry()? {
-            // What is not sorted need not end either.
+            // Unsorted entries could repeat endlessly.
             if entry.name <= &before[..] {
                 return Err(Error::Corrupt("names that are not in order"));
             }
@@ -181,7 +181,7 @@ where
         }
     }
 
-    /// Looks at what an entry names; answers it if it is met for the first time.
+    /// Checks the inode of an entry; returns it on the first visit.
     fn child(&mut self, nid: u64, kind: FileType, path: &[u8], parent: u64) -> Option<Inode> {
         if let Some(met) = self.met.get_mut(&nid) {
             met.names = met.names.saturating_add(1);
@@ -206,7 +206,7 @@ where
         Some(inode)
     }
 
-    /// Looks at an inode that has not been met.
+    /// Checks an inode on its first visit.
     fn inode(&mut self, nid: u64, path: &[u8]) -> Option<Inode> {
         let inode = match self.image.inode(self.storage, nid) {
             Ok(inode) => inode,
@@ -245,7 +245,7 @@ where
         self.runs(&self.image.contents(self.storage, inode)?)
     }
 
-    /// Looks at all parts of contents.
+    /// Checks all runs of contents.
     fn runs(&mut self, contents: &Contents) -> Result<(), Error<S::Error>> {
         let (image, storage) = (self.image, self.storage);
         let mut at = 0;
@@ -268,7 +268,7 @@ where
                         cluster.decode(image, storage)?;
                     }
                 }
-                // That has been looked at as a whole.
+                // The packed inode was checked as a whole.
                 What::Packed(place) => {
                     let whole = image.packed().map_or(0, Contents::size);
                     let ends = place.checked_add(end - run.start);
@@ -276,7 +276,7 @@ where
                         return Err(Error::Corrupt("a fragment beyond the packed inode"));
                     }
                 }
-                // It is there if its last byte is.
+                // If the last byte is readable, so are the others.
                 What::Stored { .. } | What::Metabox(_) => {
                     image.read(storage, contents, end - 1, &mut [0])?;
                 }

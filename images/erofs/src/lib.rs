@@ -1,12 +1,13 @@
-//! EROFS, the read-only file system that Linux mounts: what it is on disk, a reader and a writer of it.
+//! EROFS, the read-only file system of Linux: on-disk format, reader and writer.
 //!
-//! - [`layout`]: the structures, each read and written by one definition;
-//! - [`read`]: superblock, inodes, directories, attributes, and where contents are;
+//! - [`layout`]: the on-disk structures, each with a parser and an encoder from one definition;
+//! - [`read`]: superblock, inodes, directories, attributes and the location of contents;
 //! - [`decode`]: LZ4, MicroLZMA, DEFLATE and Zstandard;
-//! - [`check`]: whether all of an image is sound;
-//! - [`mod@write`]: metadata of an image under construction.
+//! - [`check`]: verification of a whole image;
+//! - [`mod@write`]: the metadata of a new image.
 //!
-//! What it lacks on purpose: I/O, caches, threads, clocks and the standard library; but for `read::InFile`, which comes with the feature `std`.
+//! Deliberately absent: I/O, caches, threads, clocks and the standard library, except for
+//! `read::InFile`, which requires the feature `std`.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,5 +1,6 @@
-//! The reader on small images of mkfs.erofs 1.8, one for each layout and codec, whole and changed: it finds nothing wrong, or says what, and ends.
-//! Needs no system, so that Miri can run it.
+//! Reads small mkfs.erofs 1.8 images, one for each layout and codec, intact and changed: the check
+//! finds no errors in intact ones, and always terminates. Needs no system calls, so that Miri can
+//! run it.
 
 use erofs::check::{MOST_FINDINGS, check};
 use erofs::layout::{SUPERBLOCK_OFFSET, checksum};
@@ -14,7 +15,7 @@ macro_rules! seed {
     };
 }
 
-/// What the fuzz target begins with.
+/// The seeds of the fuzz target.
 const SEEDS: &[(&str, &[u8])] = &[
     seed!("all-fragments"),
     seed!("chunks"),
@@ -27,7 +28,7 @@ const SEEDS: &[(&str, &[u8])] = &[
     seed!("zstd"),
 ];
 
-/// Changed images of each seed: Miri takes a second for one.
+/// The number of changed images of each seed: Miri takes about a second for each.
 const CHANGED: u64 = if cfg!(miri) { 4 } else { 2000 };
 
 #[test]
@@ -51,7 +52,7 @@ fn changed_ones_end() {
         for _ in 0..CHANGED {
             let mut image = seed.to_vec();
             for _ in 0..=below(4) {
-                // The first 1024 bytes are nobody's.
+                // The first 1024 bytes are unused.
                 let at = SUPERBLOCK_OFFSET + below(image.len() - SUPERBLOCK_OFFSET);
                 image[at] = below(256) as u8;
             }

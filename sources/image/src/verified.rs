@@ -34,7 +34,8 @@ pub(crate) struct Verified {
 }
 
 impl Verified {
-    /// Reads the hashes of the image in `inner`, if it has any; an error if it does not show what it has to.
+    /// Reads the hashes of the image in `inner`, if it has any. Returns an error if the image does
+    /// not satisfy `trust`.
     pub(crate) fn open(
         inner: Arc<dyn RangeSource>,
         trust: &Trust,

@@ -1,4 +1,5 @@
-//! What requests cost: pieces apart and together, and runs of several lengths, behind a link of 20 ms and 1 Gbit/s.
+//! Measures the cost of requests over a link of 20 ms and 1 Gbit/s: separate and coalesced pieces,
+//! and read-ahead of several lengths.
 //!
 //! `cargo run --release -p barge-objects --example requests`
 
@@ -20,7 +21,7 @@ const LINK: Link = Link {
 
 const LEN: usize = 64 << 20;
 
-/// Times that each is done: the median is shown, and the least and the most.
+/// The number of runs of each measurement: the median, minimum and maximum are shown.
 const TIMES: usize = 5;
 
 fn main() {
@@ -33,7 +34,7 @@ fn main() {
     for gap in [16, 32, 64, 128, 256, 512] {
         let step = (gap + 16) << 10;
         let apart = timed(|| {
-            // Each piece by itself as far as requests go, all at once as far as time does.
+            // Each piece as a separate request, all of them concurrently.
             std::thread::scope(|scope| {
                 for half in 0..8 {
                     let object = &object;

@@ -1,16 +1,20 @@
-//! Images that are objects in a store: S3, Google Cloud Storage, Azure, any HTTP server that gives ranges.
+//! Images stored as objects: in S3, Google Cloud Storage, Azure, or any HTTP server that supports
+//! range requests.
 //!
-//! [`Object`] is a [`image::RangeSource`]. What it is asked for at once becomes as few requests as pay, several under way at a time; what fails in a way that
-//! may pass is asked for again, a few times, and not for longer than [`Tuning::all`]. An object is what it was when it was opened: answers
-//! that speak of another one (by its ETag, or else its length and time) are `ESTALE`, and none of their bytes are given.
+//! [`Object`] is an [`image::RangeSource`]. The ranges of one call are coalesced into as few
+//! requests as worthwhile, several in flight at a time; transient failures are retried a few times,
+//! for no longer than [`Tuning::all`]. An object's identity is fixed when it is opened: responses
+//! from a replaced object (detected by its ETag, or else its length and modification time) return
+//! `ESTALE`, and none of their bytes are used.
 //!
-//! A crate of its own, because what it stands on (an HTTP client, an asynchronous runtime) is far more than the rest of what images need. The runtime lives as
-//! long as the object and never shows: calls block their threads.
+//! This is a separate crate because its dependencies (an HTTP client, an asynchronous runtime) are
+//! far larger than those of the rest of image support. The runtime lives as long as the object and
+//! is not exposed: calls block their threads.
 //!
-//! What it lacks on purpose: writing, listing, and any idea of what the bytes mean. That bytes are the right ones is the server's word; a
-//! server that gives wrong ones under right headers is for checksums to find.
+//! Deliberately absent: writing, listing, and any interpretation of the bytes. The server is
+//! trusted for their integrity; wrong bytes under correct headers have to be detected by checksums.
 //!
-//! Locks: the reason of the last failure, held to be noted; an attempt's answer, likewise.
+//! Locks: the last failure's errno, held to update it; an attempt's response, likewise.
 
 #![forbid(unsafe_code)]
 

@@ -1,27 +1,28 @@
-//! What is asked for in one request.
+//! Coalescing of pieces into range requests.
 
 use std::mem::take;
 use std::ops::Range;
 
 use image::Piece;
 
-/// Bytes between two pieces that are fetched with them rather than left out: as many as a connection brings in the time that a request takes,
-/// were it alone. `docs/design/images.md` has what was measured.
+/// The maximum gap in bytes between two pieces fetched by one request: as many bytes as a
+/// connection transfers in the time that a separate request takes. Measurements are in
+/// `docs/design/images.md`.
 pub(crate) const GAP: u64 = 128 << 10;
 
-/// The most bytes of one request: longer ones only keep others from going at the same time.
+/// The maximum number of bytes in one request: longer requests only reduce concurrency.
 pub(crate) const MOST: u64 = 2 << 20;
 
-/// One request.
+/// A range request.
 #[derive(Debug)]
 pub(crate) struct Span<'a> {
-    /// What is asked for.
+    /// The requested range.
     pub(crate) range: Range<u64>,
-    /// What is wanted of it, in order.
+    /// The wanted pieces within the range, sorted.
     pub(crate) pieces: Vec<Piece<'a>>,
 }
 
-/// Distributes `pieces`, which are in order and do not overlap, over requests.
+/// Distributes `pieces`, which are sorted and do not overlap, over requests.
 pub(crate) fn plan<'a>(pieces: &'a mut [Piece<'_>], gap: u64, most: u64) -> Vec<Span<'a>> {
     let mut spans: Vec<Span<'a>> = Vec::new();
     for piece in pieces {
@@ -55,7 +56,8 @@ pub(crate) fn plan<'a>(pieces: &'a mut [Piece<'_>], gap: u64, most: u64) -> Vec<
 }
 
 impl Span<'_> {
-    /// Takes over what of `bytes`, which the object has `at`, is wanted.
+    /// Copies the wanted part of `bytes`, which begin at offset `at` of the object, into the
+    /// pieces.
     pub(crate) fn take(&mut self, at: u64, bytes: &[u8]) {
         let end = at + bytes.len() as u64;
         let first = self

@@ -1,4 +1,4 @@
-//! An object's bytes.
+//! The bytes of an object.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -17,35 +17,39 @@ use crate::plan::{GAP, MOST, Span, plan};
 use crate::url::Url;
 use crate::wire::{Attempt, Counts, Fetched};
 
-/// Bytes that opening asks for, since whoever opens an image reads them first (a segment of the cache's).
+/// The number of bytes fetched on opening, since an image's reader needs them first (a segment of
+/// its cache).
 const HEAD: u64 = 16 << 10;
 
-/// Bytes that a run grows to: they take longer than a round trip does, over most networks. `docs/design/images.md` has what was measured.
+/// The read-ahead length in bytes: transferring it takes longer than a round trip on most networks.
+/// Measurements are in `docs/design/images.md`.
 const RUN: u64 = 4 << 20;
 
-/// Requests of one call that are under way at a time: what it takes to fill a connection's bandwidth with requests of [`MOST`] bytes.
+/// The maximum number of concurrent requests of one call: enough to fill a connection's bandwidth
+/// with requests of [`MOST`] bytes.
 const IN_FLIGHT: usize = 8;
 
-/// The most characters of a server's words that are repeated.
+/// The maximum number of characters of a server's error message that are repeated.
 const WORDS: usize = 200;
 
-/// How long things are tried.
+/// Retry limits and timeouts.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// How often one request is sent at most.
+    /// The maximum number of attempts of one request.
     pub attempts: u32,
-    /// How long is waited before the second time, at least half of it; each further wait is twice as long, until [`Tuning::longest`].
+    /// The pause before the first retry, of which a random half to all is waited; it doubles with
+    /// each retry, up to [`Tuning::longest`].
     pub pause: Duration,
-    /// The longest wait between two attempts, whatever the server wants.
+    /// The maximum pause between two attempts, even if the server requests a longer one.
     pub longest: Duration,
-    /// How long one request may take, its answer's bytes included.
+    /// The timeout of one request, including its response body.
     pub request: Duration,
-    /// How long a call may take, whatever is left to be tried.
+    /// The timeout of a call, including retries.
     pub all: Duration,
 }
 
 impl Default for Tuning {
-    /// As long as a person or a program waits for a disk before it gives up.
+    /// Returns timeouts as long as people and programs wait for a disk before they give up.
     fn default() -> Tuning {
         Tuning {
             attempts: 6,
@@ -57,23 +61,24 @@ impl Default for Tuning {
     }
 }
 
-/// An object, opened. Calls may come from any number of threads at a time, and block them: none of them may be one of an asynchronous runtime.
+/// An opened object. Methods may be called concurrently from any number of threads. They block, so
+/// they must not be called on threads of an asynchronous runtime.
 pub struct Object {
     shown: String,
     store: Arc<dyn ObjectStore>,
     path: Path,
     identity: Identity,
     len: u64,
-    /// Its first bytes, as they were when it was opened.
+    /// Its first bytes, fetched on opening.
     head: Vec<u8>,
     tuning: Tuning,
     counts: Arc<Counts>,
-    /// Why the last call failed, so that it is told once.
+    /// The last call's error, so that it is logged once.
     failing: Mutex<Option<Errno>>,
     runtime: Arc<Runtime>,
 }
 
-/// What an object is told from another by that has its name.
+/// The value that tells an object from its replacement under the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Identity {
     ETag(String),
@@ -81,17 +86,17 @@ enum Identity {
     Modified(i64),
 }
 
-/// Why a request failed.
+/// A request's failure.
 #[derive(Debug)]
 struct Failed {
     errno: Errno,
     what: String,
-    /// Whether it may be different the next time.
+    /// Whether a retry may succeed.
     passes: bool,
 }
 
 impl Object {
-    /// Opens the object that `url` names, over its segments on disk if it says where these are.
+    /// Opens the object that `url` names, through the disk cache if `url` has one.
     pub fn open(url: &Url, tuning: Tuning) -> io::Result<Arc<dyn RangeSource>> {
         let Some(options) = url.tier() else {
             return Ok(Arc::new(Object::connect(url, tuning, None)?));
@@ -117,9 +122,10 @@ impl Object {
         }
     }
 
-    /// Opens the object that `url` names; of the one that is `known` no bytes are fetched, and if the store cannot be reached, it is taken to be that.
+    /// Opens the object that `url` names. If it is unchanged from `known`, no bytes are fetched; if
+    /// the store cannot be reached, it is assumed to be unchanged.
     pub fn connect(url: &Url, tuning: Tuning, known: Option<&Known>) -> io::Result<Object> {
-        // Fails if there is one already.
+        // Fails harmlessly if a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -159,12 +165,13 @@ impl Object {
         Ok(object)
     }
 
-    /// What was fetched until now.
+    /// Returns the number of requests and bytes so far.
     pub fn fetched(&self) -> Fetched {
         self.counts.fetched()
     }
 
-    /// What the object is, how long, and its first bytes; nothing if it is the one that is known.
+    /// Returns the object's identity, length and first bytes, or nothing if its ETag is that of
+    /// `known`.
     async fn head(
         &self,
         known: Option<&(Identity, u64)>,
@@ -209,7 +216,7 @@ impl Object {
         self.again(async |extensions| asked(extensions).await).await
     }
 
-    /// Asks for what `span` wants.
+    /// Requests the range of `span`.
     async fn fetch(&self, span: &mut Span<'_>) -> Result<(), Failed> {
         self.again(async |extensions| {
             let options = GetOptions {
@@ -231,7 +238,7 @@ impl Object {
         .await
     }
 
-    /// Takes the bytes of an answer, which have to be as many as were asked for.
+    /// Receives the body of a response, which must have the requested length.
     async fn receive(
         &self,
         got: object_store::GetResult,
@@ -260,7 +267,7 @@ impl Object {
         }
     }
 
-    /// Does `what` until it succeeds, fails for good, or has failed too often.
+    /// Repeats `what` until it succeeds, fails permanently, or runs out of attempts.
     async fn again<T>(
         &self,
         mut what: impl AsyncFnMut(Extensions) -> Result<T, Failed>,
@@ -299,7 +306,7 @@ impl Object {
         })
     }
 
-    /// Tells the log that calls fail, or do no more, once each.
+    /// Logs when calls begin to fail and when they succeed again, once each.
     fn note(&self, failed: Option<&Failed>) {
         let mut failing = self.failing.lock().expect("no panic holds it");
         let errno = failed.map(|failed| failed.errno);
@@ -368,13 +375,13 @@ impl Identity {
     fn of(meta: &ObjectMeta) -> Option<Identity> {
         match (&meta.e_tag, meta.last_modified.timestamp()) {
             (Some(etag), _) if !etag.is_empty() => Some(Identity::ETag(etag.clone())),
-            // What the store's client says when the server said nothing.
+            // The client library's value if the server sent no time.
             (_, 0) => None,
             (_, time) => Some(Identity::Modified(time)),
         }
     }
 
-    /// What the server is asked to compare; a weak one compares as another (RFC 9110, section 13.1.1).
+    /// Returns the ETag for `If-Match`; weak ETags never match there (RFC 9110, section 13.1.1).
     fn strong(&self) -> Option<String> {
         match self {
             Identity::ETag(etag) if !etag.starts_with("W/") => Some(etag.clone()),
@@ -382,7 +389,8 @@ impl Identity {
         }
     }
 
-    /// What is kept on disk of it. Queries may be signatures that differ each time, so they tell objects apart only where nothing better does, and are not kept.
+    /// Returns the identity stored in the disk cache. Queries may be signatures that differ each
+    /// time, so their hash is used only if there is no ETag, and they are not stored themselves.
     fn bytes(&self, url: &Url) -> Vec<u8> {
         match self {
             Identity::ETag(etag) => format!("etag {etag}").into(),
@@ -421,7 +429,8 @@ impl From<object_store::Error> for Failed {
     }
 }
 
-/// What is told of an error of the store's client: the reason at its bottom, for what is above repeats addresses with all their secrets.
+/// Converts an error of the client library, using its innermost source: the outer messages repeat
+/// URLs, including secrets.
 fn failure(error: &object_store::Error, errno: Option<Errno>) -> Failed {
     use object_store::Error;
     let mut reason: &dyn std::error::Error = error;
@@ -457,12 +466,14 @@ fn mismatch(expected: &Range<u64>, got: &Range<u64>) -> Failed {
     }
 }
 
-/// Whether what a server answered may be another answer later: too many requests, a fault of its own, or bytes that were not right.
+/// Returns whether a retry may get another status: too many requests, a server error, or success
+/// with wrong bytes.
 fn passes(status: u16) -> bool {
     matches!(status, 200..=299 | 408 | 429 | 500..=599)
 }
 
-/// Between half of `pause` and all of it, so that many who failed together do not come again together.
+/// Returns a random duration between half of `pause` and all of it, so that clients that failed
+/// together do not retry together.
 fn some_of(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) as u32;
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))

@@ -1,4 +1,4 @@
-//! What an object is called.
+//! URLs of objects.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,18 +17,20 @@ use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use crate::ranges::Tuning;
 use crate::wire::{Connector, Counts};
 
-/// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY`, `az://CONTAINER/KEY`, each perhaps with `?OPTION=VALUE&…`, or `http://…`, `https://…`, whose query is
-/// the server's.
+/// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`, each
+/// optionally followed by `?OPTION=VALUE&…`; or `http://…` or `https://…`, where the query is sent
+/// to the server.
 ///
-/// Options are those of the environment's variables in small letters, with or without the beginning that they share: `endpoint` or `aws_endpoint` is
-/// `AWS_ENDPOINT_URL`. They come before the environment. `cache_dir` and `cache_dir_size` are where segments are kept.
+/// Options are named like the environment variables in lower case, with or without their common
+/// prefix: `endpoint` or `aws_endpoint` is `AWS_ENDPOINT_URL`. They take precedence over the
+/// environment. `cache_dir` and `cache_dir_size` configure the disk cache.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
     scheme: Scheme,
-    /// For HTTP the host, and whatever else is before the path.
+    /// For HTTP, the host and everything else before the path.
     bucket: String,
     key: String,
-    /// For HTTP, with its question mark.
+    /// For HTTP, including the question mark.
     query: String,
     options: Vec<(String, String)>,
     tier: Option<TierOptions>,
@@ -44,7 +46,7 @@ enum Scheme {
     Https,
 }
 
-/// A text that is no URL of an object: says what was expected.
+/// The error for a text that is not an object's URL, with the expected syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadUrl(String);
 
@@ -60,7 +62,7 @@ impl FromStr for Url {
     type Err = BadUrl;
 
     fn from_str(text: &str) -> Result<Url, BadUrl> {
-        // What is behind a question mark may be a secret.
+        // The part after a question mark may be a secret.
         let shown = text.split('?').next().unwrap_or_default();
         let bad = |expected: &str| BadUrl(format!("bad source '{shown}': expected {expected}"));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("a URL"))?;
@@ -74,7 +76,7 @@ impl FromStr for Url {
         };
         let (place, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
         let (bucket, key) = place.split_once('/').unwrap_or((place, ""));
-        // As behind any image's name, a slash says that its root is meant.
+        // As with any image, a trailing slash names the image's root directory.
         let key = key.trim_end_matches('/');
         if bucket.is_empty() || key.is_empty() {
             return Err(bad(match scheme {
@@ -116,7 +118,7 @@ impl FromStr for Url {
     }
 }
 
-/// Without query and options, which may be secrets.
+/// Omits the query and options, which may be secrets.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.scheme {
@@ -126,7 +128,7 @@ impl fmt::Display for Url {
             Scheme::Http => "http",
             Scheme::Https => "https",
         };
-        // Neither may a password be seen.
+        // The user information may contain a password.
         let bucket = self.bucket.rsplit('@').next().unwrap_or_default();
         write!(f, "{scheme}://{bucket}/{}", self.key)
     }
@@ -139,35 +141,35 @@ impl fmt::Debug for Url {
 }
 
 impl Url {
-    /// What URLs begin with, before a colon.
+    /// The supported URL schemes.
     pub const SCHEMES: &[&str] = &["s3", "gs", "az", "http", "https"];
 
-    /// The path that ends in the object's name.
+    /// Returns the path, which ends in the object's name.
     pub fn path(&self) -> &[u8] {
         self.key.as_bytes()
     }
 
-    /// Where its segments are kept on disk.
+    /// Returns the options of the disk cache.
     pub fn tier(&self) -> Option<&TierOptions> {
         self.tier.as_ref()
     }
 
-    /// Has its segments kept on disk, unless it says itself where they are.
+    /// Sets the disk cache, unless the URL already names one.
     pub fn keep_in(&mut self, tier: &TierOptions) {
         self.tier.get_or_insert_with(|| tier.clone());
     }
 
-    /// It has to be signed with one of these keys: files of PEM.
+    /// Requires a signature by one of these keys, which are PEM files.
     pub fn sign(&mut self, keys: &[PathBuf]) {
         self.keys = keys.to_vec();
     }
 
-    /// The keys that it has to be signed with one of, if there are any.
+    /// Returns the keys of which one must have signed the object, if any.
     pub fn keys(&self) -> &[PathBuf] {
         &self.keys
     }
 
-    /// The object that is left without the last part of the path, and that part.
+    /// Returns the URL without the last component of the path, and that component.
     pub fn parent(&self) -> Option<(Url, &str)> {
         let (parent, name) = self.key.rsplit_once('/')?;
         let parent = parent.trim_end_matches('/');
@@ -179,7 +181,7 @@ impl Url {
         Some((url, name))
     }
 
-    /// What tells it from all other objects, for the disk.
+    /// Returns the object's name in the disk cache.
     pub(crate) fn unique(&self) -> String {
         let endpoint = self
             .options
@@ -189,14 +191,14 @@ impl Url {
         format!("{self} {}", endpoint.join(" "))
     }
 
-    /// A number that is another one for another query.
+    /// Returns a hash of the query.
     pub(crate) fn query_hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.query.hash(&mut hasher);
         hasher.finish()
     }
 
-    /// The address, for HTTP.
+    /// Returns the URL of an HTTP object.
     fn address(&self) -> String {
         let scheme = match self.scheme {
             Scheme::Https => "https",
@@ -214,18 +216,18 @@ impl Url {
         }
     }
 
-    /// The store that it is in, and what it is called there.
+    /// Returns the object's store and its path there.
     pub(crate) fn store(
         &self,
         tuning: &Tuning,
         counts: &Arc<Counts>,
     ) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
-        // What is asked for again is decided in `ranges`, for all failures alike.
+        // Retries are handled in `ranges`, uniformly for all failures.
         let never = RetryConfig {
             max_retries: 0,
             ..RetryConfig::default()
         };
-        // Builders have no trait in common, but the names of what they do.
+        // The builders have equally named methods, but no common trait.
         macro_rules! built {
             ($builder:expr) => {{
                 let connector = Connector(counts.clone());
@@ -233,7 +235,7 @@ impl Url {
                 Arc::new(builder.with_retry(never).build()?)
             }};
         }
-        // Whoever writes http:// means it.
+        // An explicit http:// is allowed.
         let (plain, timeout) = ("true", format!("{}ms", tuning.request.as_millis()));
         let client = [
             (ClientConfigKey::AllowHttp, plain),
@@ -267,7 +269,7 @@ impl Url {
                 AzureConfigKey
             ),
             Scheme::Http | Scheme::Https => {
-                // The whole address, whatever is in it, stays as it is.
+                // The whole URL is used unchanged.
                 path = Path::default();
                 let mut builder = HttpBuilder::new().with_url(self.address());
                 for (key, value) in client {

@@ -1,4 +1,4 @@
-//! Between the store's client and the network: counts, and what an answer said besides its bytes.
+//! HTTP connector that counts requests and records response headers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,16 +11,16 @@ use object_store::client::{
 };
 use reqwest::header::RETRY_AFTER;
 
-/// What was fetched.
+/// Transfer statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// Requests that were sent, those that were sent again included.
+    /// Requests sent, including retries.
     pub requests: u64,
-    /// Bytes of contents that came.
+    /// Bytes of contents received.
     pub bytes: u64,
 }
 
-/// Counts [`Fetched`].
+/// Counters for [`Fetched`].
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     requests: AtomicU64,
@@ -40,16 +40,16 @@ impl Counts {
     }
 }
 
-/// A request that is under way: it goes with the request's extensions, and has what was answered.
+/// A request in flight, carried in its extensions, with its response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attempt(Arc<Mutex<Answer>>);
 
-/// What a server answered, as far as it did.
+/// The parts of a response needed for retries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answer {
-    /// The status, if there was one.
+    /// The status code, if there was a response.
     pub(crate) status: Option<u16>,
-    /// How long it wants to be left alone.
+    /// The requested pause (`Retry-After`).
     pub(crate) wait: Option<Duration>,
 }
 
@@ -59,7 +59,7 @@ impl Attempt {
     }
 }
 
-/// Makes clients that count.
+/// A connector whose clients count requests.
 #[derive(Debug)]
 pub(crate) struct Connector(pub(crate) Arc<Counts>);
 
@@ -85,7 +85,7 @@ impl HttpService for Counted {
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
         let response = self.client.execute(request).await?;
         if let Some(Attempt(answer)) = attempt {
-            // A date, which is allowed as well, is no more than a hint here.
+            // A `Retry-After` with a date is ignored.
             let wait = response.headers().get(RETRY_AFTER);
             let wait = wait.and_then(|seconds| seconds.to_str().ok()?.trim().parse().ok());
             *answer.lock().expect("no panic holds it") = Answer {

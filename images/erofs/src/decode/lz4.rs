@@ -1,14 +1,15 @@
-//! LZ4 blocks.
+//! LZ4 block decoder.
 //!
-//! A sequence is a token (literals and what a match has beyond 4 bytes, 4 bits each; 15 goes on in bytes until one is not 255), the literals,
-//! and two bytes of how far back the match is. Source: `lz4_Block_format.md`.
+//! A sequence is a token (number of literals, and match length minus 4, in 4 bits each; 15 is
+//! extended by bytes up to the first that is not 255), the literals, and two bytes of match offset.
+//! Source: `lz4_Block_format.md`.
 
 use alloc::vec::Vec;
 
-/// Bytes that are copied at once where it does not hurt if they are too many.
+/// Number of bytes copied at once where excess bytes do no harm.
 const WILD: usize = 16;
 
-/// The first `len` bytes of `encoded`, if there are as many.
+/// Decodes the first `len` bytes, if there are as many.
 pub(super) fn decode(encoded: &[u8], len: usize) -> Option<Vec<u8>> {
     let mut decoded = alloc::vec![0; len + WILD];
     let (mut from, mut to) = (0, 0);
@@ -37,7 +38,7 @@ pub(super) fn decode(encoded: &[u8], len: usize) -> Option<Vec<u8>> {
         } else {
             let mut done = 0;
             while done < take {
-                // What was copied repeats what it was copied from.
+                // The copied bytes continue the period of the match.
                 let piece = (back + done).min(take - done);
                 decoded.copy_within(start..start + piece, to + done);
                 done += piece;
@@ -49,7 +50,8 @@ pub(super) fn decode(encoded: &[u8], len: usize) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// A length that begins with 4 bits of a token. It cannot overflow: `encoded` is shorter than that.
+/// Decodes a length that begins with 4 bits of a token. It cannot overflow, being limited by the
+/// length of `encoded`.
 fn length(encoded: &[u8], from: &mut usize, nibble: u8) -> Option<usize> {
     let mut length = usize::from(nibble);
     if nibble == 15 {

@@ -1,6 +1,7 @@
-//! Decoders: of each, the first bytes of what it decodes to, however much it goes on for.
+//! Decoders of a prefix of compressed data.
 //!
-//! LZ4 is our own, since no decoder for Rust stops in time. The others are libraries'; what they may allocate is bounded here.
+//! LZ4 is implemented here, since no Rust decoder can stop at a given length. The others come from
+//! libraries; their memory use is bounded here.
 
 mod lz4;
 
@@ -13,7 +14,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use crate::layout::{Algorithm, MAX_PCLUSTER_DECODED};
 use crate::read::Error;
 
-/// The first `len` bytes that `encoded` decodes to, zeros before its start left out.
+/// Decodes the first `len` bytes of `encoded`, skipping leading zeros.
 pub fn decode<E>(algorithm: Algorithm, encoded: &[u8], len: usize) -> Result<Vec<u8>, Error<E>> {
     let start = encoded.iter().position(|byte| *byte != 0);
     let encoded = &encoded[start.unwrap_or(encoded.len())..];
@@ -26,11 +27,11 @@ pub fn decode<E>(algorithm: Algorithm, encoded: &[u8], len: usize) -> Result<Vec
     decoded.ok_or(Error::Corrupt("what does not decode"))
 }
 
-/// MicroLZMA: the first byte, which in LZMA is a zero, are the properties, inverted.
+/// Decodes MicroLZMA: the first byte, which is zero in LZMA, holds the inverted properties.
 fn lzma(encoded: &[u8], len: usize) -> Option<Vec<u8>> {
     let (properties, rest) = encoded.split_first()?;
     let stream = [&[0][..], rest].concat();
-    // No match reaches further back than what there is.
+    // No match reaches back beyond the start.
     let dictionary = len as u32;
     let mut reader =
         LzmaReader::new_with_props(&stream[..], len as u64, !properties, dictionary, None).ok()?;
@@ -47,7 +48,7 @@ fn deflate(encoded: &[u8], len: usize) -> Option<Vec<u8>> {
     (written == len).then_some(decoded)
 }
 
-/// Windows are of a power of two.
+/// Window sizes are powers of two.
 const MAX_WINDOW: u64 = (MAX_PCLUSTER_DECODED as u64).next_power_of_two();
 
 fn zstd(mut encoded: &[u8], len: usize) -> Option<Vec<u8>> {

@@ -1,35 +1,35 @@
-//! Files of chunks.
+//! Chunk-based files.
 //!
-//! Behind the inode and its attributes, from a multiple of the entry's own size: for each chunk a block number of 4 bytes
-//! ([`BLOCK_MAP_ENTRY`]) or a [`ChunkIndex`].
+//! After the inode and its attributes, aligned to the size of an entry, follows for each chunk a
+//! block number of 4 bytes ([`BLOCK_MAP_ENTRY`]) or a [`ChunkIndex`].
 
 use super::record::records;
 
-/// Bytes of an entry that is a block number alone.
+/// Size in bytes of an entry that is only a block number.
 pub const BLOCK_MAP_ENTRY: usize = 4;
 
-/// The block number of a hole, where block numbers have 32 bits.
+/// The block number of a hole, for 32-bit block numbers.
 pub const NULL_BLOCK: u64 = 0xffff_ffff;
 
-/// The block number of a hole, where block numbers have 48 bits.
+/// The block number of a hole, for 48-bit block numbers.
 pub const NULL_BLOCK_48: u64 = 0xffff_ffff_ffff;
 
 records! {
-    /// Where a chunk is.
+    /// The location of a chunk.
     pub struct ChunkIndex: 8 {
         /// Bits 32 to 47 of the block number, with [`ChunkFormat::bit48`].
         block_high: u16,
-        /// The device: 0 for the first.
+        /// The device: 0 is the primary one.
         device: u16,
         /// The block number on that device.
         block: u32,
     }
 }
 
-/// What the field `data` says of an inode of chunks.
+/// The `data` field of a chunk-based inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkFormat {
-    /// log2 of the blocks of a chunk, up to 31.
+    /// log2 of the number of blocks in a chunk, up to 31.
     pub block_bits: u8,
     /// Whether entries are [`ChunkIndex`]es.
     pub indexes: bool,
@@ -38,7 +38,7 @@ pub struct ChunkFormat {
 }
 
 impl ChunkFormat {
-    /// What `data` says; nothing if it says what is not known here.
+    /// Parses `data`; returns nothing if unknown bits are set.
     pub fn parse(data: u32) -> Option<ChunkFormat> {
         let format = data & 0xffff;
         (format & !0x7f == 0).then_some(ChunkFormat {
@@ -48,7 +48,7 @@ impl ChunkFormat {
         })
     }
 
-    /// As the field `data`.
+    /// Encodes the `data` field.
     pub fn encode(self) -> u32 {
         u32::from(self.block_bits & 0x1f)
             | u32::from(self.indexes) << 5

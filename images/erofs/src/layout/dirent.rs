@@ -1,17 +1,19 @@
-//! Entries of directories.
+//! Directory entries.
 //!
-//! A directory's contents are cut into blocks. Each begins with its entries; their names follow, each from its own offset up to
-//! the next one's, the last up to the first NUL or the block's (or the contents') end. Entries are sorted by name, as bytes, within a
-//! block and from block to block. `.` (unless [`super::Format::one_link`]) and `..` are among them.
+//! A directory's contents are divided into blocks. Each begins with its entries; their names
+//! follow, each from its own offset up to the next one's, the last up to the first NUL or the end
+//! of the block (or contents). Entries are sorted by name, as bytes, within a block and across
+//! blocks. They include `.` (unless [`super::Format::one_link`]) and `..`.
 
 use super::record::records;
 
 records! {
-    /// An entry.
+    /// A directory entry.
     pub struct Dirent: 12 {
-        /// The inode's number: [`METABOX_NID`] and what it counts from [`super::Superblock::meta_block`].
+        /// The inode number: [`METABOX_NID`] and the position relative to
+        /// [`super::Superblock::meta_block`].
         nid: u64,
-        /// Where the name begins, from the start of the block: the first entry's tells how many entries there are.
+        /// The offset of the name in the block; the first entry's also gives the number of entries.
         name_offset: u16,
         /// [`FileType`].
         file_type: u8,
@@ -20,10 +22,10 @@ records! {
     }
 }
 
-/// This bit of an inode's number says that it counts within the metabox.
+/// A flag in an inode number: the inode is in the metabox.
 pub const METABOX_NID: u64 = 1 << 63;
 
-/// What an entry says of the inode's kind.
+/// The file type in a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum FileType {
@@ -38,7 +40,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The type of this number; unknown beyond those that there are.
+    /// Returns the type with this number, [`FileType::Unknown`] for undefined numbers.
     pub fn from_number(number: u8) -> FileType {
         match number {
             1 => FileType::File,

@@ -1,33 +1,33 @@
-//! Inodes of both sizes.
+//! Compact and extended inodes.
 
 use super::record::records;
 
-/// Bytes that inodes' numbers count in: an inode begins at a multiple.
+/// The unit of inode numbers in bytes: an inode begins at a multiple.
 pub const INODE_SLOT: u64 = 32;
 
 records! {
-    /// An inode of 32 bytes: sizes and owners of small numbers, and the image's own time.
+    /// An inode of 32 bytes: 32-bit size, 16-bit owner and group, and the image's mtime.
     pub struct CompactInode: 32 {
         /// [`Format`].
         format: u16,
-        /// How much of attributes follows: [`super::xattr_body_size`].
+        /// Encoded size of the attributes that follow: [`super::xattr_body_size`].
         xattr_count: u16,
-        /// Kind and permissions, as `st_mode`.
+        /// File type and permissions, as `st_mode`.
         mode: u16,
-        /// Hard links; or bits 32 to 47 of a block number, if [`Format::one_link`].
+        /// Number of hard links; or bits 32 to 47 of a block number, if [`Format::one_link`].
         links_or_high: u16,
-        /// Bytes.
+        /// Size in bytes.
         size: u32,
-        /// Seconds behind [`super::Superblock::epoch`]: only with [`super::Incompat::BIT48`] other than 0.
+        /// Seconds after [`super::Superblock::epoch`]; 0 without [`super::Incompat::BIT48`].
         mtime: u32,
-        /// By kind and data layout: the first block of a flat file, the blocks of a compressed one, [`super::ChunkFormat`], or
-        /// [`encode_device`].
+        /// Depends on type and data layout: the first block of a flat file, the number of blocks of
+        /// a compressed one, [`super::ChunkFormat`], or [`encode_device`].
         data: u32,
-        /// A number of 32 bits for stat(2).
+        /// A 32-bit inode number for stat(2).
         ino: u32,
-        /// Owner.
+        /// Owner's user ID.
         uid: u16,
-        /// Group.
+        /// Group ID.
         gid: u16,
         /// Zeros.
         reserved: u32,
@@ -37,47 +37,47 @@ records! {
     pub struct ExtendedInode: 64 {
         /// [`Format`].
         format: u16,
-        /// How much of attributes follows: [`super::xattr_body_size`].
+        /// Encoded size of the attributes that follow: [`super::xattr_body_size`].
         xattr_count: u16,
-        /// Kind and permissions, as `st_mode`.
+        /// File type and permissions, as `st_mode`.
         mode: u16,
         /// Bits 32 to 47 of a block number, with [`super::Incompat::BIT48`].
         high: u16,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
         /// As [`CompactInode::data`].
         data: u32,
-        /// A number of 32 bits for stat(2).
+        /// A 32-bit inode number for stat(2).
         ino: u32,
-        /// Owner.
+        /// Owner's user ID.
         uid: u32,
-        /// Group.
+        /// Group ID.
         gid: u32,
         /// Seconds since the Unix epoch, signed.
         mtime: u64,
-        /// Nanoseconds.
+        /// Nanoseconds of the mtime.
         mtime_nsec: u32,
-        /// Hard links.
+        /// Number of hard links.
         links: u32,
         /// Zeros.
         reserved: [u8; 16],
     }
 }
 
-/// What an inode's first field says.
+/// The `format` field of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// Whether it is an [`ExtendedInode`].
     pub extended: bool,
-    /// Where the contents are.
+    /// The data layout of its contents.
     pub layout: DataLayout,
-    /// Of a [`CompactInode`] that is no directory: it has one link, and its number of links is bits of a block number. Of a
-    /// directory: it has no entry `.`.
+    /// In a [`CompactInode`] other than a directory's: it has one link, and the link count field
+    /// holds bits of a block number. In a directory: it has no entry `.`.
     pub one_link: bool,
 }
 
 impl Format {
-    /// What `format` says; nothing if it says what is not known here.
+    /// Parses `format`; returns nothing if unknown bits are set.
     pub fn parse(format: u16) -> Option<Format> {
         if format & !0x1f != 0 {
             return None;
@@ -89,29 +89,29 @@ impl Format {
         })
     }
 
-    /// As an inode's first field.
+    /// Encodes the `format` field.
     pub fn encode(self) -> u16 {
         u16::from(self.extended) | (self.layout as u16) << 1 | u16::from(self.one_link) << 4
     }
 }
 
-/// Where the contents of an inode are.
+/// The data layout of an inode's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataLayout {
-    /// In blocks that follow each other.
+    /// Contiguous blocks.
     FlatPlain = 0,
-    /// Compressed; an index of 8 bytes for each logical cluster, or extents.
+    /// Compressed, with an index of 8 bytes for each logical cluster, or extents.
     CompressedFull = 1,
-    /// In blocks that follow each other; the last, partial block is behind the inode and its attributes.
+    /// Contiguous blocks; the last, partial block follows the inode and its attributes.
     FlatInline = 2,
-    /// Compressed; an index of 2 or 4 bytes for each logical cluster.
+    /// Compressed, with an index of 2 or 4 bytes for each logical cluster.
     CompressedCompact = 3,
-    /// In chunks anywhere.
+    /// Chunks at any location.
     Chunks = 4,
 }
 
 impl DataLayout {
-    /// The layout of this number.
+    /// Returns the layout with this number.
     pub fn from_number(number: u16) -> Option<DataLayout> {
         Some(match number {
             0 => DataLayout::FlatPlain,
@@ -124,12 +124,13 @@ impl DataLayout {
     }
 }
 
-/// Major and minor number of a device of Linux's 32 bits (`new_decode_dev`).
+/// Decodes major and minor number from Linux's 32-bit form (`new_decode_dev`).
 pub fn decode_device(data: u32) -> (u32, u32) {
     (data >> 8 & 0xfff, data & 0xff | data >> 12 & 0xf_ff00)
 }
 
-/// The reverse of [`decode_device`]; nothing beyond 12 bits of major and 20 of minor number.
+/// Encodes a device number, the reverse of [`decode_device`]. Returns nothing if major exceeds 12
+/// bits or minor 20.
 pub fn encode_device(major: u32, minor: u32) -> Option<u32> {
     if major > 0xfff || minor > 0xf_ffff {
         return None;

@@ -1,8 +1,8 @@
-//! The structures on disk, and what their numbers mean: the only place that says so.
+//! The on-disk structures and constants, each defined only here.
 //!
-//! Each structure is told once, by `records!`, which makes a parser and an encoder of it. Fields are as they lie on
-//! disk; a field of several meanings has a method for each. Everything is little-endian and packed. Nothing is checked here
-//! beyond lengths: what a field may say is the reader's business.
+//! Each structure is declared once with `records!`, which generates its parser and encoder. Fields
+//! have their on-disk form; a field with several meanings has a method for each. Everything is
+//! little-endian and packed. Only lengths are checked here: the reader validates field values.
 //!
 //! Source: Linux's `fs/erofs/erofs_fs.h`, and `Documentation/filesystems/erofs.rst`.
 

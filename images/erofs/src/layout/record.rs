@@ -1,14 +1,14 @@
-//! What makes a parser and an encoder of a structure's one definition.
+//! A macro that generates parser and encoder of a structure from one definition.
 
-/// A field: a little-endian number or bytes.
+/// A field type: a little-endian number or bytes.
 pub(super) trait Field: Copy {
-    /// Bytes on disk.
+    /// Size in bytes on disk.
     const SIZE: usize;
 
-    /// Reads it off `bytes`, which are [`Field::SIZE`].
+    /// Decodes the field from `bytes`, which has [`Field::SIZE`].
     fn get(bytes: &[u8]) -> Self;
 
-    /// Writes it to `bytes`, which are [`Field::SIZE`].
+    /// Encodes the field into `bytes`, which has [`Field::SIZE`].
     fn put(self, bytes: &mut [u8]);
 }
 
@@ -42,7 +42,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// Structures with their fields in the order on disk, and the size that they must come to.
+/// Defines structures with their fields in on-disk order and their total size.
 macro_rules! records {
     ($(
         $(#[$meta:meta])*
@@ -57,10 +57,10 @@ macro_rules! records {
         }
 
         impl $name {
-            /// Bytes on disk.
+            /// Size in bytes on disk.
             pub const SIZE: usize = $size;
 
-            /// Reads it off the first [`Self::SIZE`] bytes, if there are as many.
+            /// Parses the first [`Self::SIZE`] bytes, if there are as many.
             pub fn parse(bytes: &[u8]) -> Option<$name> {
                 use $crate::layout::record::Field;
                 const { assert!($(<$type>::SIZE +)* 0 == $size, "the fields come to another size") };
@@ -69,7 +69,7 @@ macro_rules! records {
                 Some($name { $($field: Field::get($field),)* })
             }
 
-            /// As it lies on disk.
+            /// Returns the on-disk form.
             pub fn encode(&self) -> [u8; $size] {
                 use $crate::layout::record::Field;
                 let mut bytes = [0; $size];

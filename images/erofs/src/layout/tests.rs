@@ -1,4 +1,5 @@
-//! Golden bytes: what mkfs.erofs 1.5 wrote for a tree of a directory with a file (`user.colour=blue`), a link to it, and the numbers up to 20000.
+//! Golden bytes from mkfs.erofs 1.5: a tree of a directory with a file (`user.colour=blue`), a link
+//! to it, and the numbers up to 20000.
 
 use std::vec::Vec;
 
@@ -16,7 +17,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Checks that `bytes` say `value`, and the other way round.
+/// Checks that `bytes` parse to `value`, and that it encodes to them.
 macro_rules! golden {
     ($record:ident, $bytes:expr, $value:expr) => {
         let bytes = hex($bytes);
@@ -70,7 +71,7 @@ fn a_superblock() {
     golden!(Superblock, SUPERBLOCK, superblock);
 }
 
-/// An image of an empty directory: its inode and two entries are all of the block.
+/// An image of an empty directory: the block holds only its inode and two entries.
 #[test]
 fn the_checksum_is_of_the_whole_block() {
     let mut block = std::vec![0; 4096 - SUPERBLOCK_OFFSET];
@@ -213,7 +214,7 @@ fn a_full_index() {
     golden!(LclusterIndex, "0200 610c 01000100", behind);
 }
 
-/// Of a file with physical clusters of 64 KiB.
+/// The index of a file with physical clusters of 64 KiB.
 #[test]
 fn a_compact_index() {
     use LclusterKind::{Head1, Nonhead};

@@ -1,4 +1,4 @@
-//! Contents of an inode: where which part of them is.
+//! Location of an inode's contents.
 
 use super::extents::Extents;
 use super::index::{Found, Index};
@@ -9,7 +9,7 @@ use crate::layout::{
     NULL_BLOCK_48,
 };
 
-/// Where the contents of an inode are, as far as that holds for all of them.
+/// The location of an inode's contents, as far as the inode gives it.
 #[derive(Clone, Debug)]
 pub struct Contents {
     size: u64,
@@ -17,12 +17,12 @@ pub struct Contents {
     how: How,
 }
 
-/// Of a special inode.
+/// Contents of a special inode.
 pub(super) type Body = Contents;
 
 #[derive(Clone, Debug)]
 enum How {
-    /// From a place on, but for the end, which is among the metadata.
+    /// Contiguous from an offset, except for the tail, which is among the metadata.
     Flat {
         start: Option<u64>,
         tail: Option<(u64, u64)>,
@@ -34,43 +34,43 @@ enum How {
     },
     Clusters(Index),
     Extents(Extents),
-    /// In the packed inode.
+    /// In the packed inode, at this offset.
     Packed(u64),
 }
 
-/// A stretch of a file.
+/// A contiguous part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub start: u64,
-    /// Its bytes, never 0: up to the file's end at most.
+    /// Its length in bytes, never 0; it ends at the file's end at the latest.
     pub len: u64,
-    /// What they are.
+    /// Its location.
     pub what: What,
 }
 
-/// What the bytes of a [`Run`] are.
+/// The location of a [`Run`]'s bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Zeros that take no space.
+    /// A hole.
     Hole,
-    /// As they are on a device.
+    /// Uncompressed on a device.
     Stored {
-        /// Which.
+        /// The device's number.
         device: u16,
-        /// Where on it.
+        /// The offset in bytes.
         place: u64,
     },
-    /// As they are in the metabox.
+    /// In the metabox, at this offset.
     Metabox(u64),
-    /// As they are in the packed inode.
+    /// In the packed inode, at this offset.
     Packed(u64),
-    /// The first bytes that this decodes to.
+    /// The first decoded bytes of this cluster.
     Encoded(Cluster),
 }
 
 impl Image {
-    /// Where the contents of a file, directory or symbolic link are.
+    /// Returns the location of the contents of a file, directory or symbolic link.
     pub fn contents<S: Storage>(
         &self,
         storage: &S,
@@ -124,7 +124,7 @@ impl Image {
         })
     }
 
-    /// The first block's place, nothing if the file is a hole.
+    /// Returns the offset of the first block, nothing if the file is a hole.
     fn start_of<E>(&self, inode: &Inode) -> Result<Option<u64>, Error<E>> {
         let wide = inode
             .high
@@ -139,8 +139,8 @@ impl Image {
         }
     }
 
-    /// The stretch that has the byte at `offset`, which is before the end. It may begin before, and go on behind `offset` as far as
-    /// what it is goes on.
+    /// Returns the run that contains the byte at `offset`, which is before the end. It may begin
+    /// before `offset`, and extends as far as the location is contiguous.
     pub fn map<S: Storage>(
         &self,
         storage: &S,
@@ -252,7 +252,7 @@ impl Image {
         Ok(Run { start, len, what })
     }
 
-    /// Fills `into` with contents from `offset`. Beyond the end is an error.
+    /// Fills `into` with contents from `offset`. Returns an error if the range ends beyond the end.
     pub fn read<S: Storage>(
         &self,
         storage: &S,
@@ -297,24 +297,24 @@ impl Image {
         Ok(())
     }
 
-    /// The contents that [`What::Packed`] means.
+    /// Returns the contents that [`What::Packed`] refers to.
     pub fn packed(&self) -> Option<&Contents> {
         self.packed.as_deref()
     }
 
-    /// The contents that [`What::Metabox`] means.
+    /// Returns the contents that [`What::Metabox`] refers to.
     pub fn metabox(&self) -> Option<&Contents> {
         self.metabox.as_deref()
     }
 }
 
 impl Contents {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Whether it certainly has no [`What::Hole`], without looking.
+    /// Returns whether the contents are known to have no [`What::Hole`] without reading their map.
     pub fn is_solid(&self) -> bool {
         match &self.how {
             How::Flat { start, .. } => start.is_some(),
@@ -323,7 +323,7 @@ impl Contents {
         }
     }
 
-    /// Whether some of it is in the packed inode.
+    /// Returns whether a part is in the packed inode.
     pub(super) fn has_fragments(&self) -> bool {
         match &self.how {
             How::Packed(_) => true,

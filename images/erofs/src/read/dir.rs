@@ -6,21 +6,21 @@ use core::cmp::Ordering;
 use super::{Contents, Error, Image, Storage};
 use crate::layout::{Dirent, FileType};
 
-/// The longest name.
+/// The maximum length of a name in bytes.
 const NAME_MAX: usize = 255;
 
-/// An entry of a directory.
+/// A directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The name, of 1 to 255 bytes, neither NUL nor `/` in it.
+    /// The name: 1 to 255 bytes without NUL and `/`.
     pub name: &'a [u8],
-    /// The inode's number.
+    /// The inode number.
     pub nid: u64,
-    /// What the directory says that it is.
+    /// The file type recorded in the directory.
     pub kind: FileType,
 }
 
-/// A block of a directory.
+/// A directory block.
 pub struct Block {
     bytes: Vec<u8>,
     entries: usize,
@@ -40,13 +40,13 @@ impl Block {
         })
     }
 
-    /// How many entries it has; at least one.
+    /// Returns the number of entries, at least 1.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.entries
     }
 
-    /// The entry of this number, which is below [`Block::len`].
+    /// Returns the entry with this number, which is less than [`Block::len`].
     pub fn entry<E>(&self, number: usize) -> Result<Entry<'_>, Error<E>> {
         let raw = self.raw(number);
         let start = usize::from(raw.name_offset);
@@ -78,7 +78,7 @@ impl Block {
         Dirent::parse(&self.bytes[number * Dirent::SIZE..]).expect("entries are within the block")
     }
 
-    /// The entry `name`, or on which side of this block it would be.
+    /// Returns the entry `name`, or on which side of this block it would be.
     fn find<E>(&self, name: &[u8]) -> Result<Result<(u64, FileType), Ordering>, Error<E>> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {
@@ -98,7 +98,7 @@ impl Block {
     }
 }
 
-/// Entries from some place on.
+/// Iterator over directory entries from a given position.
 pub struct Entries<'a, S> {
     image: &'a Image,
     storage: &'a S,
@@ -109,7 +109,7 @@ pub struct Entries<'a, S> {
 }
 
 impl Image {
-    /// A block of the directory of `contents`, from 0; nothing behind the last.
+    /// Returns a block of the directory with `contents`, counted from 0; nothing after the last.
     pub fn block<S: Storage>(
         &self,
         storage: &S,
@@ -128,7 +128,8 @@ impl Image {
         Block::new(bytes).map(Some)
     }
 
-    /// The number and the kind of the entry `name` in the directory of `contents`, `..` included.
+    /// Returns the inode number and file type of the entry `name` in the directory with `contents`.
+    /// `..` is found too.
     pub fn lookup<S: Storage>(
         &self,
         storage: &S,
@@ -151,7 +152,8 @@ impl Image {
         Ok(None)
     }
 
-    /// The entries of the directory of `contents` behind `cookie` (0: all), `.` and `..` included.
+    /// Returns the entries of the directory with `contents` after `cookie` (0: all), `.` and `..`
+    /// included.
     pub fn entries<'a, S: Storage>(
         &'a self,
         storage: &'a S,
@@ -171,7 +173,7 @@ impl Image {
 }
 
 impl<S: Storage> Entries<'_, S> {
-    /// The next entry, and the cookie to go on behind it: never 0, the same each time.
+    /// Returns the next entry, and the cookie of the position after it: never 0, and stable.
     pub fn next_entry(&mut self) -> Result<Option<(Entry<'_>, u64)>, Error<S::Error>> {
         loop {
             match &self.loaded {
@@ -189,7 +191,7 @@ impl<S: Storage> Entries<'_, S> {
         }
         let number = self.number;
         self.number += 1;
-        // A block has names behind its entries, so this stays within it.
+        // Names follow the entries of a block, so the cookie stays within the block.
         let cookie = self.block * self.image.block_size() + (self.number * Dirent::SIZE) as u64;
         let block = self.loaded.as_ref().expect("loaded above");
         Ok(Some((block.entry(number)?, cookie)))

@@ -13,16 +13,17 @@ use crate::layout::{
 #[derive(Clone, Debug)]
 pub(super) struct Extents {
     advise: Advise,
-    /// Where the list is.
+    /// Offset of the list.
     first: u64,
     count: u64,
-    /// log2 of the bytes of a logical cluster.
+    /// log2 of the size in bytes of a logical cluster.
     bits: u32,
-    /// The file's bytes.
+    /// The file's size in bytes.
     size: u64,
 }
 
-/// Extents whose lengths are added up to find one behind them: of a larger file nobody would want to.
+/// The maximum number of extents whose lengths are summed to find a later one: bounds the cost in
+/// large files.
 const MAX_SUMMED: u64 = 1 << 20;
 
 const BOGUS: &str = "a list of extents that contradicts itself";
@@ -48,14 +49,14 @@ impl Extents {
         self.advise.contains(Advise::FRAGMENT)
     }
 
-    /// The extent that has the byte at `offset`.
+    /// Returns the extent that contains the byte at `offset`.
     pub(super) fn map<S: Storage>(
         &self,
         meta: &mut Meta<'_, S>,
         offset: u64,
     ) -> Result<Run, Error<S::Error>> {
         let (extent, start, end, last) = match self.advise.extent_size() {
-            // The places of those of 4 bytes follow from the lengths before.
+            // The location of a 4-byte extent follows from the lengths of all before it.
             4 => self.by_sum(meta, offset)?,
             8 => {
                 let number = offset >> self.bits;
@@ -70,7 +71,7 @@ impl Extents {
         let len = end - start;
         let place = u64::from(extent.place) | u64::from(extent.place_high) << 32;
         if last && self.has_fragment() {
-            // Only those that tell a place have room for more.
+            // Only extents with a location have space for the upper half.
             let high = match self.advise.extent_size() {
                 4 => 0,
                 _ => place << 32,
@@ -116,7 +117,7 @@ impl Extents {
         }
     }
 
-    /// Bounds of an extent of a logical cluster.
+    /// Returns an extent of one logical cluster with its start and end, and whether it is the last.
     fn bounded(&self, extent: Extent, number: u64) -> (Extent, u64, u64, bool) {
         let start = number << self.bits;
         let end = (start + (1 << self.bits)).min(self.size);
@@ -178,7 +179,7 @@ impl Extents {
         ))
     }
 
-    /// The extent of this number in the list, which begins `skip` bytes behind `first`.
+    /// Returns the extent with this number in the list, which begins `skip` bytes after `first`.
     fn load<S: Storage>(
         &self,
         meta: &mut Meta<'_, S>,

@@ -1,4 +1,4 @@
-//! An image in a file.
+//! Images in files.
 
 use alloc::vec::Vec;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use super::{Cluster, Error, Image, Storage};
 
-/// An image of one device, in a file. Nothing is kept of what was read. May be asked by several threads.
+/// An image on one device, in a file. Without a cache. May be used by several threads at once.
 #[derive(Debug)]
 pub struct InFile(pub File);
 

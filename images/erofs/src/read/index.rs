@@ -8,33 +8,33 @@ use crate::layout::{
     MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader, WHOLE_IN_PACKED,
 };
 
-/// What is behind the inode of a compressed file.
+/// The kind of map after the inode of a compressed file.
 pub(super) enum Found {
     Index(Index),
     Extents(Extents),
-    /// Nothing: the file is in the packed inode, here.
+    /// No map: the file is in the packed inode at this offset.
     Packed(u64),
 }
 
-/// An index, and what it says once for all.
+/// An index with its decoded header.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     layout: DataLayout,
     advise: Advise,
-    /// Of the heads of both kinds.
+    /// The algorithms of both kinds of heads.
     algorithms: [u8; 2],
-    /// Where the first logical cluster's entry, or the first pack, is.
+    /// Offset of the first logical cluster's entry, or of the first pack.
     first: u64,
-    /// log2 of the bytes of a logical cluster.
+    /// log2 of the size in bytes of a logical cluster.
     bits: u32,
-    /// The file's bytes.
+    /// The file's size in bytes.
     size: u64,
-    /// Logical clusters as far as the packs go.
+    /// Number of logical clusters in the packs.
     clusters: u64,
     tail: Option<Tail>,
 }
 
-/// An end that is elsewhere: the extent whose head is in `head`.
+/// A file tail that is stored elsewhere: the extent whose head is in `head`.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
     head: u64,
@@ -43,9 +43,9 @@ struct Tail {
 
 #[derive(Clone, Copy, Debug)]
 enum Elsewhere {
-    /// Compressed behind the index.
+    /// Compressed, after the index.
     Inline { place: u64, len: u32 },
-    /// In the packed inode.
+    /// In the packed inode, at this offset.
     Fragment(u64),
 }
 
@@ -54,15 +54,15 @@ enum Elsewhere {
 struct Lcluster {
     number: u64,
     kind: LclusterKind,
-    /// Of a head: where in it the extent begins.
+    /// In a head: the offset in the cluster at which the extent begins.
     offset: u64,
-    /// Of a head: its block.
+    /// In a head: its block.
     block: u64,
-    /// Of others: how far back the head is.
+    /// In others: the distance back to the head.
     back: u64,
-    /// Of the first behind a head: the blocks of the physical cluster.
+    /// In the first cluster after a head: the number of blocks of the physical cluster.
     blocks: Option<u32>,
-    /// Where the entry, or the pack, ends.
+    /// Offset of the end of its entry or pack.
     end: u64,
 }
 
@@ -75,7 +75,7 @@ impl Lcluster {
 const BOGUS: &str = "an index of clusters that contradicts itself";
 
 impl Index {
-    /// Reads the header, and where the end is.
+    /// Reads the header and locates the tail.
     pub(super) fn open<S: Storage>(
         meta: &mut Meta<'_, S>,
         inode: &Inode,
@@ -144,7 +144,7 @@ impl Index {
         let at = self.load(meta, last >> self.bits)?;
         let head = self.head_of(meta, at, last)?;
         let place = if fragment {
-            // Only entries of 8 bytes have room for more.
+            // Only entries of 8 bytes have space for the upper half.
             let high = match self.layout {
                 DataLayout::CompressedFull => head.block << 32,
                 _ => 0,
@@ -165,7 +165,7 @@ impl Index {
         }))
     }
 
-    /// The extent that has the byte at `offset`.
+    /// Returns the extent that contains the byte at `offset`.
     pub(super) fn map<S: Storage>(
         &self,
         meta: &mut Meta<'_, S>,
@@ -206,7 +206,8 @@ impl Index {
         })
     }
 
-    /// The extent of `head` at `place`; or of one that is not compressed the part with `offset`.
+    /// Returns the extent of `head` at `place`; of an uncompressed one, the part that contains
+    /// `offset`.
     #[allow(clippy::too_many_arguments)]
     fn extent<S: Storage>(
         &self,
@@ -246,7 +247,7 @@ impl Index {
         head.number << self.bits | head.offset
     }
 
-    /// The head of the extent with `offset`, which is in `at`.
+    /// Returns the head of the extent that contains `offset`, which is in `at`.
     fn head_of<S: Storage>(
         &self,
         meta: &mut Meta<'_, S>,
@@ -270,7 +271,7 @@ impl Index {
         Ok(at)
     }
 
-    /// Where the extent ends that began at `start` and has the cluster `number`.
+    /// Returns the end of the extent that began at `start` and contains the cluster `number`.
     fn end_of<S: Storage>(
         &self,
         meta: &mut Meta<'_, S>,
@@ -290,12 +291,12 @@ impl Index {
         Err(Error::Corrupt(BOGUS))
     }
 
-    /// How many logical clusters an extent can touch.
+    /// Returns the maximum number of logical clusters that an extent can touch.
     fn reach(&self) -> u64 {
         (u64::from(MAX_PCLUSTER_DECODED) >> self.bits) + 1
     }
 
-    /// The blocks of the physical cluster of `head`.
+    /// Returns the number of blocks of the physical cluster of `head`.
     fn blocks_of<S: Storage>(
         &self,
         meta: &mut Meta<'_, S>,
@@ -383,7 +384,8 @@ impl Index {
             cluster.offset = value.into();
             cluster.block = self.block_in(&pack, within);
         } else if cluster.blocks.is_none() && within + 1 == pack.clusters() {
-            // What it has is the distance to the next head; the one before knows where the last is.
+            // The last cluster holds the distance to the next head; the distance back follows from
+            // the previous cluster.
             cluster.back = match pack.get(within - 1) {
                 (LclusterKind::Nonhead, value) => back(value) + 1,
                 _ => 1,
@@ -392,7 +394,8 @@ impl Index {
         Ok(cluster)
     }
 
-    /// Place and size of the pack with a cluster, and which in it that is.
+    /// Returns the offset and size of the pack that contains a cluster, and the cluster's index in
+    /// it.
     fn pack_of(&self, number: u64) -> (u64, usize, usize) {
         let to_align = (32 - self.first % 32) / 4 % 8;
         let in_large = match self.advise.contains(Advise::COMPACT_2B) && to_align < self.clusters {
@@ -410,7 +413,7 @@ impl Index {
         (small + number / 2 * 8, 8, (number % 2) as usize)
     }
 
-    /// The block of the head that is the cluster `within` a pack.
+    /// Returns the block of the head with index `within` in a pack.
     fn block_in(&self, pack: &CompactPack, within: usize) -> u64 {
         let before = (0..within).map(|at| pack.get(at));
         let blocks: u64 = match self.advise.contains(Advise::BIG_1) {
@@ -436,7 +439,7 @@ impl Index {
     }
 }
 
-/// How far back the head is, by the number of a cluster that is none.
+/// Returns the distance back to the head from the number of a cluster that is not a head.
 fn back(value: u16) -> u64 {
     match value & CLUSTER_BLOCKS {
         0 => value.into(),
@@ -444,12 +447,12 @@ fn back(value: u16) -> u64 {
     }
 }
 
-/// The blocks that such a number says.
+/// Returns the number of blocks encoded in such a number.
 fn blocks(value: u16) -> Option<u32> {
     (value & CLUSTER_BLOCKS != 0).then_some((value & !CLUSTER_BLOCKS).into())
 }
 
-/// What decodes to `decoded` bytes by the algorithm of this number.
+/// Returns a cluster that decodes to `decoded` bytes with the algorithm of this number.
 pub(super) fn cluster<S: Storage>(
     meta: &Meta<'_, S>,
     device: Option<u16>,
@@ -477,7 +480,8 @@ pub(super) fn cluster<S: Storage>(
     })
 }
 
-/// The part with `offset` of an extent that is not compressed; with `block`, rotated in its blocks of that size.
+/// Returns the part of an uncompressed extent that contains `offset`; with `block`, it is rotated
+/// within blocks of that size.
 pub(super) fn plain<E>(
     device: Option<u16>,
     place: u64,
@@ -492,7 +496,7 @@ pub(super) fn plain<E>(
             "data that are not compressed in too few blocks",
         ));
     }
-    // What comes first in the file is last on disk.
+    // The first bytes in the file are the last on disk.
     let first = block.map_or(0, |block| block - start % block);
     let (start, len, place) = match offset - start < first {
         true => {

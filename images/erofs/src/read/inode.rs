@@ -6,55 +6,55 @@ use crate::layout::{
     decode_device, xattr_body_size,
 };
 
-/// An inode, of whichever size.
+/// An inode, compact or extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inode {
     /// Its number.
     pub nid: u64,
-    /// What it is; never [`FileType::Unknown`].
+    /// The file type; never [`FileType::Unknown`].
     pub kind: FileType,
     /// Permissions, `0o7777`.
     pub mode: u16,
-    /// Owner.
+    /// Owner's user ID.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
-    /// Hard links.
+    /// Number of hard links.
     pub links: u32,
-    /// Bytes; at most `i64::MAX`.
+    /// Size in bytes; at most `i64::MAX`.
     pub size: u64,
-    /// Last change: seconds since the Unix epoch.
+    /// Modification time: seconds since the Unix epoch.
     pub mtime: i64,
-    /// Last change: nanoseconds.
+    /// Modification time: nanoseconds.
     pub mtime_nsec: u32,
-    /// Major and minor number of a device.
+    /// Major and minor device number.
     pub device: (u32, u32),
-    /// Where its contents are.
+    /// The data layout of its contents.
     pub layout: DataLayout,
-    /// Whether a directory is without an entry `.`.
+    /// Whether it is a directory without an entry `.`.
     pub(super) dot_omitted: bool,
-    /// The field `data`.
+    /// The `data` field.
     pub(super) data: u32,
-    /// A block number's bits from 32, as far as the inode has them.
+    /// Bits of a block number from bit 32, if the inode has them.
     pub(super) high: Option<u16>,
-    /// Where what follows the inode is.
+    /// Offset of the first byte after the inode.
     pub(super) behind: u64,
-    /// Bytes of attributes there.
+    /// Size in bytes of the attributes there.
     pub(super) xattrs: usize,
 }
 
 impl Inode {
-    /// Whether its metadata are within the metabox.
+    /// Returns whether its metadata are in the metabox.
     pub(super) fn in_metabox(&self) -> bool {
         self.nid & METABOX_NID != 0
     }
 
-    /// What is behind its attributes.
+    /// Returns the offset after its attributes.
     pub(super) fn behind_xattrs(&self) -> u64 {
         self.behind + self.xattrs as u64
     }
 
-    /// Space that its contents take, in units of 512 bytes.
+    /// Returns the space taken by its contents, in units of 512 bytes.
     pub fn sectors(&self, image: &Image) -> u64 {
         match self.layout {
             DataLayout::CompressedFull | DataLayout::CompressedCompact => {
@@ -66,7 +66,7 @@ impl Inode {
 }
 
 impl Image {
-    /// The inode of this number, wherever that came from.
+    /// Reads the inode with this number, which may be untrusted.
     pub fn inode<S: Storage>(&self, storage: &S, nid: u64) -> Result<Inode, Error<S::Error>> {
         let metabox = nid & METABOX_NID != 0;
         let base = if metabox { 0 } else { self.meta };
@@ -130,7 +130,7 @@ impl Image {
     }
 }
 
-/// The kind that the format bits of an `st_mode` say.
+/// Returns the file type in the format bits of an `st_mode`.
 fn kind(mode: u16) -> Option<FileType> {
     Some(match mode & 0o170000 {
         0o100000 => FileType::File,

@@ -1,15 +1,15 @@
-//! An image in memory.
+//! Images in memory.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Cluster, Error, Image, Storage};
 
-/// An image of one device, all of it in memory. Nothing that is decoded is kept.
+/// An image on one device, in memory. Without a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct InMemory<'a>(pub &'a [u8]);
 
-/// An image has ended before what it says that it has.
+/// The error of a read beyond the end of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BeyondEnd;
 

@@ -1,10 +1,10 @@
-//! Metadata, a block at a time.
+//! Block-wise reads of metadata.
 
 use alloc::vec::Vec;
 
 use super::{Error, Image, Storage};
 
-/// Reads small pieces that lie close together.
+/// A reader of small pieces that are close together, with a buffer of the last blocks.
 pub(super) struct Meta<'a, S> {
     pub(super) image: &'a Image,
     storage: &'a S,
@@ -14,7 +14,7 @@ pub(super) struct Meta<'a, S> {
 }
 
 impl<'a, S: Storage> Meta<'a, S> {
-    /// Metadata of the first device, or of the metabox.
+    /// Reads metadata of the primary device, or of the metabox.
     pub(super) fn new(image: &'a Image, storage: &'a S, metabox: bool) -> Meta<'a, S> {
         Meta {
             image,
@@ -25,7 +25,7 @@ impl<'a, S: Storage> Meta<'a, S> {
         }
     }
 
-    /// The `len` bytes (few) from `at`.
+    /// Returns the `len` bytes (few) from `at`.
     pub(super) fn bytes(&mut self, at: u64, len: usize) -> Result<&[u8], Error<S::Error>> {
         let block = self.image.block_size();
         let end = at

@@ -1,10 +1,13 @@
-//! A reader that trusts no image.
+//! A reader of untrusted images.
 //!
-//! An [`Image`] is what the superblock says. Everything else is read when it is asked for, through a [`Storage`], which may keep what was
-//! read and decoded; the reader keeps nothing but its few special inodes. It does not look at [`crate::layout::XattrHeader::filter`].
+//! An [`Image`] holds the superblock's values. Everything else is read on demand through a
+//! [`Storage`], which may cache what was read and decoded; the reader caches only the special
+//! inodes. It ignores [`crate::layout::XattrHeader::filter`].
 //!
-//! Whatever an image says, a call ends, and takes no more memory than [`crate::layout::MAX_PCLUSTER`] and [`crate::layout::MAX_PCLUSTER_DECODED`] a few times, and as
-//! much as it is asked for: an extent is at most that long, and special inodes do not lead to each other in circles.
+//! On any image, every call terminates, with memory bounded by a few times
+//! [`crate::layout::MAX_PCLUSTER`] and [`crate::layout::MAX_PCLUSTER_DECODED`] plus the requested
+//! length: extents have these maximum lengths, and special inodes cannot refer to each other in
+//! cycles.
 
 mod contents;
 mod dir;
@@ -34,21 +37,23 @@ pub use memory::{BeyondEnd, InMemory};
 pub use superblock::Image;
 pub use xattr::Each;
 
-/// Where an image is: its devices, and what was decoded off them.
+/// Access to an image's devices and decoded clusters.
 pub trait Storage {
-    /// Why nothing could be read.
+    /// The error of a failed read.
     type Error;
 
-    /// Decoded bytes, perhaps shared with a cache.
+    /// Decoded bytes, possibly shared with a cache.
     type Decoded: Deref<Target = [u8]>;
 
-    /// How many devices there are: 1 for an image without others, or with others that are in the same file.
+    /// Returns the number of devices: 1 for an image without extra devices, or with them in the
+    /// same file.
     fn devices(&self) -> u16;
 
-    /// Fills `into` with what is `at` bytes into a device. Beyond its end is an error.
+    /// Fills `into` from offset `at` of a device. Returns an error if the range ends beyond the
+    /// end.
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
-    /// What `cluster` of `image` decodes to: [`Cluster::decode`], or what that was before.
+    /// Returns the decoded bytes of `cluster` of `image`: [`Cluster::decode`], or a cached result.
     fn decoded(
         &self,
         image: &Image,
@@ -56,14 +61,14 @@ pub trait Storage {
     ) -> Result<Self::Decoded, Error<Self::Error>>;
 }
 
-/// Why an image cannot be read.
+/// The reason why an image cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error<E> {
-    /// Its storage said so.
+    /// The storage failed.
     Storage(E),
-    /// It says what cannot be: expected, and where.
+    /// The image is invalid: a description of the invalid part.
     Corrupt(&'static str),
-    /// It has what is not known here.
+    /// The image uses an unsupported feature.
     Unsupported(&'static str),
 }
 
@@ -77,23 +82,24 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     }
 }
 
-/// Encoded bytes, and what they decode to.
+/// A compressed cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cluster {
-    /// The device that they are on; `None` for the contents of the metabox.
+    /// The device it is on; `None` if it is in the metabox.
     pub device: Option<u16>,
-    /// Where, in bytes.
+    /// Its offset in bytes.
     pub place: u64,
-    /// Their number, up to [`crate::layout::MAX_PCLUSTER`].
+    /// Its size in bytes, up to [`crate::layout::MAX_PCLUSTER`].
     pub encoded: u32,
-    /// How many bytes they decode to at least, up to [`crate::layout::MAX_PCLUSTER_DECODED`]: the rest does not count.
+    /// The number of bytes to decode, up to [`crate::layout::MAX_PCLUSTER_DECODED`]; the rest is
+    /// ignored.
     pub decoded: u32,
-    /// How.
+    /// The compression algorithm.
     pub algorithm: Algorithm,
 }
 
 impl Cluster {
-    /// Reads and decodes it.
+    /// Reads and decodes the cluster.
     pub fn decode<S: Storage>(
         &self,
         image: &Image,

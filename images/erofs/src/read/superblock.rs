@@ -1,4 +1,4 @@
-//! What the superblock says, checked.
+//! The superblock and its tables: reading and validation.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,18 +11,18 @@ use crate::layout::{
     checksum,
 };
 
-/// An image.
+/// An opened image.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// Its own number.
+    /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// Its name, as far as there is one.
+    /// The volume name, if there is one.
     pub volume: Vec<u8>,
-    /// Its inodes.
+    /// Number of inodes.
     pub inodes: u64,
-    /// Its blocks, those of other devices included.
+    /// Number of blocks, including those of extra devices.
     pub blocks: u64,
-    /// The number of its root directory.
+    /// Inode number of the root directory.
     pub root: u64,
     pub(super) compat: Compat,
     pub(super) incompat: Incompat,
@@ -31,35 +31,35 @@ pub struct Image {
     pub(super) xattr: u64,
     pub(super) epoch: i64,
     pub(super) epoch_nsec: u32,
-    /// A bit for each algorithm that there may be.
+    /// A bit for each algorithm that may be used.
     pub(super) algorithms: u16,
     pub(super) prefixes: Vec<Prefix>,
     pub(super) packed: Option<Box<Body>>,
     pub(super) metabox: Option<Box<Body>>,
     devices: Vec<Device>,
-    /// Whether all devices are in the first one's file.
+    /// Whether all devices are in the file of the primary one.
     together: bool,
 }
 
-/// A long prefix of names of attributes.
+/// A long attribute name prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Prefix {
     pub(super) base: u8,
     pub(super) infix: Vec<u8>,
 }
 
-/// A further device, in bytes.
+/// The range of an extra device in the unified address space, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Device {
     start: u64,
     len: u64,
 }
 
-/// A place in bytes beyond which nothing can be: then sums of places and lengths cannot overflow.
+/// Maximum offset in bytes, so that sums of offsets and lengths cannot overflow.
 pub(super) const MAX_PLACE: u64 = 1 << 62;
 
 impl Image {
-    /// Reads the superblock, the tables that it names, and the special inodes.
+    /// Reads the superblock, the tables it refers to, and the special inodes.
     pub fn open<S: Storage>(storage: &S) -> Result<Image, Error<S::Error>> {
         let mut bytes = [0; Superblock::SIZE];
         read(storage, SUPERBLOCK_OFFSET as u64, &mut bytes)?;
@@ -102,7 +102,7 @@ impl Image {
             xattr: u64::from(raw.xattr_block) << block_bits,
             epoch: raw.epoch as i64,
             epoch_nsec: raw.epoch_nsec.min(999_999_999),
-            // LZ4 needs no configuration.
+            // Without configurations the only algorithm is LZ4.
             algorithms: match incompat.contains(Incompat::CONFIGS) {
                 true => raw.algorithms_or_distance,
                 false => 1,
@@ -127,7 +127,8 @@ impl Image {
             let nid = MetaboxSlot::parse(&slot).expect("as long as it is").nid;
             image.metabox = Some(image.special(storage, nid)?);
         }
-        // The bit says as well that clusters may be shared in part; then there is no such inode.
+        // The flag also allows partially shared clusters; without fragments there is no packed
+        // inode.
         if incompat.contains(Incompat::FRAGMENTS) && raw.packed != 0 {
             image.packed = Some(image.special(storage, raw.packed)?);
         }
@@ -137,12 +138,12 @@ impl Image {
         Ok(image)
     }
 
-    /// Bytes of a block.
+    /// Returns the size in bytes of a block.
     pub fn block_size(&self) -> u64 {
         1 << self.block_bits
     }
 
-    /// An inode that others are or lie in: it may not be in the metabox itself.
+    /// Reads the contents of a special inode, which must not be in the metabox itself.
     fn special<S: Storage>(&self, storage: &S, nid: u64) -> Result<Box<Body>, Error<S::Error>> {
         if nid & METABOX_NID != 0 {
             return Err(Error::Corrupt("a special inode within the metabox"));
@@ -225,7 +226,7 @@ impl Image {
         Ok(())
     }
 
-    /// Which of the storage's devices `place` of the image's `device` is on, and where.
+    /// Returns the storage device and the offset on it of `place` on the image's `device`.
     pub(super) fn locate<E>(&self, device: u16, place: u64) -> Result<(u16, u64), Error<E>> {
         match usize::from(device).checked_sub(1) {
             Some(further) => {
@@ -254,13 +255,13 @@ impl Image {
         }
     }
 
-    /// The bits of a device's number that count.
+    /// Returns the mask of valid bits in a device number.
     pub(super) fn device_mask(&self) -> u16 {
         let numbers = (self.devices.len() + 1).next_power_of_two();
         (numbers - 1) as u16
     }
 
-    /// The place of a block in bytes, if any image could have it.
+    /// Returns the offset of a block in bytes, or an error if it exceeds the maximum.
     pub(super) fn place<E>(&self, block: u64) -> Result<u64, Error<E>> {
         match block < MAX_PLACE >> self.block_bits {
             true => Ok(block << self.block_bits),
@@ -268,7 +269,7 @@ impl Image {
         }
     }
 
-    /// Reads metadata: of the first device, or of the metabox.
+    /// Reads metadata from the primary device or the metabox.
     pub(super) fn metadata<S: Storage>(
         &self,
         storage: &S,
@@ -288,7 +289,7 @@ fn read<S: Storage>(storage: &S, at: u64, into: &mut [u8]) -> Result<(), Error<S
     storage.read_at(0, at, into).map_err(Error::Storage)
 }
 
-/// Checks the checksum of the superblock's block.
+/// Verifies the checksum of the superblock's block.
 fn verify<S: Storage>(storage: &S, block_bits: u32, expected: u32) -> Result<(), Error<S::Error>> {
     let block = 1usize << block_bits;
     let len = match block > SUPERBLOCK_OFFSET {

@@ -7,7 +7,7 @@ use super::{Error, Image, Inode, Storage};
 use crate::layout::{Compat, LONG_PREFIX, XattrEntry, XattrHeader, prefix_name};
 
 impl Image {
-    /// The value of the attribute `name`, which has its namespace.
+    /// Returns the value of the attribute with the full name `name`.
     pub fn xattr<S: Storage>(
         &self,
         storage: &S,
@@ -25,7 +25,8 @@ impl Image {
         Ok(found)
     }
 
-    /// Gives `each` the attributes' names, with their namespaces, and how to have the value, until it says stop (`false`).
+    /// Calls `each` with the attributes' full names and functions that return their values, until
+    /// it returns `false`.
     pub fn each_xattr<S: Storage>(
         &self,
         storage: &S,
@@ -65,7 +66,8 @@ impl Image {
         Ok(())
     }
 
-    /// The attribute at `at`, which must not go beyond `end`: where the next is, and whether `each` goes on.
+    /// Passes the attribute at `at`, which must not extend beyond `end`, to `each`. Returns the
+    /// offset of the next, and whether to continue.
     fn one_xattr<S: Storage>(
         &self,
         meta: &mut Meta<'_, S>,
@@ -84,7 +86,7 @@ impl Image {
         if end.is_some_and(|end| next > end) {
             return Err(beyond);
         }
-        // As Linux does it, what has no known namespace is not shown.
+        // As in Linux, attributes of unknown namespaces are skipped.
         let Some(mut name) = self.prefix_of(entry.prefix) else {
             return Ok((next, true));
         };
@@ -99,7 +101,7 @@ impl Image {
         Ok((next, each(&name, &mut value)?))
     }
 
-    /// What stands before a name of this prefix.
+    /// Returns the name prefix with this number.
     fn prefix_of(&self, prefix: u8) -> Option<Vec<u8>> {
         let (base, infix) = match prefix & LONG_PREFIX {
             0 => (prefix, &[][..]),
@@ -114,6 +116,7 @@ impl Image {
     }
 }
 
-/// Takes an attribute's name and how to have its value, and says whether to go on.
+/// A callback that takes an attribute's name and a function that returns its value, and returns
+/// whether to continue.
 pub type Each<'a, E> =
     dyn FnMut(&[u8], &mut dyn FnMut() -> Result<Vec<u8>, Error<E>>) -> Result<bool, Error<E>> + 'a;

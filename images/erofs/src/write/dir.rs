@@ -1,18 +1,18 @@
-//! Blocks of directories.
+//! Directory blocks: encoding.
 
 use alloc::vec::Vec;
 
 use super::BLOCK;
 use crate::layout::{Dirent, FileType};
 
-/// An entry to write.
+/// A directory entry to write.
 pub(super) struct Entry<'a> {
     pub(super) name: &'a [u8],
     /// Index of the inode.
     pub(super) inode: usize,
 }
 
-/// All entries of a directory in their order, `.` and `..` among them.
+/// Returns all entries of a directory, `.` and `..` included, sorted by name.
 pub(super) fn entries<'a>(
     own: usize,
     parent: usize,
@@ -35,7 +35,7 @@ pub(super) fn entries<'a>(
     all
 }
 
-/// How many entries go into each block, and how many bytes the last one has.
+/// Returns the number of entries in each block, and the size in bytes of the last block.
 pub(super) fn cut(entries: &[Entry<'_>]) -> (Vec<usize>, usize) {
     let (mut blocks, mut count, mut used) = (Vec::new(), 0, 0);
     for entry in entries {
@@ -51,7 +51,7 @@ pub(super) fn cut(entries: &[Entry<'_>]) -> (Vec<usize>, usize) {
     (blocks, used)
 }
 
-/// One block: entries, then names.
+/// Encodes one block: entries, then names.
 pub(super) fn block(entries: &[Entry<'_>], inode: impl Fn(usize) -> (u64, FileType)) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK as usize);
     let mut name_offset = entries.len() * Dirent::SIZE;
@@ -90,7 +90,7 @@ mod tests {
             .map(|entry| (entry.name, entry.inode))
             .collect();
         assert_eq!(first, [(&b"!"[..], 2), (b".", 0), (b"..", 1)]);
-        // 13 + 13 + 14 bytes, 15 times 267, and what does not fit any more.
+        // Entries of 13, 13 and 14 bytes, 15 of 267 bytes, and one that does not fit.
         assert_eq!(cut(&all), (alloc::vec![18, 1], 267));
         let bytes = block(&all[..18], |at| (at as u64, FileType::Directory));
         assert_eq!(bytes.len(), 40 + 15 * 267);

@@ -1,19 +1,21 @@
-//! The index of a compressed file: the full one, of 8 bytes for each logical cluster (a block), which can tell of extents anywhere.
+//! Index of a compressed file in the full form: 8 bytes for each logical cluster (a block), which
+//! allows extents at any offset.
 
 use alloc::vec::Vec;
 
 use super::{BLOCK, Extent, blocks};
 use crate::layout::{Advise, Algorithm, CLUSTER_BLOCKS, LclusterIndex, LclusterKind, MapHeader};
 
-/// What stands in front of the clusters, from a multiple of 8 bytes: the header and as many zeros.
+/// Size in bytes of the part before the clusters, aligned to 8 bytes: the header and as many zeros.
 const FRONT: usize = 2 * MapHeader::SIZE;
 
-/// Bytes of the index of a file of `size` bytes.
+/// Returns the size in bytes of the index of a file of `size` bytes.
 pub(super) fn index_size(size: u64) -> u64 {
     FRONT as u64 + blocks(size) * LclusterIndex::SIZE as u64
 }
 
-/// The index. `big` if physical clusters may have more than a block; `packed` is where in the packed inode the file's end is.
+/// Encodes the index. `big` allows physical clusters of more than a block; `packed` is the offset
+/// of the file's tail in the packed inode.
 pub(super) fn index(
     size: u64,
     algorithm: Algorithm,
@@ -38,7 +40,7 @@ pub(super) fn index(
         heads.push(Extent {
             start,
             len: size - start,
-            // What the header has no room for.
+            // The upper half of the offset, which does not fit into the header.
             block: (at >> 32) as u32,
             packed: Some(0),
         });
@@ -66,7 +68,7 @@ pub(super) fn index(
     bytes
 }
 
-/// An extent as it is, or block by block if it is not compressed.
+/// Returns the extent itself, or one extent per block if it is not compressed.
 fn heads(extent: Extent) -> impl Iterator<Item = Extent> {
     let step = match extent.packed {
         Some(_) => extent.len,
@@ -80,7 +82,8 @@ fn heads(extent: Extent) -> impl Iterator<Item = Extent> {
     })
 }
 
-/// The clusters of one extent: that of its beginning, and those up to `end` that are all its own.
+/// Encodes the clusters of one extent: the one in which it begins, and those up to `end` that lie
+/// entirely within it.
 fn one(head: Extent, end: u64, big: bool, bytes: &mut Vec<u8>) {
     let first = head.start / BLOCK;
     let kind = match head.packed {
@@ -151,11 +154,11 @@ mod tests {
             (Nonhead, 0, 2, 1),
             (Plain, 712, 7, 0),
             (Head1, 712, 9, 0),
-            // The file ends here.
+            // The end of the file.
             (Plain, 520, 0, 0),
         ];
         assert_eq!(clusters(21_000, &extents), want);
-        // The end of what is not compressed begins in the last cluster.
+        // The last block of an uncompressed extent begins in the last cluster.
         let plain = [extents[0], extent(13_000, 5000, 7, None)];
         let end = [(Plain, 712, 7, 0), (Plain, 712, 8, 0)];
         assert_eq!(clusters(18_000, &plain)[3..], end);

@@ -1,12 +1,14 @@
-//! Writing: what an image's metadata look like once it is known where contents are.
+//! Writer: the metadata of an image whose contents are already written.
 //!
-//! Who drives it writes contents first, in blocks from block 1, and tells of each inode what came of it ([`Body`]).
-//! [`Metadata::plan`] then gives every inode its place, and [`Metadata::write`] puts out all that follows the contents, in one
-//! stream: blocks of directories, shared attributes, inodes with what is inline. [`Metadata::first_block`] is the block that the image
-//! begins with. So a mount reads that block and then one contiguous piece, and the same inodes make the same bytes.
+//! The caller first writes file contents, in blocks from block 1, and passes each inode with their
+//! location ([`Body`]). [`Metadata::plan`] assigns a position to every inode, and
+//! [`Metadata::write`] emits everything after the contents as one stream: directory blocks, shared
+//! attributes, inodes with their inline data. [`Metadata::first_block`] returns block 0. So a mount
+//! reads that block and one contiguous range, and the output is deterministic.
 //!
-//! What it lacks on purpose: I/O, compression, threads; blocks other than of 4096 bytes; block numbers of more than 32 bits; compressed
-//! ends of files behind their index, long prefixes of names, devices besides the first.
+//! Deliberately absent: I/O, compression, threads; blocks of other than 4096 bytes; block numbers
+//! of more than 32 bits; compressed tails after the index, long attribute name prefixes, extra
+//! devices.
 
 mod dir;
 mod index;
@@ -22,16 +24,16 @@ use crate::layout::{Algorithm, FileType};
 pub use place::Metadata;
 pub use xattr::{can_name, own_size};
 
-/// Bytes of a block.
+/// Size in bytes of a block.
 pub const BLOCK: u64 = 4096;
 
-/// Blocks that `bytes` take.
+/// Returns the number of blocks for `bytes`.
 pub const fn blocks(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK)
 }
 
-/// How much of a file's end can be inline if its attributes take `xattrs` bytes ([`own_size`]): inode, attributes and end
-/// are in one block.
+/// Returns the maximum size in bytes of an inline tail of a file with `xattrs` bytes of attributes
+/// ([`own_size`]): inode, attributes and tail fit in one block.
 pub const fn inline_room(xattrs: usize) -> usize {
     (BLOCK as usize).saturating_sub(crate::layout::ExtendedInode::SIZE + xattrs)
 }
@@ -39,24 +41,24 @@ pub const fn inline_room(xattrs: usize) -> usize {
 /// An inode to write.
 #[derive(Clone, Debug)]
 pub struct Inode {
-    /// Kind and permissions, as `st_mode`.
+    /// Owner's user ID.
     pub mode: u16,
-    /// Owner.
+    /// Group ID.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Time of last change: seconds since the Unix epoch and nanoseconds.
+    /// Modification time: seconds since the Unix epoch and nanoseconds.
     pub mtime: (i64, u32),
     /// Hard links.
     pub links: u32,
-    /// Extended attributes by whole name, each of which [`can_name`].
+    /// Extended attributes by full name, for which [`can_name`] holds.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What it has.
+    /// Its contents.
     pub body: Body,
 }
 
 impl Inode {
-    /// Its kind, as entries tell it.
+    /// Returns the file type for directory entries.
     pub(crate) fn file_type(&self) -> FileType {
         match self.mode & 0o170_000 {
             0o100_000 => FileType::File,
@@ -71,88 +73,90 @@ impl Inode {
     }
 }
 
-/// What an inode has.
+/// The contents of an inode.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// A directory: its parent's index among the inodes (the root's is its own), and its children.
+    /// Index of the parent.
     Directory {
-        /// Index of the parent.
+        /// Name and index, sorted by name.
         parent: usize,
         /// Name and index, sorted by name.
         children: Vec<(Vec<u8>, usize)>,
     },
-    /// Blocks that follow each other, and an end that may be inline: what is behind the last whole block.
+    /// Contiguous blocks, and a tail after the last whole block that may be inline.
     Flat {
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
         /// The first block; any if there is none.
         block: u32,
-        /// Whether the end is inline rather than in a block of its own.
+        /// Whether the tail is inline rather than in a block of its own.
         inline: bool,
     },
-    /// Chunks, each anywhere.
+    /// Chunks at any location.
     Chunks {
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// log2 of the blocks of a chunk.
+        /// log2 of the number of blocks in a chunk.
         block_bits: u8,
         /// The first block of each chunk, nothing for a hole.
         blocks: Vec<Option<u32>>,
     },
     /// Extents, each compressed or not.
     Compressed {
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// What compressed it.
+        /// The compression algorithm.
         algorithm: Algorithm,
-        /// In order, without gaps.
+        /// Sorted and contiguous.
         extents: Vec<Extent>,
-        /// What is behind them is in the packed inode, from here on.
+        /// Offset in the packed inode of the data after the extents.
         end: Option<u64>,
     },
-    /// A file in the packed inode ([`Common::packed`]).
+    /// A whole file in the packed inode ([`Common::packed`]).
     Packed {
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// Where it begins there, below 2^63.
+        /// Its offset there, less than 2^63.
         at: u64,
     },
-    /// A device's number ([`crate::layout::encode_device`]).
+    /// A device number ([`crate::layout::encode_device`]).
     Device(u32),
-    /// Nothing: a pipe, a socket.
+    /// No contents: a FIFO or socket.
     Nothing,
 }
 
-/// A part of a compressed file.
+/// An extent of a compressed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its first byte in the file. Where it is not compressed, and at most one extent begins in any block of the file.
+    /// Its offset in the file. An uncompressed extent may begin within a block; at most one extent
+    /// begins in each block of the file.
     pub start: u64,
-    /// Its bytes in the file.
+    /// Its length in the file in bytes.
     pub len: u64,
     /// Its first block in the image.
     pub block: u32,
-    /// Its blocks there, if it is compressed: fewer than it has bytes for. Nothing if it is as it is in the file, block by block.
+    /// Number of blocks in the image if it is compressed, fewer than uncompressed; `None` if it is
+    /// stored block by block.
     pub packed: Option<u16>,
 }
 
-/// What the whole image has in common.
+/// Properties of the whole image.
 #[derive(Clone, Copy, Debug)]
 pub struct Common {
-    /// What compressed files are compressed by, and the blocks of the largest physical cluster.
+    /// The algorithm of compressed files, and the number of blocks in the largest physical cluster.
     pub compression: Option<(Algorithm, u16)>,
-    /// The block behind the last one of contents: the first that metadata may have.
+    /// The first block after the contents, where metadata may begin.
     pub next_block: u64,
-    /// Index of the packed inode among the inodes: a file without a name, of which nothing is in the packed inode.
+    /// Index of the packed inode: a file without a name and without fragments.
     pub packed: Option<usize>,
 }
 
-/// Why there can be no such image.
+/// The reason why an image cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Impossible {
-    /// More than the 16 TiB that block numbers of 32 bits reach.
+    /// The image exceeds 16 TiB, the limit of 32-bit block numbers.
     TooLarge,
-    /// The attributes of the inode of this index take more than an inode's can.
+    /// The attributes of the inode with this index exceed an inode's limit.
     TooManyXattrs(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Where metadata go, and how they are put out.
+//! Placement and output of metadata.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -11,37 +11,38 @@ use crate::layout::{
     MapHeader, NULL_BLOCK, WHOLE_IN_PACKED, xattr_count_for,
 };
 
-/// The metadata of an image, each inode in its place.
+/// The metadata of an image, with a position for each inode.
 pub struct Metadata<'a> {
     inodes: &'a [Inode],
     common: Common,
     shared: Shared,
-    /// The mtime of most inodes that could be compact.
+    /// The most frequent mtime of inodes that could be compact.
     epoch: (i64, u32),
     forms: Vec<Form>,
     directory_blocks: u64,
-    /// Bytes of all inodes with what is behind them.
+    /// Total size in bytes of inodes with the data after them.
     inode_bytes: u64,
 }
 
-/// What an inode comes to.
+/// The on-disk form of an inode.
 struct Form {
     extended: bool,
     layout: DataLayout,
     size: u64,
     xattr_bytes: usize,
-    /// Bytes behind the attributes, from a multiple of [`Form::align`]: an index, or a file's inline end.
+    /// Size in bytes of the data after the attributes, aligned to [`Form::align`]: an index, or an
+    /// inline tail.
     behind: u64,
     inline: bool,
     align: u64,
-    /// What the field `data` is.
+    /// The `data` field.
     data: u32,
-    /// Where it begins, in [`INODE_SLOT`]s: its number.
+    /// Its inode number: the offset in [`INODE_SLOT`]s.
     nid: u64,
 }
 
 impl Form {
-    /// Bytes of inode and attributes.
+    /// Returns the size in bytes of inode and attributes.
     fn head(&self) -> u64 {
         let inode = match self.extended {
             true => ExtendedInode::SIZE,
@@ -59,7 +60,7 @@ impl Form {
 }
 
 impl<'a> Metadata<'a> {
-    /// Gives each inode its place; the first is the root.
+    /// Assigns a position to each inode; the first is the root.
     pub fn plan(inodes: &'a [Inode], common: Common) -> Result<Metadata<'a>, Impossible> {
         let shared = Shared::of(inodes.iter().map(|inode| &inode.xattrs[..]));
         let mut metadata = Metadata {
@@ -105,7 +106,8 @@ impl<'a> Metadata<'a> {
                 form.size = whole * BLOCK + used as u64;
                 form.extended = !is_compact(inode, form.size, self.epoch);
                 form.inline = form.head() + (used as u64) <= BLOCK && used as u64 != BLOCK;
-                // Counted from the first block of directories, whose place is known when all are.
+                // Relative to the first directory block, which is known when all inodes have been
+                // counted.
                 form.data =
                     u32::try_from(self.directory_blocks).map_err(|_| Impossible::TooLarge)?;
                 if form.inline {
@@ -163,12 +165,13 @@ impl<'a> Metadata<'a> {
         Ok(form)
     }
 
-    /// Puts each inode into the fullest block that has room for it. None crosses the end of a block unless it is larger than one.
+    /// Puts each inode into the fullest block with enough space (best fit). No inode crosses a
+    /// block boundary unless it is larger than a block.
     fn place(&mut self) {
-        // The first slot stays empty: there is no inode 0.
+        // The first slot stays empty, since 0 is not a valid inode number.
         let mut free = BTreeSet::from([(BLOCK - INODE_SLOT, 0)]);
         let mut next = 1;
-        // Who opens the image reads the root and the packed inode, at one go if they are close.
+        // Opening the image reads the root and the packed inode, with one read if they are close.
         let packed = self.common.packed;
         let others = (1..self.forms.len()).filter(|at| Some(*at) != packed);
         for at in core::iter::once(0).chain(packed).chain(others) {
@@ -197,7 +200,7 @@ impl<'a> Metadata<'a> {
         self.inode_bytes = next * BLOCK;
     }
 
-    /// The block behind the image.
+    /// Returns the first block after the image.
     pub fn end(&self) -> u64 {
         self.meta_block() + self.inode_bytes / BLOCK
     }
@@ -210,10 +213,10 @@ impl<'a> Metadata<'a> {
         self.xattr_block() + blocks(self.shared.bytes.len() as u64)
     }
 
-    /// The block that the image begins with.
+    /// Returns block 0 of the image.
     pub fn first_block(&self) -> Vec<u8> {
         first_block(&Told {
-            // It is the first that was placed, in one of the first two blocks.
+            // It is placed first, in one of the first two blocks.
             root: self.forms[0].nid as u16,
             inodes: self.inodes.len() as u64,
             epoch: self.epoch,
@@ -229,7 +232,8 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Puts out all behind the contents, in order. `tail` appends the inline end of the file of that index.
+    /// Writes everything after the contents, in order. `tail` appends the inline tail of the file
+    /// with that index.
     pub fn write<E>(
         &self,
         mut tail: impl FnMut(usize, &mut Vec<u8>) -> Result<(), E>,
@@ -254,7 +258,7 @@ impl<'a> Metadata<'a> {
             let form = &self.forms[at];
             let begins = form.nid * INODE_SLOT;
             bytes.clear();
-            // What no inode takes is zeros.
+            // Space between inodes is filled with zeros.
             bytes.resize((begins - done) as usize, 0);
             self.inode(at, &mut bytes);
             if form.inline {
@@ -281,7 +285,7 @@ impl<'a> Metadata<'a> {
         put(&bytes)
     }
 
-    /// Gives `each` the blocks of a directory, and whether it is the inline one.
+    /// Calls `each` with the blocks of a directory, and whether the block is the inline one.
     fn directory<E>(
         &self,
         at: usize,
@@ -380,7 +384,7 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// Blocks that an extent takes in the image.
+/// Returns the number of blocks of an extent in the image.
 fn stored_blocks(extent: &Extent) -> u64 {
     match extent.packed {
         Some(blocks) => blocks.into(),
@@ -388,7 +392,8 @@ fn stored_blocks(extent: &Extent) -> u64 {
     }
 }
 
-/// The mtime that most inodes have which are compact but for theirs, so that these can be; the earliest of several.
+/// Returns the most frequent mtime of inodes that are compact if they have the epoch's mtime; the
+/// earliest of several.
 fn epoch(inodes: &[Inode]) -> (i64, u32) {
     let mut counts = BTreeMap::<(i64, u32), u64>::new();
     for inode in inodes
@@ -402,7 +407,7 @@ fn epoch(inodes: &[Inode]) -> (i64, u32) {
     first.map_or((0, 0), |(mtime, _)| *mtime)
 }
 
-/// Whether an inode fits into 32 bytes.
+/// Returns whether an inode fits into 32 bytes.
 fn is_compact(inode: &Inode, size: u64, epoch: (i64, u32)) -> bool {
     let small = |number: u32| number <= u32::from(u16::MAX);
     inode.mtime == epoch

@@ -1,4 +1,4 @@
-//! The block that an image begins with.
+//! The first block of an image.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use crate::layout::{
     checksum,
 };
 
-/// What the superblock tells.
+/// The values of a superblock.
 pub(super) struct Told {
     pub(super) root: u16,
     pub(super) inodes: u64,
@@ -23,8 +23,8 @@ pub(super) struct Told {
     pub(super) packed: Option<u64>,
 }
 
-/// The first block: zeros up to the superblock, which Linux does not read, then the superblock and how compression was
-/// used.
+/// Encodes the first block: zeros up to the superblock, which Linux ignores, then the superblock
+/// and the compression configuration.
 pub(super) fn first_block(told: &Told) -> Vec<u8> {
     let mut incompat = Incompat::empty();
     incompat.set(Incompat::CHUNKS, told.chunks);
@@ -77,7 +77,7 @@ pub(super) fn first_block(told: &Told) -> Vec<u8> {
     block
 }
 
-/// How it was used, with its length in front.
+/// Encodes the compression configuration, after its length.
 fn config(algorithm: Algorithm, cluster_blocks: u16) -> Vec<u8> {
     let config = match algorithm {
         Algorithm::Lz4 => Lz4Config {
@@ -89,7 +89,7 @@ fn config(algorithm: Algorithm, cluster_blocks: u16) -> Vec<u8> {
         .to_vec(),
         Algorithm::Zstd => ZstdConfig {
             format: 0,
-            // A window of 1 MiB, the most that Linux has memory for.
+            // A window of 1 MiB, the maximum that Linux allocates.
             window_log: 10,
             reserved: [0; 4],
         }

@@ -1,20 +1,21 @@
-//! Extended attributes: those that several inodes have are written once, the others behind their inode.
+//! Extended attributes: those of several inodes are written once as shared attributes, the others
+//! after their inode.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::layout::{XattrEntry, XattrHeader, prefix_name};
 
-/// What names begin with that an image can have, besides the two of ACLs, which are whole names.
+/// Supported name prefixes, besides the two ACL names, which are whole names.
 const PREFIXES: [u8; 3] = [1, 4, 6];
 const WHOLE: [u8; 2] = [2, 3];
 
-/// Whether an image can have an attribute of this name.
+/// Returns whether an image can hold an attribute of this name.
 pub fn can_name(name: &[u8]) -> bool {
     split(name).is_some()
 }
 
-/// Prefix and what is behind it.
+/// Splits a name into its prefix's index and the rest.
 fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     let text = |index: u8| prefix_name(index).expect("a prefix").as_bytes();
     if let Some(index) = WHOLE.into_iter().find(|&index| text(index) == name) {
@@ -28,7 +29,7 @@ fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// Bytes that these attributes take at most behind their inode.
+/// Returns the maximum size in bytes of these attributes after their inode.
 pub fn own_size(xattrs: &[(Vec<u8>, Vec<u8>)]) -> usize {
     if xattrs.is_empty() {
         return 0;
@@ -40,7 +41,7 @@ pub fn own_size(xattrs: &[(Vec<u8>, Vec<u8>)]) -> usize {
     XattrHeader::SIZE + xattrs.iter().map(bytes).sum::<usize>()
 }
 
-/// As it lies on disk; nothing if it cannot.
+/// Encodes an attribute; returns nothing if its name or value is not supported.
 fn encode(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let (prefix, rest) = split(name)?;
     let entry = XattrEntry {
@@ -55,10 +56,10 @@ fn encode(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Attributes that more than one inode has.
+/// Attributes of more than one inode.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// The place of each in `bytes`.
+    /// The offset of each in `bytes`, in units of 4 bytes.
     places: BTreeMap<Vec<u8>, u32>,
     pub(super) bytes: Vec<u8>,
 }
@@ -80,7 +81,7 @@ impl Shared {
         shared
     }
 
-    /// What stands behind an inode with these attributes; nothing if one of them is too large.
+    /// Encodes the attributes after an inode; returns nothing if one of them is too large.
     pub(super) fn body(&self, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
         if xattrs.is_empty() {
             return Some(Vec::new());
@@ -89,7 +90,7 @@ impl Shared {
         for (name, value) in xattrs {
             let bytes = encode(name, value)?;
             match self.places.get(&bytes) {
-                // As many as the header can count.
+                // The header's count is limited to 8 bits.
                 Some(place) if places.len() < usize::from(u8::MAX) => places.push(*place),
                 _ => own.extend(bytes),
             }

@@ -1,6 +1,8 @@
-//! Objects in stores of Google and of Azure: what their clients ask for, and what becomes of the answers that such stores give.
+//! Objects in Google Cloud Storage and Azure: the requests that their clients send, and the
+//! handling of such stores' responses.
 //!
-//! The server is the one of the other tests, with paths and headers as these stores have them; signatures are looked at, not verified.
+//! The server is that of the other tests, with these stores' paths and headers; signatures are
+//! inspected, not verified.
 
 use std::io::ErrorKind;
 
@@ -20,11 +22,12 @@ enum Cloud {
 impl Cloud {
     const ALL: [Cloud; 2] = [Cloud::Google, Cloud::Azure];
 
-    /// A server of `bytes` as such a store is one, with all headers that its client insists on.
+    /// Returns a server of `bytes` that imitates the store, with all headers that its client
+    /// requires.
     fn of(self, bytes: Vec<u8>) -> Server {
         let server = Server::new(bytes);
         server.call(match self {
-            // Its XML interface, with the whole name as one part of the path.
+            // The XML API, with the whole name as one path component.
             Cloud::Google => "/bucket/dir%2Fimage",
             Cloud::Azure => "/bucket/dir/image",
         });
@@ -32,7 +35,7 @@ impl Cloud {
         server
     }
 
-    /// The object's, or that of another name.
+    /// Returns the URL of an object `name`.
     fn url(self, server: &Server, name: &str) -> Url {
         let at = server.base();
         let url = match self {
@@ -70,7 +73,7 @@ fn an_object_is_opened_by_one_request_and_read_by_ranges() {
         assert_eq!(opened.range, Some(0..16 << 10));
         assert_eq!(further.range, Some(FAR..FAR + 100_000));
         assert_eq!(further.if_match.as_deref(), Some("\"first\""));
-        // A key signs each request, and does not go with it.
+        // A key signs each request and is not sent.
         let signed = matches!(cloud, Cloud::Azure).then_some("SharedKey me:");
         for request in &requests {
             let shown = request.authorization.as_deref();
@@ -144,7 +147,7 @@ fn an_object_that_is_replaced_there_is_never_mixed() {
     for cloud in Cloud::ALL {
         let server = cloud.of(bytes.clone());
         let object = cloud.connect(&server);
-        // By the store, which is asked to compare, and by a store that does not.
+        // Detected by the store's comparison, and without one.
         server.next([Answer::Replaced]);
         for _ in 0..2 {
             let error = read(&object, &bytes, &[(FAR, 1000)]).expect_err("another object");

@@ -1,4 +1,4 @@
-//! Right bytes, or an error, after no more requests than were promised.
+//! Reads return correct bytes or an error, after no more requests than configured.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use vfs::Errno;
 
 use crate::server::{Answer, Server};
 
-/// As it is by default, but for waiting.
+/// Returns the default configuration with short pauses.
 pub(crate) fn tuning() -> Tuning {
     Tuning {
         attempts: 4,
@@ -34,7 +34,7 @@ fn connect(server: &Server) -> Object {
     object
 }
 
-/// Reads ranges, and holds them against `bytes`.
+/// Reads ranges and compares them with `bytes`.
 pub(crate) fn read(
     source: &dyn RangeSource,
     bytes: &[u8],
@@ -61,7 +61,7 @@ fn ranges_are_read_in_few_requests() {
     let server = Server::new(bytes.clone());
     let object = connect(&server);
     assert_eq!(object.len(), 9 << 20);
-    // What came when it was opened.
+    // Bytes fetched on opening.
     read(&object, &bytes, &[(0, 100), (16_000, 384)]).expect("read");
     assert_eq!(server.requests().len(), 0);
     read(
@@ -177,13 +177,13 @@ fn an_object_that_is_replaced_is_never_mixed() {
         let error = read(&object, &bytes, &[(FAR, 1000)]).expect_err("another object");
         assert_eq!(Errno::from(error), Errno::ESTALE);
         assert_eq!(server.requests().len(), 2);
-        // Nor in the middle of one answer.
+        // Nor between two attempts of one request.
         server.replace(bytes.clone(), "first");
         server.next([Answer::Cut, Answer::Replaced]);
         let error = read(&object, &bytes, &[(FAR, 1000)]).expect_err("another object");
         assert_eq!(Errno::from(error), Errno::ESTALE);
     }
-    // By time and length alone.
+    // Detected by time and length alone.
     let server = Server::new(bytes.clone());
     server.tell(None, false, true);
     let object = connect(&server);

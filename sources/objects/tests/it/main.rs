@@ -1,4 +1,4 @@
-//! Objects behind servers that do what servers do.
+//! Objects on servers that misbehave as real ones do.
 
 mod clouds;
 mod faults;

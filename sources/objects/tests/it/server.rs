@@ -1,4 +1,4 @@
-//! An HTTP server of one object, which does what it is told to do wrong.
+//! An HTTP server of one object that misbehaves on request.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,36 +8,36 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What an answer is like.
+/// The kind of response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// As it should be.
+    /// A correct response.
     Good,
-    /// An error, which may say in how many seconds to come again.
+    /// An error status, optionally with `Retry-After` in seconds.
     Status(u16, Option<u64>),
-    /// The connection is closed instead.
+    /// The connection is closed instead of a response.
     Reset,
     /// The connection is closed in the middle of the body.
     Cut,
-    /// The body ends too soon, and the headers agree with it but for the range.
+    /// The body is too short, and the headers agree with it except for the range.
     Short,
-    /// There are more bytes than the range says.
+    /// The body is longer than the range.
     Long,
-    /// The body stops in the middle, and nothing more comes.
+    /// The body stalls in the middle.
     Stalled,
-    /// The range is another one.
+    /// The range is not the requested one.
     Shifted,
-    /// The object is longer than it was, by what the range says.
+    /// The object's length in `Content-Range` is larger than before.
     Grown,
-    /// It is the whole object, whatever was asked for.
+    /// The whole object, regardless of the requested range.
     Whole,
-    /// There is no range in the headers.
+    /// The range header is missing.
     Unnamed,
-    /// It is of another object.
+    /// The response is from another object.
     Replaced,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) path: String,
@@ -47,7 +47,7 @@ pub(crate) struct Request {
     pub(crate) authorization: Option<String>,
 }
 
-/// A server, which is there until it is dropped.
+/// A server that runs until it is dropped.
 pub(crate) struct Server {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -58,7 +58,8 @@ struct Shared {
     link: Option<Link>,
 }
 
-/// What is between the server and its clients: how long a request takes to be answered, and how many bytes a second come of all answers together.
+/// A simulated link: latency of a request, and bandwidth in bytes per second of all responses
+/// together.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) latency: Duration,
@@ -68,13 +69,13 @@ pub(crate) struct Link {
 struct State {
     path: String,
     bytes: Arc<Vec<u8>>,
-    /// What tells it from others, without quotes; nothing if that is not told.
+    /// The ETag, without quotes, if one is sent.
     etag: Option<String>,
     weak: bool,
     modified: bool,
-    /// What is done wrong next.
+    /// The next responses.
     next: VecDeque<Answer>,
-    /// What is done when nothing is next.
+    /// The response when `next` is empty.
     always: Answer,
     requests: Vec<Request>,
     /// When the link is free.
@@ -83,7 +84,7 @@ struct State {
 }
 
 impl Server {
-    /// A server of `bytes` at `/dir/image`, perhaps behind a link that takes its time.
+    /// Starts a server of `bytes` at `/dir/image`, optionally with a simulated link.
     pub(crate) fn behind(link: Option<Link>, bytes: Vec<u8>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -109,7 +110,7 @@ impl Server {
                     return;
                 }
                 let (stream, ours) = (stream.expect("accepted"), ours.clone());
-                // A client may go whenever it likes.
+                // A client may disconnect at any time.
                 thread::spawn(move || ours.serve(&stream).ok());
             }
         });
@@ -124,40 +125,41 @@ impl Server {
         format!("{}/dir/image", self.base())
     }
 
-    /// What its URLs begin with.
+    /// Returns the beginning of its URLs.
     pub(crate) fn base(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Has the object at another path.
+    /// Moves the object to another path.
     pub(crate) fn call(&self, path: &str) {
         self.shared.lock().path = path.into();
     }
 
-    /// What the next answers are like, before all others.
+    /// Sets the kinds of the next responses.
     pub(crate) fn next(&self, answers: impl IntoIterator<Item = Answer>) {
         self.shared.lock().next.extend(answers);
     }
 
-    /// What all answers are like from now on.
+    /// Sets the default kind of response.
     pub(crate) fn always(&self, answer: Answer) {
         self.shared.lock().always = answer;
     }
 
-    /// Puts other bytes in the object's place.
+    /// Replaces the object.
     pub(crate) fn replace(&self, bytes: Vec<u8>, etag: &str) {
         let mut state = self.shared.lock();
         state.bytes = Arc::new(bytes);
         state.etag = Some(etag.into());
     }
 
-    /// How the object is told from others: a weak ETag, none, a time instead.
+    /// Sets the headers that identify the object: an ETag, which may be weak, or none, and a
+    /// modification time.
     pub(crate) fn tell(&self, etag: Option<&str>, weak: bool, modified: bool) {
         let mut state = self.shared.lock();
         (state.etag, state.weak, state.modified) = (etag.map(str::to_owned), weak, modified);
     }
 
-    /// The requests since this was asked last.
+    /// Returns the requests since the last call.
     pub(crate) fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.shared.lock().requests)
     }
@@ -166,7 +168,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.lock().gone = true;
-        // It looks when somebody comes.
+        // A connection wakes the server's accept loop.
         drop(TcpStream::connect(self.addr));
     }
 }
@@ -184,7 +186,7 @@ impl Shared {
             self.delay(&request);
             let goes_on = respond(&mut stream, &request, &answer, &state)?;
             if answer == Answer::Stalled {
-                // Until the client goes.
+                // Waits until the client disconnects.
                 return reader.read_exact(&mut [0]);
             }
             if !goes_on {
@@ -194,7 +196,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes as long as the link does.
+    /// Sleeps as long as the link would take.
     fn delay(&self, request: &Request) {
         let Some(Link { latency, bandwidth }) = self.link else {
             return;
@@ -213,7 +215,7 @@ impl Shared {
         thread::sleep(done.saturating_duration_since(Instant::now()));
     }
 
-    /// What is answered, and of what.
+    /// Records a request, and returns the kind of response and the state to respond from.
     fn take(&self, request: &Request) -> (Answer, State) {
         let mut state = self.lock();
         state.requests.push(request.clone());
@@ -232,7 +234,7 @@ impl Shared {
     }
 }
 
-/// The next request; nothing if the client has gone.
+/// Reads the next request, or nothing if the client disconnected.
 fn read(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
     let mut request = Request::default();
     let mut line = String::new();
@@ -264,7 +266,7 @@ fn read(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
     }
 }
 
-/// Writes an answer, and says whether another may follow on the connection.
+/// Sends a response and returns whether the connection stays open.
 fn respond(
     stream: &mut impl Write,
     request: &Request,

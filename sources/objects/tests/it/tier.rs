@@ -1,4 +1,4 @@
-//! Objects over their segments on disk.
+//! Objects read through the disk cache.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ fn a_restart_fetches_nothing_again() {
             assert_eq!(requests.len(), 3);
             continue;
         }
-        // One request, which is answered without the bytes.
+        // One request, with a response without the bytes.
         assert_eq!(requests.len(), 1);
         assert_eq!(requests[0].if_none_match.as_deref(), Some("\"first\""));
     }
-    // Another object of that name is another image.
+    // A new object under the same name is another image.
     let other = object_of(3_000_000).split_off(1000);
     server.replace(other.clone(), "second");
     let image = open(&server.url(), dir.path()).expect("opened");
@@ -48,7 +48,7 @@ fn two_queries_are_two_images_where_only_times_tell() {
         let image = open(&format!("{}?v=1", server.url()), dir.path()).expect("opened");
         read(&*image, &bytes, &[(0, 100_000)]).expect("read");
     }
-    // One request each time for what there is no ETag to ask by.
+    // One request each time, since without an ETag it cannot be conditional.
     assert_eq!(server.requests().len(), 3);
     server.replace(other.clone(), "second");
     server.tell(None, false, true);
@@ -69,7 +69,7 @@ fn a_store_that_cannot_be_reached_is_not_missed() {
     assert_eq!(image.len(), 3 << 20);
     read(&*image, &bytes, &[(0, 100_000)]).expect("read");
     assert!(read(&*image, &bytes, &[(1 << 20, 1)]).is_err());
-    // But what the server says counts.
+    // A response of the server takes precedence.
     drop(image);
     server.always(Answer::Status(403, None));
     assert!(open(&server.url(), dir.path()).is_err());
