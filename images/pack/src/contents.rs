@@ -1,4 +1,4 @@
-//! Where the bytes of a file are.
+//! Sources of file contents.
 
 use std::fs::File;
 use std::io;
@@ -9,24 +9,24 @@ use std::sync::Arc;
 
 use vfs::{Patience, Sink};
 
-/// What is read into memory at a time to be copied.
+/// Number of bytes read into memory at a time for copying.
 const STEP: u64 = 128 << 10;
 
-/// The bytes of a file. Read by several threads at once, each part once.
+/// The contents of a file. Several threads may read at once; each part is read once.
 pub trait Contents: Send + Sync {
-    /// How many there are.
+    /// Returns the size in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Returns whether the size is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `buffer` with what is at `offset`; an error if the file ends before that.
+    /// Fills `buffer` from `offset`; returns an error if the file ends before.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Puts what is in `range` into `sink`; an error if the file ends before that. What is in a file of this host need not
-    /// come through memory.
+    /// Puts `range` into `sink`; returns an error if the file ends before. Data in a local file
+    /// need not pass through memory.
     fn copy(&self, range: Range<u64>, sink: &mut dyn Sink) -> io::Result<()> {
         let mut buffer = vec![0; STEP.min(range.end - range.start) as usize];
         for at in range.clone().step_by(STEP as usize) {
@@ -37,10 +37,10 @@ pub trait Contents: Send + Sync {
         Ok(())
     }
 
-    /// The stretches that are not certainly holes, in order.
+    /// Returns the ranges that may hold data, sorted; the rest are holes.
     fn data(&self) -> io::Result<Vec<Range<u64>>>;
 
-    /// Nothing more will be read.
+    /// Closes the file: no more reads follow.
     fn close(&self) {}
 }
 
@@ -65,13 +65,14 @@ impl Contents for Bytes {
     }
 }
 
-/// Parts of a file of this host, as a tar stream has them; what is between them are holes.
+/// Ranges of a local file, as a tar stream holds them; the gaps between them are holes.
 pub struct Parts {
-    /// Where they are.
+    /// The file with the data.
     pub(crate) file: Arc<File>,
-    /// Bytes of the whole, holes included.
+    /// Size in bytes, holes included.
     pub(crate) len: u64,
-    /// Where each begins, where that is in `file`, and its bytes; in order, none overlapping another, none empty.
+    /// For each range its offset, its offset in `file`, and its length; sorted, disjoint and not
+    /// empty.
     pub(crate) parts: Vec<(u64, u64, u64)>,
 }
 
@@ -123,7 +124,7 @@ impl Contents for Parts {
     }
 }
 
-/// One stretch, or none of an empty file.
+/// Returns one range, or none for an empty file.
 pub(crate) fn whole(len: u64) -> Vec<Range<u64>> {
     match len {
         0 => Vec::new(),
@@ -131,7 +132,7 @@ pub(crate) fn whole(len: u64) -> Vec<Range<u64>> {
     }
 }
 
-/// A file has fewer bytes than it said.
+/// Returns the error for a file that is shorter than its size.
 pub(crate) fn ended() -> io::Error {
     let what = "the file ends before its size: it was changed while it was read";
     io::Error::new(io::ErrorKind::UnexpectedEof, what)

@@ -1,28 +1,28 @@
-//! Why there is no image.
+//! Errors of image creation.
 
 use std::fmt::{self, Display};
 use std::io;
 
-/// One line: what went wrong, and with what.
+/// A one-line description of an error and its object.
 #[derive(Debug)]
 pub struct Error(String);
 
-/// What packing ends with.
+/// The result of a packing step.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// This line.
+    /// Returns an error with this description.
     pub fn new(line: impl Display) -> Error {
         Error(line.to_string())
     }
 
-    /// Of the file or directory `path`, a path in the image.
+    /// Returns an error about the file or directory `path` in the image.
     pub(crate) fn of(path: &[u8], what: impl Display) -> Error {
         Error(format!("{}: {what}", shown(path)))
     }
 }
 
-/// A path for people: on one line, whatever is in it.
+/// Returns a path for display, with control characters replaced.
 pub(crate) fn shown(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(path);
     let plain = |c: char| if c.is_control() { '?' } else { c };

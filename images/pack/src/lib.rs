@@ -1,16 +1,19 @@
-//! Makes images.
+//! Image creation.
 //!
-//! In the middle is a [`Plan`]: a tree in memory, with attributes, links, and for each file where its bytes are
-//! ([`Contents`]). Inputs make one ([`input`]: any file system of barge, a tar stream, the layers of an OCI image); writers take it
-//! ([`erofs`], [`rofs`]) and put an image into an [`Output`]. Bytes of files are read while the image is written, once.
+//! The central structure is a [`Plan`]: a tree in memory, with attributes, links, and the source of
+//! each file's contents ([`Contents`]). Inputs build one ([`input`]: any file system of barge, a
+//! tar stream, the layers of an OCI image); writers turn it into an image ([`erofs`], [`rofs`]) in
+//! an [`Output`]. File contents are read once, while the image is written.
 //!
-//! An image of EROFS gets hashes behind it, a signature, and what is to be read ahead ([`Output::seal`], [`Trace`]), if it is asked to.
+//! An EROFS image optionally gets hashes, a signature and a read-ahead list ([`Output::seal`],
+//! [`Trace`]).
 //!
-//! The same plan makes the same image, byte for byte, however many threads there are.
+//! The output is deterministic: the same plan gives the same bytes with any number of threads.
 //!
-//! What it lacks on purpose: filters (what is not to be in an image is not in the tree), labels by rule, images on devices.
+//! Deliberately absent: filters (the tree holds exactly the wanted files), rule-based labels,
+//! images on devices.
 //!
-//! Lock order: a file's open handle, and the queue of jobs; each by itself.
+//! Lock order: a file's open handle, and the job queue; never both at once.
 
 #![forbid(unsafe_code)]
 
@@ -30,12 +33,12 @@ pub use plan::{Attributes, Kind, NodeId, Plan};
 pub use sidecar::{Hot, SecretKey};
 pub use trace::Trace;
 
-/// Is told of progress, on the thread that packs.
+/// A progress listener, called on the thread that packs.
 pub trait Progress {
-    /// So many bytes of contents are to be read in all.
+    /// Reports the total number of bytes of contents to read.
     fn expect(&self, bytes: u64);
 
-    /// So many more of them are done.
+    /// Reports that many more bytes as done.
     fn done(&self, bytes: u64);
 }
 
@@ -44,7 +47,7 @@ impl Progress for () {
     fn done(&self, _bytes: u64) {}
 }
 
-/// Bytes of all files together.
+/// Returns the total size in bytes of all files.
 fn contents_size(plan: &Plan, visits: &[plan::Visit]) -> u64 {
     let size = |visit: &plan::Visit| match plan.kind(visit.node) {
         Kind::File(contents) => contents.len(),

@@ -1,4 +1,4 @@
-//! Where an image goes: a file beside its place, which it takes when it is whole.
+//! The output image: written to a temporary file that is renamed when complete.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -16,28 +16,30 @@ use vfs::{Errno, Fill, Patience, Sink};
 use crate::Contents;
 use crate::contents::ended;
 
-/// What is written at a time: what is read into it is in the processor's own cache still.
+/// Size in bytes of the write buffer: small enough that data read into it stay in the processor's
+/// cache.
 const BUFFER: usize = 128 << 10;
 
-/// From this size on, what is in a file is left to the kernel to copy: for less, writing out what is in the buffer first costs more.
+/// The size in bytes from which file data are copied by the kernel: for less, flushing the buffer
+/// first costs more.
 const LARGE: usize = 64 << 10;
 
-/// An image under construction. Dropped before it is finished, it leaves nothing behind.
+/// An image under construction. If it is dropped before it is finished, no file remains.
 pub struct Output {
     file: NamedTempFile,
-    /// What comes behind what is in `file`, in the first [`Output::filled`] bytes.
+    /// Bytes to write after those in `file`: the first [`Output::filled`] are valid.
     buffer: Vec<u8>,
     filled: usize,
     written: u64,
     to: Option<PathBuf>,
-    /// Hashes what is appended, if that is wanted.
+    /// Hashes appended bytes, if requested.
     hashes: Option<Builder>,
-    /// The kernel copies from file to file, as far as is known.
+    /// Whether the kernel copies between these files, as far as is known.
     kernel_copies: bool,
 }
 
 impl Output {
-    /// An image to become `path`, in the place of what is there.
+    /// Creates an image that replaces `path` when finished.
     pub fn to_file(path: &Path) -> io::Result<Output> {
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -45,13 +47,13 @@ impl Output {
         };
         let file = tempfile::Builder::new()
             .prefix(".barge-pack-")
-            // As any file is made: the umask takes away what it does.
+            // The usual mode of new files, before the umask.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(dir)?;
         Ok(Output::of(file, Some(path.to_owned())))
     }
 
-    /// An image to be copied to standard output.
+    /// Creates an image that is copied to standard output when finished.
     pub fn to_stdout() -> io::Result<Output> {
         Ok(Output::of(NamedTempFile::new()?, None))
     }
@@ -68,7 +70,7 @@ impl Output {
         }
     }
 
-    /// The image gets hashes ([`Output::seal`]): they are made as it is written.
+    /// Enables hashes ([`Output::seal`]), which are computed as the image is written.
     pub fn with_hashes(self) -> Output {
         Output {
             hashes: Some(Builder::default()),
@@ -76,12 +78,12 @@ impl Output {
         }
     }
 
-    /// Whether all that is appended has to be seen.
+    /// Returns whether hashes are enabled, so that all appended bytes have to be read.
     pub(crate) fn has_hashes(&self) -> bool {
         self.hashes.is_some()
     }
 
-    /// Where the next bytes go.
+    /// Returns the offset of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.written
     }
@@ -103,7 +105,8 @@ impl Output {
         Ok(())
     }
 
-    /// Appends a part of a file, and says where that was; [`Output::hashes`] are the only reason for it to come through memory if it lies in a file.
+    /// Appends a range of a file, and returns its origin. Data in local files are copied by the
+    /// kernel, unless hashes require them to be read ([`Output::hashes`]).
     pub(crate) fn copy(
         &mut self,
         contents: &dyn Contents,
@@ -124,7 +127,7 @@ impl Output {
         }
     }
 
-    /// Appends up to `len` bytes of `fd` from `at`, and says how many there were.
+    /// Appends up to `len` bytes of `fd` from `at`, and returns how many there were.
     fn take(&mut self, fd: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<usize> {
         let by_kernel = len >= LARGE && self.kernel_copies && !self.has_hashes();
         let mut taken = if by_kernel {
@@ -155,7 +158,8 @@ impl Output {
         Ok(taken)
     }
 
-    /// As much of it as the kernel copies: why not more, reading tells.
+    /// Copies as many bytes as possible with copy_file_range(2); errors are reported by the reads
+    /// that follow.
     fn take_by_kernel(&mut self, fd: BorrowedFd<'_>, at: u64, len: usize) -> usize {
         let mut taken = 0;
         while taken < len {
@@ -191,24 +195,24 @@ impl Output {
         self.append(&vec![0; zeros as usize])
     }
 
-    /// Overwrites what has been appended before.
+    /// Overwrites bytes appended before.
     pub(crate) fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.written()?.write_all_at(bytes, at)
     }
 
-    /// Where there is room for files that are needed meanwhile.
+    /// Returns a directory for temporary files.
     pub(crate) fn directory(&self) -> &Path {
         let dir = self.file.path().parent();
         dir.unwrap_or(Path::new("."))
     }
 
-    /// A file without a name, on the same file system as the image.
+    /// Returns an unnamed file on the same file system as the image.
     pub fn scratch(&self) -> io::Result<File> {
         tempfile::tempfile_in(self.directory())
     }
 
-    /// The image is written: its hashes come behind it if it is to have some, with what is to be read ahead (`hot`) and signed with
-    /// `key`. Only its first chunk may have been overwritten.
+    /// Completes the image: appends its hashes if enabled, with the read-ahead list `hot` and a
+    /// signature by `key`. Only the first chunk may have been overwritten since it was appended.
     pub fn seal(&mut self, hot: &[Hot], key: Option<&SecretKey>) -> io::Result<()> {
         let Some(hashes) = self.hashes.take() else {
             return Ok(());
@@ -225,13 +229,13 @@ impl Output {
         self.overwrite(0, &header.encode())
     }
 
-    /// The file, with all that has been written until now.
+    /// Returns the file, with all bytes appended so far.
     pub fn written(&mut self) -> io::Result<&File> {
         self.flush()?;
         Ok(self.file.as_file())
     }
 
-    /// The image is whole: it takes its place, durably. Says how many bytes it has.
+    /// Finishes the image: syncs it and renames it to its path. Returns its size in bytes.
     pub fn finish(mut self) -> io::Result<u64> {
         self.flush()?;
         let (bytes, mut file) = (self.written, self.file);
@@ -251,29 +255,29 @@ impl Output {
     }
 }
 
-/// From where bytes were that were copied.
+/// The origin of copied bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// There were none, or zeros alone.
+    /// None, or only zeros.
     Nowhere,
-    /// A file of this host.
+    /// A local file.
     File,
-    /// Memory, in part at least: whoever put them there had to fetch or decode them.
+    /// Memory, at least in part: the source had to fetch or decode them.
     Memory,
 }
 
-/// A part of a file on its way into an image.
+/// A range of a file being appended to an image.
 struct Part<'a> {
     output: &'a mut Output,
-    /// How many bytes are missing.
+    /// Number of missing bytes.
     room: u64,
     from: Origin,
-    /// Whether they could be written.
+    /// The result of the writes so far.
     failed: io::Result<()>,
 }
 
 impl Part<'_> {
-    /// Counts bytes that were appended, or keeps the error.
+    /// Counts appended bytes, and keeps the first error.
     fn appended(&mut self, len: usize, done: io::Result<()>) {
         self.room -= len as u64;
         if self.failed.is_ok() {
@@ -302,7 +306,7 @@ impl Sink for Part<'_> {
         }
     }
 
-    /// Whoever packs has time.
+    /// Ignores the patience: packing may block.
     fn file(
         &mut self,
         fd: BorrowedFd<'_>,

@@ -1,4 +1,5 @@
-//! What goes into an image: a tree whose nodes are in one table, so that a file of several names is one node.
+//! The content of an image: a tree whose nodes are in one table, so that a file with several names
+//! is one node.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,7 +10,7 @@ use vfs::{Device, Time};
 use crate::error::{Error, Result};
 use crate::{Contents, contents};
 
-/// The most directories one below the other: a tree that goes deeper has no end, or no path that a program could name.
+/// Maximum depth of directories: a deeper tree is a cycle, or has paths that no program can name.
 pub(crate) const MOST_LEVELS: usize = 2048;
 
 /// A node of a plan.
@@ -21,26 +22,26 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(0);
 }
 
-/// What a node has besides contents.
+/// The attributes of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permission bits, set-id bits and sticky bit: `0o7777`.
     pub mode: u32,
-    /// Owner.
+    /// Owner's user ID.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
-    /// Last change of contents.
+    /// Modification time.
     pub mtime: Time,
-    /// Extended attributes by whole name, ACLs among them.
+    /// Extended attributes by full name, ACLs included.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What a node is.
+/// The type of a node, with its contents.
 #[derive(Clone)]
 #[allow(missing_docs)]
 pub enum Kind {
-    /// A directory and what its names stand for.
+    /// A directory and its entries.
     Directory(BTreeMap<Vec<u8>, NodeId>),
     File(Arc<dyn Contents>),
     /// A symbolic link and its target.
@@ -52,17 +53,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A directory that nothing is in.
+    /// Returns an empty directory.
     pub fn empty_directory() -> Kind {
         Kind::Directory(BTreeMap::new())
     }
 
-    /// A file of these bytes.
+    /// Returns a file with these bytes.
     pub fn file(bytes: impl Into<Vec<u8>>) -> Kind {
         Kind::File(Arc::new(contents::Bytes(bytes.into())))
     }
 
-    /// As the file-system traits have it.
+    /// Returns the file type for the file-system traits.
     pub fn kind(&self) -> vfs::Kind {
         match self {
             Kind::Directory(_) => vfs::Kind::Directory,
@@ -76,49 +77,49 @@ impl Kind {
     }
 }
 
-/// A tree to be written.
+/// The tree of an image.
 #[derive(Clone)]
 pub struct Plan {
     nodes: Vec<(Attributes, Kind)>,
 }
 
-/// A node as [`Plan::walk`] meets it first.
+/// The first visit of a node by [`Plan::walk`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// The node.
     pub node: NodeId,
-    /// The directory it was found in, by index among the visits; the root's is its own.
+    /// The parent directory's index among the visits; the root is its own parent.
     pub parent: usize,
     /// Its name there; empty for the root.
     pub name: Vec<u8>,
-    /// How many names it has; a directory's with `.` and those `..` that lead to it.
+    /// Link count; a directory's includes `.` and the `..` of its subdirectories.
     pub links: u32,
 }
 
 impl Plan {
-    /// An empty root.
+    /// Returns a tree with an empty root.
     pub fn new(root: Attributes) -> Plan {
         Plan {
             nodes: vec![(root, Kind::empty_directory())],
         }
     }
 
-    /// What a node has.
+    /// Returns a node's attributes.
     pub fn attributes(&self, node: NodeId) -> &Attributes {
         &self.nodes[node.0].0
     }
 
-    /// Gives a node other attributes.
+    /// Replaces a node's attributes.
     pub fn set_attributes(&mut self, node: NodeId, attributes: Attributes) {
         self.nodes[node.0].0 = attributes;
     }
 
-    /// What a node is.
+    /// Returns a node's type and contents.
     pub fn kind(&self, node: NodeId) -> &Kind {
         &self.nodes[node.0].1
     }
 
-    /// What a directory has by that name.
+    /// Returns the entry `name` of a directory.
     pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Option<NodeId> {
         match self.kind(dir) {
             Kind::Directory(children) => children.get(name).copied(),
@@ -126,8 +127,8 @@ impl Plan {
         }
     }
 
-    /// Puts a new node into the directory `dir`, in the place of what has that name. Only a directory that
-    /// comes in the place of a directory keeps what is in that.
+    /// Adds a new node to the directory `dir`, replacing an existing entry. A directory that
+    /// replaces a directory keeps its entries.
     pub fn add(&mut self, dir: NodeId, name: &[u8], attributes: Attributes, kind: Kind) -> NodeId {
         if let (Kind::Directory(_), Some(there)) = (&kind, self.lookup(dir, name))
             && let Kind::Directory(_) = self.kind(there)
@@ -141,7 +142,7 @@ impl Plan {
         node
     }
 
-    /// Gives a node that is no directory a further name.
+    /// Adds another name for a node that is not a directory.
     ///
     /// # Panics
     /// If `dir` is no directory.
@@ -149,12 +150,12 @@ impl Plan {
         self.children(dir).insert(name.to_vec(), node);
     }
 
-    /// Takes a name away, and what is below it.
+    /// Removes a name with everything below it.
     pub fn remove(&mut self, dir: NodeId, name: &[u8]) {
         self.children(dir).remove(name);
     }
 
-    /// Takes all names of a directory away.
+    /// Removes all entries of a directory.
     pub fn clear(&mut self, dir: NodeId) {
         self.children(dir).clear();
     }
@@ -166,7 +167,7 @@ impl Plan {
         }
     }
 
-    /// No node was changed later than `seconds` after the Unix epoch (`SOURCE_DATE_EPOCH`).
+    /// Limits all modification times to `seconds` after the Unix epoch (`SOURCE_DATE_EPOCH`).
     pub fn clamp_times(&mut self, seconds: i64) {
         let latest = Time {
             sec: seconds,
@@ -177,7 +178,7 @@ impl Plan {
         }
     }
 
-    /// Everybody is `uid`, every group `gid`, where given.
+    /// Sets the owner and the group of all nodes, where given.
     pub fn set_owners(&mut self, uid: Option<u32>, gid: Option<u32>) {
         for (attributes, _) in &mut self.nodes {
             attributes.uid = uid.unwrap_or(attributes.uid);
@@ -185,12 +186,12 @@ impl Plan {
         }
     }
 
-    /// All nodes that have a name, each once: a directory before what is in it, children by name. The order in which they
-    /// were added does not show.
+    /// Returns all nodes that have a name, each once: a directory before its entries, entries
+    /// sorted by name. The order of addition has no influence.
     pub fn walk(&self) -> Result<Vec<Visit>> {
         let mut visits: Vec<Visit> = Vec::with_capacity(self.nodes.len());
         let mut seen = BTreeMap::<NodeId, usize>::new();
-        // What is still to be met, the next one last: name, node, index of the directory, levels.
+        // Nodes to visit, the next one last: name, node, parent's index, depth.
         let mut pending = vec![(Vec::new(), NodeId::ROOT, 0, 0)];
         while let Some((name, node, parent, level)) = pending.pop() {
             let at = match seen.entry(node) {
@@ -207,7 +208,7 @@ impl Plan {
                 links: 1,
             });
             if let Kind::Directory(children) = self.kind(node) {
-                // `.` besides the name (the root's `..`).
+                // `.`, besides the name (for the root, its `..`).
                 visits[at].links += 1;
                 if at != 0 {
                     visits[parent].links += 1;
@@ -224,7 +225,7 @@ impl Plan {
     }
 }
 
-/// The path of a visit, for people.
+/// Returns the path of a visit, for messages.
 pub(crate) fn path(visits: &[Visit], mut at: usize) -> Vec<u8> {
     let mut names = Vec::new();
     while at != 0 {

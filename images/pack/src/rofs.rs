@@ -1,4 +1,4 @@
-//! The writer of ROFS, for OSv.
+//! ROFS writer, for OSv.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,21 +9,21 @@ use crate::error::{Error, Result};
 use crate::plan::{NodeId, Plan, Visit};
 use crate::{Contents, Kind, Output, Progress};
 
-/// What is read at a time.
+/// Number of bytes copied at a time.
 const AT_A_TIME: u64 = 1 << 20;
 
-/// What a tree has that ROFS has no place for, besides permissions, owners and times.
+/// Properties of the tree that ROFS cannot store, besides permissions, owners and times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Devices, pipes and sockets, which are not in the image.
+    /// Devices, FIFOs and sockets, which are omitted.
     pub special: u64,
-    /// Nodes that have extended attributes, which are in the image without them.
+    /// Nodes with extended attributes, which are stored without them.
     pub xattrs: u64,
-    /// Files with holes, which are in the image as zeros.
+    /// Files with holes, which are stored as zeros.
     pub sparse: u64,
 }
 
-/// Writes `plan` as ROFS.
+/// Writes `plan` as a ROFS image.
 pub fn write(plan: &Plan, output: &mut Output, progress: &dyn Progress) -> Result<Dropped> {
     let visits = plan.walk()?;
     let mut dropped = Dropped::default();
@@ -60,9 +60,9 @@ struct Walk<'a> {
     output: &'a mut Output,
     progress: &'a dyn Progress,
     writer: Writer,
-    /// The inodes of what may have further names.
+    /// The inode numbers of nodes that may have more names.
     numbers: HashMap<NodeId, u64>,
-    /// Where the walk is.
+    /// The current path.
     path: Vec<u8>,
     dropped: Dropped,
 }

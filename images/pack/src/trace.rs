@@ -1,10 +1,12 @@
-//! What a program needs of a tree, in which order: recorded while it ran, and held against an image.
+//! Read traces: the accesses of a program to a tree, recorded while it ran, and their mapping to an
+//! image.
 //!
-//! A trace is lines of text: offset, length, and the path from the root, with a space between. They name parts of files rather than of an image, so they are
-//! as true for the next image of that tree. The length is 0 where a node was only looked up; of a directory, bytes are its listing. In paths a
-//! backslash is `\\` and a newline `\n`.
+//! A trace is a text file with lines of offset, length, and path from the root, separated by
+//! spaces. It refers to files rather than to an image, so it stays valid for later images of that
+//! tree. The length is 0 if a node was only looked up; the bytes of a directory are its listing. In
+//! paths a backslash is `\\` and a newline `\n`.
 //!
-//! What it lacks on purpose: times, and how often; what is not in the tree any more is passed over.
+//! Deliberately absent: times and counts. Paths no longer in the tree are ignored.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,19 +23,20 @@ use crate::Kind;
 use crate::error::{Error, Result};
 use crate::plan::{NodeId, Plan};
 
-/// Chunks between two that are wanted, up to which it is better to read them as well than to ask twice: 64 KiB.
+/// Maximum gap in chunks between two ranges that are merged, since reading 64 KiB more is cheaper
+/// than another request.
 const GAP: u32 = 4;
 
-/// The most lines of a trace: what is recorded is no more.
+/// Maximum number of lines of a trace, which also limits recording.
 const MOST: usize = 1 << 20;
 
-/// A trace.
+/// A read trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     touched: Vec<(Vec<u8>, Range<u64>)>,
 }
 
-/// A line of a trace: these bytes of what is at `path`.
+/// Returns a line of a trace: a range of the file at `path`.
 pub fn line(path: &[u8], range: Range<u64>) -> Vec<u8> {
     let mut line = format!("{} {} ", range.start, range.end - range.start).into_bytes();
     for byte in path {
@@ -48,7 +51,7 @@ pub fn line(path: &[u8], range: Range<u64>) -> Vec<u8> {
 }
 
 impl Trace {
-    /// Reads it off a file's bytes. A last line without an end is passed over: who wrote it was stopped.
+    /// Parses a trace. An incomplete last line is ignored: the recording was interrupted.
     pub fn parse(bytes: &[u8]) -> Result<Trace> {
         let lines = bytes.split_inclusive(|byte| *byte == b'\n').take(MOST);
         let whole = lines.filter_map(|line| line.strip_suffix(b"\n"));
@@ -66,7 +69,7 @@ impl Trace {
         })
     }
 
-    /// The files of `plan` in the order that they were read first.
+    /// Returns the files of `plan` in the order of their first read.
     pub fn files(&self, plan: &Plan) -> Vec<NodeId> {
         let read = self.touched.iter().filter(|(_, range)| !range.is_empty());
         let nodes = read.filter_map(|(path, _)| {
@@ -84,7 +87,8 @@ impl Trace {
         files
     }
 
-    /// What of the image of EROFS in `file` is read by who does all that once more: ranges in the order that they are needed first.
+    /// Returns the ranges of the EROFS image in `file` that a repetition of the trace would read,
+    /// in the order of first use.
     pub fn hot(&self, file: &File) -> Result<Vec<Hot>> {
         let failed = |error: ReadError<io::Error>| Error::new(error);
         let storage = Logged {
@@ -124,7 +128,7 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Range<u64>)> {
     Some((path, offset..offset.checked_add(len)?))
 }
 
-/// Chunks with when they were needed first, as ranges.
+/// Merges chunks, given with the time of their first use, into ranges.
 fn ranges(log: &BTreeMap<u32, usize>) -> Vec<Hot> {
     let mut ranges: Vec<(usize, Hot)> = Vec::new();
     for (&chunk, &when) in log {
@@ -146,12 +150,12 @@ fn ranges(log: &BTreeMap<u32, usize>) -> Vec<Hot> {
     ranges.into_iter().map(|(_, hot)| hot).collect()
 }
 
-/// Goes through an image as the trace says.
+/// Replays a trace on an image.
 struct Walk<'a> {
     image: Image,
     storage: Logged<'a>,
     root: Inode,
-    /// What paths lead to.
+    /// The inodes of paths looked up.
     known: HashMap<Vec<u8>, Option<Inode>>,
 }
 
@@ -167,7 +171,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let contents = self.image.contents(&self.storage, &inode)?;
-        // Whoever looks a link up reads it.
+        // A lookup of a symbolic link also reads it.
         let range = match inode.kind {
             FileType::Symlink => &(0..inode.size),
             _ => range,
@@ -175,7 +179,7 @@ impl Walk<'_> {
         self.parts(&contents, range)
     }
 
-    /// Notes where a range of contents is.
+    /// Records the location of a range of contents.
     fn parts(&self, contents: &Contents, range: &Range<u64>) -> Walked<()> {
         let (mut at, end) = (range.start, range.end.min(contents.size()));
         while at < end {
@@ -189,14 +193,14 @@ impl Walk<'_> {
                 What::Encoded(Cluster { place, encoded, .. }) => {
                     self.storage.note(place..place + u64::from(encoded));
                 }
-                // The packed inode has no parts in itself.
+                // The packed inode itself has no packed parts.
                 What::Packed(place) => {
                     let start = place + (at - run.start);
                     if let Some(packed) = self.image.packed() {
                         self.parts(packed, &(start..start + (next - at)))?;
                     }
                 }
-                // There is no metabox in an image that is written here.
+                // The writer makes no metabox.
                 What::Hole | What::Metabox(_) => {}
             }
             if next <= at {
@@ -241,7 +245,7 @@ impl Walk<'_> {
 
 type Walked<T> = std::result::Result<T, ReadError<io::Error>>;
 
-/// An image in a file, and which chunks of it were read, with when first.
+/// An image in a file that records which chunks are read, in order of first use.
 struct Logged<'a> {
     file: &'a File,
     log: RefCell<BTreeMap<u32, usize>>,
@@ -251,7 +255,7 @@ impl Logged<'_> {
     fn note(&self, bytes: Range<u64>) {
         let mut log = self.log.borrow_mut();
         for chunk in bytes.start / CHUNK..bytes.end.div_ceil(CHUNK) {
-            // Beyond 64 TiB nothing is hot.
+            // Chunks beyond 64 TiB cannot be in a hot list.
             if let Ok(chunk) = u32::try_from(chunk) {
                 let when = log.len();
                 log.entry(chunk).or_insert(when);

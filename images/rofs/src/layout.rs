@@ -1,38 +1,39 @@
-//! What lies in an image: its structures, read and written. All numbers are little-endian, nothing is aligned but data.
+//! The on-disk structures, with their encoding and decoding. All numbers are little-endian; only
+//! file data are aligned.
 
 use alloc::vec::Vec;
 
-/// Bytes of a block: the unit that files begin at. The only size that OSv reads.
+/// Size in bytes of a block, the unit in which files begin. The only size that OSv supports.
 pub const BLOCK: u64 = 512;
 
-/// The first eight bytes of an image.
+/// The magic number: the first eight bytes of an image.
 pub const MAGIC: u64 = 0xDEAD_BEAD;
 
 /// The version of the layout.
 pub const VERSION: u64 = 1;
 
-/// How many blocks `bytes` take.
+/// Returns the number of blocks for `bytes`.
 pub const fn blocks(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK)
 }
 
-/// The first block of an image: eight numbers of eight bytes, then zeros.
+/// The superblock, the first block of an image: eight numbers of eight bytes, then zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The block that the tables begin at.
+    /// The first block of the tables.
     pub tables_block: u64,
-    /// How many blocks the tables take.
+    /// Number of blocks in the tables.
     pub tables_blocks: u64,
-    /// Directory entries in all.
+    /// Total number of directory entries.
     pub entries: u64,
-    /// Symbolic links in all.
+    /// Total number of symbolic links.
     pub symlinks: u64,
-    /// Inodes in all.
+    /// Total number of inodes.
     pub inodes: u64,
 }
 
 impl Superblock {
-    /// As it stands in an image.
+    /// Returns the on-disk form.
     pub fn encode(&self) -> [u8; BLOCK as usize] {
         let numbers = [
             MAGIC,
@@ -55,47 +56,48 @@ impl Superblock {
 /// A directory entry: inode number (8 bytes), length of the name in bytes (2), name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The inode it names, from 1.
+    /// The number of the inode it names, from 1.
     pub inode: u64,
     /// Its name.
     pub name: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// Bytes of an entry without its name.
+    /// Size in bytes of an entry without its name.
     pub const FIXED: usize = 10;
 
-    /// Appends it to a table; the name is at most [`u16::MAX`] bytes.
+    /// Appends the entry to a table; the name is at most [`u16::MAX`] bytes.
     pub(crate) fn encode(&self, table: &mut Vec<u8>) {
         table.extend(self.inode.to_le_bytes());
         encode_text(self.name, table);
     }
 }
 
-/// Appends a length of two bytes and the text: how symbolic links stand in their table.
+/// Appends a length of two bytes and the text, the form of symbolic links in their table.
 pub(crate) fn encode_text(text: &[u8], table: &mut Vec<u8>) {
     table.extend((text.len() as u16).to_le_bytes());
     table.extend(text);
 }
 
-/// What an inode is, and where what it has begins.
+/// The type of an inode, and the location of its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InodeKind {
-    /// A directory: its children are `count` entries of the table, from the one of index `first`.
+    /// A directory: its children are `count` entries of the table, from index `first`.
     Directory {
         /// Index of the first entry.
         first: u64,
-        /// How many children it has.
+        /// Number of children.
         count: u64,
     },
-    /// A file: `size` bytes from the block `block` of the image. An empty one has a block that is not its own.
+    /// A file: `size` bytes from the block `block` of the image. The block of an empty file is not
+    /// its own.
     File {
-        /// Where its data begins, in blocks of the image.
+        /// The first block of its data in the image.
         block: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// A symbolic link: the index of its target in the table.
+    /// A symbolic link: the index of its target in the table of links.
     Symlink {
         /// Index of the target.
         index: u64,
@@ -107,19 +109,19 @@ pub enum InodeKind {
 pub struct Inode {
     /// Its number, from 1.
     pub number: u64,
-    /// What it is.
+    /// Its type.
     pub kind: InodeKind,
 }
 
 impl Inode {
-    /// Bytes of an inode.
+    /// Size in bytes of an inode.
     pub const BYTES: usize = 32;
 
     const DIRECTORY: u64 = 0x4000;
     const FILE: u64 = 0x8000;
     const SYMLINK: u64 = 0xA000;
 
-    /// As it stands in an image.
+    /// Returns the on-disk form.
     pub(crate) fn encode(&self) -> [u8; Inode::BYTES] {
         let (mode, offset, count) = match self.kind {
             InodeKind::Directory { first, count } => (Inode::DIRECTORY, first, count),
@@ -136,7 +138,7 @@ impl Inode {
         bytes
     }
 
-    /// Reads one; nothing for a mode that no inode has.
+    /// Decodes an inode; returns nothing if its mode is invalid.
     pub(crate) fn decode(bytes: &[u8; Inode::BYTES]) -> Option<Inode> {
         let (numbers, _) = bytes.as_chunks();
         let number = |at: usize| u64::from_le_bytes(numbers[at]);

@@ -1,11 +1,13 @@
-//! ROFS version 1, the read-only image that OSv boots from: its layout, a reader and a writer.
+//! ROFS version 1, the read-only image format that OSv boots from: on-disk format, reader and
+//! writer.
 //!
-//! An image is, in this order: a [`Superblock`], the data of files, then in one piece the tables of directory entries,
-//! symbolic links and inodes. So it is mounted by two reads: the superblock's block, and [`Superblock::tables`], of which
-//! [`Tables::parse`] makes what answers everything but contents.
+//! An image consists of a [`Superblock`], the data of files, then contiguous tables of directory
+//! entries, symbolic links and inodes. So a mount needs two reads: the superblock's block, and
+//! [`Superblock::tables`], from which [`Tables::parse`] makes a structure that answers everything
+//! but file contents.
 //!
-//! What it lacks on purpose: I/O (who reads and writes has the bytes), permissions, owners, times, extended attributes,
-//! devices, holes (the format has none of them). It takes no locks.
+//! Deliberately absent: I/O (callers read and write the bytes), permissions, owners, times,
+//! extended attributes, devices and holes (the format has none of them). It takes no locks.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
-//! Reading: the superblock, and tables that were looked at as a whole before anything is answered from them.
+//! Reader: the superblock, and tables that are validated completely before use.
 //!
-//! No number of an image is believed: counts are held against the bytes there are before anything is allocated for them,
-//! every index and every range is checked, and directories must make one tree, so that who walks it comes to an end.
+//! Images are untrusted: counts are checked against the table size before memory is allocated,
+//! every index and range is checked, and directories must form one tree, so that every walk
+//! terminates.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,12 +10,12 @@ use core::fmt;
 
 use crate::layout::{BLOCK, Entry, Inode, InodeKind, MAGIC, Superblock, VERSION, blocks};
 
-/// What is wrong with an image, and where.
+/// An error in an image, with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// The byte of the image that is wrong, or where what is wrong begins.
+    /// Offset in the image of the invalid byte, or of the invalid structure.
     pub at: u64,
-    /// What is wrong with it.
+    /// A description of the error.
     pub what: &'static str,
 }
 
@@ -28,7 +29,8 @@ impl core::error::Error for Broken {}
 
 type Result<T> = core::result::Result<T, Broken>;
 
-/// The most bytes of tables: they are read whole, and a sparse file of any size can say that it has more.
+/// Maximum size in bytes of the tables: they are read into memory, and a sparse file can claim any
+/// size.
 const MOST: u64 = 1 << 30;
 
 fn broken<T>(at: u64, what: &'static str) -> Result<T> {
@@ -36,7 +38,7 @@ fn broken<T>(at: u64, what: &'static str) -> Result<T> {
 }
 
 impl Superblock {
-    /// Reads the first block of an image of `size` bytes.
+    /// Parses the first block of an image of `size` bytes.
     pub fn parse(block: &[u8; BLOCK as usize], size: u64) -> Result<Superblock> {
         let (numbers, _) = block.as_chunks();
         let number = |at: usize| u64::from_le_bytes(numbers[at]);
@@ -69,7 +71,7 @@ impl Superblock {
                 "tables of more than 1 GiB, which nobody holds in memory",
             );
         }
-        // What each takes at least. 128 bits, for the counts are whatever the image says.
+        // Minimum sizes. The counts are untrusted, hence 128 bits.
         let least = u128::from(superblock.entries) * Entry::FIXED as u128
             + u128::from(superblock.symlinks) * 2
             + u128::from(superblock.inodes) * Inode::BYTES as u128;
@@ -83,22 +85,23 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Where the tables are: first byte in the image, and how many bytes.
+    /// Returns the offset and size in bytes of the tables.
     pub fn tables(&self) -> (u64, u64) {
         (self.tables_block * BLOCK, self.tables_blocks * BLOCK)
     }
 }
 
-/// The tables of an image: everything but contents. Shared by threads as it is, for it never changes.
+/// The tables of an image: everything but file contents. Immutable, so threads share them without
+/// locks.
 #[derive(Debug)]
 pub struct Tables {
     bytes: Vec<u8>,
-    /// Where in the tables each entry begins.
+    /// Offset of each entry in the tables.
     entries: Vec<usize>,
-    /// Where each link's length stands.
+    /// Offset of each link's length in the tables.
     symlinks: Vec<usize>,
     inodes: Vec<Inode>,
-    /// The directory that each inode was found in, by index; the root's is its own.
+    /// The parent directory of each inode, by index; the root is its own parent.
     parents: Vec<u64>,
 }
 
@@ -107,12 +110,12 @@ pub struct Tables {
 pub struct Child<'a> {
     /// Its name.
     pub name: &'a [u8],
-    /// What it names.
+    /// The inode it names.
     pub inode: Inode,
 }
 
 impl Tables {
-    /// Checks the tables, which are `bytes`.
+    /// Validates the tables in `bytes`.
     pub fn parse(superblock: &Superblock, bytes: Vec<u8>) -> Result<Tables> {
         let (base, len) = superblock.tables();
         if bytes.len() as u64 != len {
@@ -168,7 +171,7 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Sees that directories make one tree, and that names are names.
+    /// Checks that directories form one tree, and that names are valid.
     fn climb(&mut self, base: u64, inodes_at: u64) -> Result<()> {
         let place = |number: u64| inodes_at + (number - 1) * Inode::BYTES as u64;
         match self.inodes.first().map(|root| root.kind) {
@@ -212,34 +215,35 @@ impl Tables {
         }
     }
 
-    /// How many inodes there are.
+    /// Returns the number of inodes.
     pub fn len(&self) -> u64 {
         self.inodes.len() as u64
     }
 
-    /// Never: there is a root.
+    /// Returns `false`: there is always a root.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty()
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     pub fn root(&self) -> Inode {
         self.inodes[0]
     }
 
-    /// The inode of that number, if there is one.
+    /// Returns the inode with this number, if there is one.
     pub fn inode(&self, number: u64) -> Option<Inode> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         self.inodes.get(index).copied()
     }
 
-    /// A directory that names the inode; the root's is the root.
+    /// Returns a directory that contains the inode; the root is its own parent.
     pub fn parent(&self, number: u64) -> Option<Inode> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         self.inode(*self.parents.get(index)?)
     }
 
-    /// The children of a directory from the one of index `from`, in the order of the table; none of anything else.
+    /// Returns the children of a directory from index `from`, in table order; none for other
+    /// inodes.
     pub fn children(&self, number: u64, from: u64) -> impl Iterator<Item = Child<'_>> {
         let (first, count) = self.run(number).unwrap_or_default();
         let skip = usize::try_from(from).unwrap_or(usize::MAX).min(count);
@@ -252,7 +256,7 @@ impl Tables {
         })
     }
 
-    /// The target of a symbolic link, nothing for anything else.
+    /// Returns the target of a symbolic link, nothing for other inodes.
     pub fn target(&self, number: u64) -> Option<&[u8]> {
         match self.inode(number)?.kind {
             InodeKind::Symlink { index } => {
@@ -262,7 +266,7 @@ impl Tables {
         }
     }
 
-    /// First entry and number of entries of a directory.
+    /// Returns the first entry and the number of entries of a directory.
     fn run(&self, number: u64) -> Option<(usize, usize)> {
         match self.inode(number)?.kind {
             InodeKind::Directory { first, count } => Some((first as usize, count as usize)),
@@ -281,7 +285,8 @@ impl Tables {
     }
 }
 
-/// Where each of `count` texts begins, with `before` bytes in front of its length. Leaves `at` behind the last.
+/// Returns the offset of each of `count` texts, with `before` bytes before their lengths. Sets `at`
+/// to the end of the last.
 fn texts(bytes: &[u8], at: &mut usize, count: u64, before: usize, base: u64) -> Result<Vec<usize>> {
     let mut places = Vec::with_capacity(count as usize);
     for _ in 0..count {
@@ -295,7 +300,7 @@ fn texts(bytes: &[u8], at: &mut usize, count: u64, before: usize, base: u64) -> 
     Ok(places)
 }
 
-/// The text whose length stands at `at`, and where it ends.
+/// Returns the text whose length is at `at`, and the offset of its end.
 fn text(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let (len, rest) = bytes.get(at..)?.split_first_chunk()?;
     let len = usize::from(u16::from_le_bytes(*len));

@@ -1,46 +1,48 @@
-//! Writing: told of a tree in the order that it is walked, a [`Writer`] says where each file's data goes, and makes
-//! superblock and tables in the end. Who drives it has the bytes, and writes zeros behind each file up to a block.
+//! Writer: the caller passes a tree in depth-first order; [`Writer`] assigns positions to file data
+//! and finally returns superblock and tables. The caller writes the file data, padded with zeros to
+//! full blocks.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::layout::{BLOCK, Entry, Inode, InodeKind, Superblock, blocks, encode_text};
 
-/// An image under construction. A directory's children are told between [`Writer::enter`] and [`Writer::leave`], sorted
-/// or not; inodes are numbered as they come.
+/// An image under construction. A directory's children are added between [`Writer::enter`] and
+/// [`Writer::leave`], in any order; inodes are numbered in the order of addition.
 pub struct Writer {
     inodes: Vec<Inode>,
-    /// The table of entries, and how many there are in it.
+    /// The table of entries.
     entries: Vec<u8>,
     count: u64,
     symlinks: Vec<u8>,
     symlink_count: u64,
-    /// Where the next file's data goes.
+    /// The block for the next file's data.
     next_block: u64,
-    /// The directories that are being told of, the root first.
+    /// The directories entered and not left, the root first.
     open: Vec<Open>,
 }
 
-/// A directory whose children are not all known.
+/// A directory whose children are not complete.
 struct Open {
     number: u64,
-    /// Its entries so far. They go into the table when it is left: behind those of the directories in it.
+    /// Its entries so far. They go into the table on [`Writer::leave`], after those of its
+    /// subdirectories.
     entries: Vec<u8>,
     count: u64,
 }
 
-/// A name or a target that is longer than 65,535 bytes, which no image can have.
+/// The error for a name or a target longer than 65,535 bytes, the format's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-/// What goes around the data.
+/// The parts of an image other than file data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
     /// The first block.
     pub superblock: [u8; BLOCK as usize],
-    /// Where in the image the tables go, bytes.
+    /// Offset in bytes of the tables in the image.
     pub tables_at: u64,
-    /// The tables with the zeros behind them: the image ends with these.
+    /// The tables, padded with zeros: the end of the image.
     pub tables: Vec<u8>,
 }
 
@@ -51,7 +53,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// An empty image, whose root is being told of.
+    /// Returns an empty image with its root entered.
     pub fn new() -> Writer {
         let mut writer = Writer {
             inodes: Vec::new(),
@@ -59,7 +61,7 @@ impl Writer {
             count: 0,
             symlinks: Vec::new(),
             symlink_count: 0,
-            // Behind the superblock.
+            // After the superblock.
             next_block: 1,
             open: Vec::new(),
         };
@@ -67,7 +69,7 @@ impl Writer {
         writer
     }
 
-    /// A directory, whose children are told next.
+    /// Adds a directory and enters it.
     pub fn enter(&mut self, name: &[u8]) -> Result<(), TooLong> {
         let number = self.inodes.len() as u64 + 1;
         self.link(name, number)?;
@@ -75,7 +77,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The directory that was entered last has no more children.
+    /// Leaves the directory entered last.
     ///
     /// # Panics
     /// If none has been entered.
@@ -84,7 +86,7 @@ impl Writer {
         self.close();
     }
 
-    /// A file of `size` bytes: says its inode's number, and where in the image its bytes go.
+    /// Adds a file of `size` bytes; returns its inode number, and the offset in bytes for its data.
     pub fn file(&mut self, name: &[u8], size: u64) -> Result<(u64, u64), TooLong> {
         let block = self.next_block;
         let number = self.child(name, InodeKind::File { block, size })?;
@@ -92,7 +94,7 @@ impl Writer {
         Ok((number, block * BLOCK))
     }
 
-    /// A symbolic link: says its inode's number.
+    /// Adds a symbolic link; returns its inode number.
     pub fn symlink(&mut self, name: &[u8], target: &[u8]) -> Result<u64, TooLong> {
         if target.len() > usize::from(u16::MAX) {
             return Err(TooLong);
@@ -104,7 +106,7 @@ impl Writer {
         Ok(number)
     }
 
-    /// A further name of the inode `number`, which was told of before.
+    /// Adds another name for the inode `number`, which was added before.
     pub fn link(&mut self, name: &[u8], number: u64) -> Result<(), TooLong> {
         if name.len() > usize::from(u16::MAX) {
             return Err(TooLong);
@@ -119,7 +121,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The whole tree has been told.
+    /// Completes the image.
     ///
     /// # Panics
     /// If a directory has not been left.
@@ -138,7 +140,8 @@ impl Writer {
             symlinks: self.symlink_count,
             inodes: self.inodes.len() as u64,
         };
-        // OSv's generator fills up the last block, with a whole one where it is full: that one is not counted.
+        // OSv's generator pads the last block, adding a whole block if it is full; that block is
+        // not counted.
         let padded = (tables.len() / BLOCK as usize + 1) * BLOCK as usize;
         tables.resize(padded, 0);
         Finished {
@@ -157,7 +160,7 @@ impl Writer {
 
     fn directory(&mut self) {
         let number = self.inodes.len() as u64 + 1;
-        // What it has is known when it is left.
+        // The children are known when the directory is left.
         let kind = InodeKind::Directory { first: 0, count: 0 };
         self.inodes.push(Inode { number, kind });
         self.open.push(Open {

@@ -1,5 +1,6 @@
-//! Images byte for byte: a parser of its own, written from the description of the layout alone and not from the reader, says what a
-//! writer must have made; random trees through writer, that parser and the reader.
+//! Byte-exact images: an independent parser, written from the format description and not from the
+//! reader, checks the writer's output; random trees go through the writer, that parser and the
+//! reader.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ enum Node {
     Symlink(Vec<u8>),
 }
 
-/// Writes a tree as a whole image.
+/// Encodes a tree as a whole image.
 fn image(root: &BTreeMap<Vec<u8>, Node>) -> Vec<u8> {
     fn tell(writer: &mut Writer, data: &mut Vec<u8>, children: &BTreeMap<Vec<u8>, Node>) {
         for (name, node) in children {
@@ -48,7 +49,7 @@ fn image(root: &BTreeMap<Vec<u8>, Node>) -> Vec<u8> {
     image
 }
 
-/// The description, line by line.
+/// A parser that follows the format description.
 mod described {
     use super::Node;
     use std::collections::BTreeMap;
@@ -66,7 +67,7 @@ mod described {
         links: Vec<Vec<u8>>,
         inodes: Vec<[u64; 4]>,
         image: Vec<u8>,
-        /// What is next in each table and in the data, if all is in the order that it must be in.
+        /// The next index in each table and in the data, if everything is in the required order.
         next_inode: u64,
         next_entry: u64,
         next_link: u64,
@@ -102,7 +103,7 @@ mod described {
         let inodes = inodes.collect();
         let bytes = at - tables;
         assert_eq!(superblock[4], bytes.div_ceil(512) as u64, "blocks counted");
-        // Filled up to a block, by a whole one if it is full, which is not counted.
+        // Padded to full blocks, with a whole block if it is full, which is not counted.
         assert_eq!(image.len(), tables + (bytes / 512 + 1) * 512);
         assert!(image[at..].iter().all(|&byte| byte == 0));
         let mut parsed = Parsed {
@@ -157,7 +158,7 @@ mod described {
     }
 }
 
-/// The tree as the reader has it.
+/// Returns the tree according to the reader.
 fn read(image: &[u8]) -> Node {
     let block = image.first_chunk().expect("a block");
     let superblock = Superblock::parse(block, image.len() as u64).expect("a superblock");
@@ -199,7 +200,8 @@ fn files_of_every_size_around_a_block() {
     assert_eq!(read(&image), Node::Directory(tree));
 }
 
-/// 32 for the root's inode, 42 and the name for each file: 438 of name make 512.
+/// 32 bytes for the root's inode, and 42 plus the name for each file: a name of 438 bytes makes
+/// 512.
 #[test]
 fn tables_that_fill_their_block_have_one_more_behind() {
     let tree = |len| BTreeMap::from([(vec![b'n'; len], file(0))]);
@@ -246,7 +248,7 @@ proptest! {
         prop_assert_eq!(read(&image), Node::Directory(tree));
     }
 
-    /// Whatever is changed in an image, reading ends, and what is told is within it.
+    /// On a changed image, reading terminates, and all results are within the image.
     #[test]
     fn no_image_is_trusted(tree in tree(), changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut in any::<prop::sample::Index>()) {
         let mut image = image(&tree);
@@ -273,7 +275,7 @@ proptest! {
     }
 }
 
-/// Else a few bytes could be a tree that takes for ever to look at.
+/// Otherwise a few bytes could encode a tree that takes exponential time to walk.
 #[test]
 fn no_entry_is_of_two_directories() {
     let mut writer = Writer::new();
@@ -286,7 +288,7 @@ fn no_entry_is_of_two_directories() {
     let size = finished.tables_at + finished.tables.len() as u64;
     let superblock = Superblock::parse(&finished.superblock, size).expect("good");
     assert!(Tables::parse(&superblock, finished.tables.clone()).is_ok());
-    // Root, a, x, b, y: the children of b become those of a.
+    // Root, a, x, b, y: the children of b are made those of a.
     let inode = |number: u64| [0x4000_u64.to_le_bytes(), number.to_le_bytes()].concat();
     let place = |number: u64| {
         let begins = |bytes: &[u8]| *bytes == inode(number);

@@ -1,4 +1,4 @@
-//! Making the sidecar of an image.
+//! Builder of an image's sidecar.
 
 use alloc::vec::Vec;
 
@@ -6,17 +6,18 @@ use crate::header::Header;
 use crate::manifest::{Hot, MOST_HOT};
 use crate::shape::{CHUNK, Hash, Shape, hash};
 
-/// Takes an image's bytes as they are written, and makes of them what comes behind and before it. Of the image it keeps the hashes.
+/// A builder that takes an image's bytes as they are written, and returns the hashes and header to
+/// store after and before it. It holds only the image's hashes in memory.
 #[derive(Default)]
 pub struct Builder {
     hashes: Vec<u8>,
-    /// The beginning of the chunk that is not whole yet, up to a chunk.
+    /// The incomplete chunk at the end.
     begun: Vec<u8>,
     len: u64,
 }
 
 impl Builder {
-    /// The next bytes of the image.
+    /// Appends bytes of the image.
     pub fn append(&mut self, mut bytes: &[u8]) {
         self.len += bytes.len() as u64;
         if !self.begun.is_empty() {
@@ -37,13 +38,15 @@ impl Builder {
         self.begun.extend(rest);
     }
 
-    /// How long the image's first chunk is, by what was appended: [`Builder::finish`] wants to see it.
+    /// Returns the length of the image's first chunk according to the bytes appended, as
+    /// [`Builder::finish`] requires it.
     pub fn first_chunk(&self) -> usize {
         self.len.min(CHUNK) as usize
     }
 
-    /// The image is whole. `first` is its first chunk as it is now, which may have been changed since it was appended; `hot` becomes the hot
-    /// list, as far as there is room for it. Gives what comes behind the image, and its header, which nobody has signed. Nothing if the
+    /// Completes the sidecar. `first` is the final content of the image's first chunk, which may
+    /// have changed since it was appended; `hot` becomes the hot list, truncated to its limit.
+    /// Returns the bytes to store after the image, and the unsigned header. Returns nothing if the
     /// image is too large.
     pub fn finish(mut self, first: &[u8], hot: &[Hot]) -> Option<(Vec<u8>, Header)> {
         if !self.begun.is_empty() {

@@ -1,4 +1,4 @@
-//! What the first bytes of an image say.
+//! The header in the first bytes of an image.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -8,21 +8,21 @@ use crate::keys::{PublicKey, SecretKey};
 use crate::manifest::{Hot, MOST_HOT};
 use crate::shape::{HASH, Hash, Shape};
 
-/// Bytes of the header: what EROFS leaves to others.
+/// Size in bytes of the header: the part of an image that EROFS leaves unused.
 pub const HEADER: usize = 1024;
 
-/// What stands before the root in what is signed, so that no signature over anything else counts here.
+/// Prefix of the root in signed messages, so that signatures of other data are not valid here.
 pub const SIGNED: &[u8] = b"barge image root 1\n";
 
 const MAGIC: [u8; 8] = *b"\x8abarge\r\n";
 const VERSION: u32 = 1;
 
-/// For what the hash is that the root is, as BLAKE3 wants to know.
+/// Key derivation context of BLAKE3 for the root.
 const ROOT_CONTEXT: &str = "barge 2026-11-22 sidecar of an image: root of header and manifest";
 
-/// Bytes that the root counts, from the start.
+/// Number of bytes at the start that the root covers.
 const COUNTED: usize = 24;
-/// Bytes that are not zeros, from the start.
+/// Number of bytes at the start that are used.
 const TOLD: usize = COUNTED + HASH + PublicKey::SIZE + SIGNATURE;
 const SIGNATURE: usize = 64;
 const MAGIC_AGAIN: usize = HEADER - MAGIC.len();
@@ -39,7 +39,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of an image of so many bytes, whose manifest is `manifest`; nobody has signed it.
+    /// Returns the unsigned header of an image with this shape and manifest.
     pub(crate) fn new(shape: Shape, hot: u32, manifest: &[u8]) -> Header {
         let mut header = Header {
             hot,
@@ -53,7 +53,8 @@ impl Header {
         header
     }
 
-    /// Reads it off the first bytes of an image that is in `len` bytes with all that belongs to it; nothing if there is none.
+    /// Parses the header from the first bytes of a file of `len` bytes, sidecar included. Returns
+    /// nothing if there is no header.
     pub fn parse(bytes: &[u8; HEADER], len: u64) -> Result<Option<Header>, Broken> {
         let magics = (bytes[..MAGIC.len()] == MAGIC, bytes[MAGIC_AGAIN..] == MAGIC);
         match magics {
@@ -99,7 +100,7 @@ impl Header {
         }
     }
 
-    /// As it lies at the start of an image.
+    /// Returns the on-disk form.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let told = [&self.counted()[..], &self.root, &self.key, &self.signature].concat();
@@ -108,22 +109,22 @@ impl Header {
         bytes
     }
 
-    /// Bytes of the image: what is behind them is no part of it.
+    /// Returns the size in bytes of the image, without the data after it.
     pub fn image(&self) -> u64 {
         self.image
     }
 
-    /// Where the hashes lie.
+    /// Returns the layout of the hashes.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The root: two images that have the same one are the same.
+    /// Returns the root, which identifies the image by its contents.
     pub fn root(&self) -> &Hash {
         &self.root
     }
 
-    /// Where the manifest is.
+    /// Returns the range of the manifest.
     pub fn manifest(&self) -> Range<u64> {
         self.manifest_range()
             .expect("it was looked at when the header was made")
@@ -139,18 +140,18 @@ impl Header {
         self.hot as usize
     }
 
-    /// Signs it.
+    /// Signs the header.
     pub fn sign(&mut self, key: &SecretKey) {
         self.key = *key.public().bytes();
         self.signature = key.sign(&self.message());
     }
 
-    /// Who has signed it, if anybody has; whether that is true [`Header::verify`] says.
+    /// Returns the key of its signature, if there is one; [`Header::verify`] checks the signature.
     pub fn signer(&self) -> Option<PublicKey> {
         (self.key != [0; PublicKey::SIZE]).then(|| PublicKey::from_bytes(self.key))
     }
 
-    /// Whether one of `keys` has signed it.
+    /// Returns an error unless one of `keys` has signed the header.
     pub fn verify(&self, keys: &[PublicKey]) -> Result<(), Broken> {
         let signer = self.signer().ok_or(Broken::NotSigned)?;
         if !keys.contains(&signer) {
@@ -162,7 +163,7 @@ impl Header {
         }
     }
 
-    /// Whether there is no signature, or it is of who it says.
+    /// Returns whether there is no signature, or a valid one of the key in the header.
     pub fn is_consistent(&self) -> bool {
         match self.signer() {
             Some(signer) => self.verify(&[signer]).is_ok(),
@@ -174,7 +175,7 @@ impl Header {
         [SIGNED, &self.root].concat()
     }
 
-    /// The root that header and manifest come to.
+    /// Returns the root of the header and `manifest`.
     pub(crate) fn root_with(&self, manifest: &[u8]) -> Hash {
         let mut hasher = blake3::Hasher::new_derive_key(ROOT_CONTEXT);
         hasher.update(&self.counted());
@@ -192,7 +193,7 @@ impl Header {
     }
 }
 
-/// Fields that are read one after the other, of which there are enough.
+/// A reader of consecutive fields; the caller ensures that enough bytes are left.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

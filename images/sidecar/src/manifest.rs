@@ -1,4 +1,4 @@
-//! What is behind the hashes: the last of them, and the hot list.
+//! The manifest: the top level of hashes, and the hot list.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -7,22 +7,22 @@ use crate::Broken;
 use crate::header::Header;
 use crate::shape::{CHUNK, HASH, Hash};
 
-/// The most ranges of a hot list: half a MiB of them.
+/// Maximum number of ranges in a hot list: half a MiB.
 pub const MOST_HOT: u32 = 1 << 16;
 
-/// Chunks of the image that follow each other, and are worth reading before anybody asks.
+/// A range of the image's chunks worth reading ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hot {
-    /// The first one.
+    /// The first chunk.
     pub first: u32,
-    /// How many, at least one.
+    /// Number of chunks, at least one.
     pub count: u32,
 }
 
 impl Hot {
     pub(crate) const SIZE: usize = 8;
 
-    /// Their bytes in an image, whose end may come before theirs.
+    /// Returns the range in bytes, which may end beyond the image.
     pub fn range(&self) -> Range<u64> {
         let first = u64::from(self.first);
         first * CHUNK..(first + u64::from(self.count)) * CHUNK
@@ -36,16 +36,16 @@ impl Hot {
     }
 }
 
-/// A manifest, of which the root has been held against header and bytes.
+/// A manifest verified against the header's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     top: Vec<u8>,
-    /// The hot list, in the order that it is to be read in.
+    /// The hot list, in the order of reading.
     pub hot: Vec<Hot>,
 }
 
 impl Manifest {
-    /// Reads it off `bytes`, which lie at [`Header::manifest`].
+    /// Parses and verifies `bytes`, which are those at [`Header::manifest`].
     pub fn parse(header: &Header, bytes: &[u8]) -> Result<Manifest, Broken> {
         let range = header.manifest();
         if bytes.len() as u64 != range.end - range.start
@@ -74,7 +74,7 @@ impl Manifest {
         })
     }
 
-    /// The hash of a chunk of the uppermost level.
+    /// Returns the hash of a chunk of the top level.
     pub fn hash(&self, number: u64) -> Option<Hash> {
         let at = usize::try_from(number).ok()?.checked_mul(HASH)?;
         self.top.get(at..)?.first_chunk().copied()

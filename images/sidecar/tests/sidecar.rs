@@ -1,21 +1,22 @@
-//! The sidecar: golden bytes by which others may know it, damage that is always found, and keys and signatures of OpenSSL's.
+//! The sidecar: golden bytes for other implementations, detection of all damage, and keys and
+//! signatures of OpenSSL.
 
 mod whole;
 
 use proptest::prelude::*;
 use sidecar::{Broken, Builder, CHUNK, HASH, HEADER, Header, Hot, PublicKey, SecretKey, Shape};
 
-/// By `openssl genpkey -algorithm ed25519`, for this test alone.
+/// Made by `openssl genpkey -algorithm ed25519` for this test alone.
 const SECRET: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEIJO7DdYzQZ0QzTIGpf7wttQxR00YBxnXGTANp+ptkzOC
 -----END PRIVATE KEY-----
 ";
-/// By `openssl pkey -pubout` of it.
+/// Made by `openssl pkey -pubout` from it.
 const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAtOkpU/MERIAXyUCbjPh3knhIscP79uKhNFXmlkunVmw=
 -----END PUBLIC KEY-----
 ";
-/// Somebody else's.
+/// Another key.
 const OTHER: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAqtAAni3VZ4feHMQRC/pVz8b3qLZKeV1WGRhhN6cxA7U=
 -----END PUBLIC KEY-----
@@ -25,7 +26,7 @@ fn secret() -> SecretKey {
     SecretKey::from_pem(SECRET).expect("a key")
 }
 
-/// Bytes that look like no pattern.
+/// Returns bytes without a pattern.
 fn bytes(len: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -35,10 +36,10 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// `image` with its sidecar, as it would lie in a file.
+/// Returns `image` with its sidecar, as stored in a file.
 fn sealed(image: &[u8], hot: &[Hot], key: Option<&SecretKey>) -> Vec<u8> {
     let mut builder = Builder::default();
-    // In pieces of every size.
+    // Appends pieces of increasing sizes.
     let mut rest = image;
     let mut size = 1;
     while !rest.is_empty() {
@@ -96,7 +97,7 @@ fn it_is_what_is_described() {
     let mut root = blake3::Hasher::new_derive_key(context);
     root.update(&file[..24]).update(manifest);
     assert_eq!(file[24..56], root.finalize().as_bytes()[..]);
-    // All of it, so that it stays.
+    // The hash of the whole file.
     let golden = "fc80cfbab57971289429324e27736d168807271ddb9697e718330f2f5a874236";
     assert_eq!(blake3::hash(&file).to_hex().as_str(), golden);
 }
@@ -117,7 +118,7 @@ fn a_signature_is_of_one_image_and_one_key() {
     assert_eq!(verify(&file, &[]), Err(Broken::OtherKey));
     let unsigned = sealed(&image, &[], None);
     assert_eq!(verify(&unsigned, &[public]), Err(Broken::NotSigned));
-    // That of another image.
+    // The signature of another image.
     let mut moved = sealed(&image[1..], &[], Some(&secret()));
     moved[88..152].copy_from_slice(&file[88..152]);
     assert_eq!(verify(&moved, &[public]), Err(Broken::Signature));
@@ -152,7 +153,7 @@ fn every_beginning_is_refused() {
     for len in HEADER..file.len() {
         assert!(verify(&file[..len], &[public]).is_err(), "{len}");
     }
-    // What is behind an image is nobody's business: a disk is larger.
+    // Bytes after the sidecar are ignored: a disk may be larger.
     assert_eq!(
         verify(&[&file[..], b"rest"].concat(), &[public]),
         Ok(Some(()))
@@ -205,7 +206,7 @@ proptest! {
         let at = at.index(file.len());
         let between = (len as u64..(len as u64).next_multiple_of(CHUNK)).contains(&(at as u64));
         file[at] ^= flip;
-        // Zeros between two levels are read by nobody.
+        // Zeros between two levels are never read.
         prop_assert_eq!(verify(&file, &[public]).is_err(), !between || len <= 8 << 20);
     }
 

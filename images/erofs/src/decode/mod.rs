@@ -72,7 +72,8 @@ fn zstd(mut encoded: &[u8], len: usize) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Of 10,000 times the letter a, each by its reference encoder, zeros in front; and only part of it.
+    /// Decodes 10,000 times the letter a, encoded by each reference encoder, with zeros before it;
+    /// and only a part of it.
     #[test]
     fn the_first_bytes_are_enough() {
         for (algorithm, encoded) in [

@@ -41,15 +41,15 @@ pub const fn inline_room(xattrs: usize) -> usize {
 /// An inode to write.
 #[derive(Clone, Debug)]
 pub struct Inode {
-    /// Owner's user ID.
+    /// File type and permissions, as `st_mode`.
     pub mode: u16,
-    /// Group ID.
+    /// Owner's user ID.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Modification time: seconds since the Unix epoch and nanoseconds.
     pub mtime: (i64, u32),
-    /// Hard links.
+    /// Number of hard links.
     pub links: u32,
     /// Extended attributes by full name, for which [`can_name`] holds.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -76,9 +76,9 @@ impl Inode {
 /// The contents of an inode.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Index of the parent.
+    /// A directory: its parent's index (the root is its own parent) and its children.
     Directory {
-        /// Name and index, sorted by name.
+        /// Index of the parent.
         parent: usize,
         /// Name and index, sorted by name.
         children: Vec<(Vec<u8>, usize)>,

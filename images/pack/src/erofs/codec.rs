@@ -1,4 +1,4 @@
-//! Compression into a given room: as much input as fits.
+//! Compression into fixed-size output: as much input as fits.
 
 use std::io;
 
@@ -11,57 +11,60 @@ use zstd::zstd_safe::{
 
 use super::Compression;
 
-/// log2 of the furthest that Zstandard reaches back: what the superblock says.
+/// log2 of Zstandard's window size, as recorded in the superblock.
 const ZSTD_WINDOW: u32 = 20;
 
-/// What a frame begins with that has all of itself for its window, and its size in 4 bytes behind this (RFC 8878, section 3.1.1.1): fsck.erofs takes no frame without a size.
+/// The start of a single-segment frame header with a 4-byte content size, which follows (RFC 8878,
+/// section 3.1.1.1): fsck.erofs rejects frames without a size.
 const ZSTD_HEAD: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0xa0];
 
-/// Bytes of that head, with the size.
+/// Size in bytes of that header, content size included.
 const ZSTD_HEAD_SIZE: usize = ZSTD_HEAD.len() + 4;
 
-/// Bytes of the head that the compressor writes where it does not know the size.
+/// Size in bytes of the header that the compressor writes for an unknown size.
 const ZSTD_OWN_HEAD: usize = 6;
 
-/// The last block of a frame, one without contents (RFC 8878, section 3.1.1.2): behind whole blocks it makes a frame of them.
+/// An empty last block (RFC 8878, section 3.1.1.2), which completes a frame after any whole block.
 const ZSTD_END: [u8; 3] = [1, 0, 0];
 
-/// The most input of one of Zstandard's blocks, as its compressor cuts them: what is asked for in such steps comes out no larger.
+/// Maximum input of one Zstandard block, as its compressor divides it: flushing after such steps
+/// does not enlarge the output.
 const ZSTD_BLOCK: usize = 128 << 10;
 
-/// Input up to this size gets parameters of its own for a level, which search it more thoroughly.
+/// The input size in bytes up to which a level uses other parameters, with a more thorough search.
 const ZSTD_SMALL: usize = 256 << 10;
 
-/// How much input Zstandard is at least given at a time: tables of its codes take a hundred bytes for each.
+/// Minimum input in bytes of a step: the entropy tables of each take about a hundred bytes.
 const ZSTD_LEAST: usize = 1 << 10;
 
-/// From this level on Zstandard weighs the parts of a block against each other: cut into small ones, they come out 5 % larger. So whole frames are tried.
+/// The level from which Zstandard optimises across a block, so that small blocks make the output 5
+/// % larger. From here on whole frames are tried.
 const ZSTD_WEIGHS: i32 = 13;
 
-/// How often it then tries to come closer to the room there is. mkfs.erofs halves what is left as long as there is anything.
+/// The maximum number of tries to fill the output. mkfs.erofs bisects until nothing is left.
 const TRIES: usize = 4;
 
 /// A part of a segment as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Bytes of the segment.
+    /// Size in bytes, uncompressed.
     pub(super) len: u64,
-    /// Blocks that they are compressed into; nothing if they are not.
+    /// Number of compressed blocks; `None` if the piece is not compressed.
     pub(super) packed: Option<u16>,
 }
 
-/// A segment as it is stored: pieces in order, and their blocks one behind the other.
+/// A stored segment: its pieces in order, and their contiguous blocks.
 pub(super) struct Packed {
     pub(super) pieces: Vec<Piece>,
     pub(super) blocks: Vec<u8>,
-    /// How many bytes at its end are not among them.
+    /// Number of bytes at its end that are not included.
     pub(super) left: u64,
 }
 
-/// A compressor with its memory; a thread's own.
+/// A compressor with its buffers; each thread has its own.
 pub(super) struct Codec {
     kind: Kind,
-    /// The most bytes to compress into.
+    /// Maximum size in bytes of compressed output.
     cluster: usize,
     room: Vec<u8>,
 }
@@ -72,7 +75,7 @@ enum Kind {
 }
 
 impl Codec {
-    /// Nothing if contents are not to be compressed.
+    /// Returns nothing if contents are not to be compressed.
     pub(super) fn new(compression: Compression, cluster: u32) -> io::Result<Option<Codec>> {
         let kind = match compression {
             Compression::None => return Ok(None),
@@ -86,8 +89,8 @@ impl Codec {
         }))
     }
 
-    /// Compresses a segment; nothing if that is not worth it. Up to `leave` bytes at its end may be left to be stored elsewhere, for what they
-    /// come to would not fill its blocks.
+    /// Compresses a segment; returns nothing if the gain is too small. Up to `leave` bytes at its
+    /// end may be left to be stored elsewhere if their output would not fill its blocks.
     pub(super) fn pack(&mut self, bytes: &[u8], leave: usize) -> io::Result<Option<Packed>> {
         let mut packed = Packed {
             pieces: Vec::new(),
@@ -95,20 +98,20 @@ impl Codec {
             left: 0,
         };
         if let Kind::Zstd(zstd) = &mut self.kind {
-            // What a segment becomes depends on nothing but itself.
+            // The output for a segment depends only on the segment.
             zstd.forget();
         }
         let mut rest = bytes;
         while rest.len() > leave {
-            // What takes as many blocks as it has is not worth reading through a codec.
+            // Output with as many blocks as the input is not worth decoding.
             let most = (blocks(rest.len() as u64) - 1) as usize * BLOCK as usize;
             let room = most.min(self.cluster);
             let (mut read, mut wrote) = match room {
                 0 => (rest.len(), rest.len()),
                 room => self.fill(rest, room)?,
             };
-            // It took all, and more than half of its last block is empty: what would be in that is left. For less, compressing it again costs more than
-            // it saves.
+            // All input was read, and more than half of the last block is empty: the input of that
+            // block is left. For a smaller gap, compressing again costs more than it saves.
             let over = wrote % BLOCK as usize;
             let full = wrote - over;
             if leave > 0
@@ -119,13 +122,13 @@ impl Codec {
                 let (less, into) = self.fill(rest, full)?;
                 match rest.len() - less <= leave {
                     true => (read, wrote) = (less, into),
-                    // Too much for it.
+                    // More than `leave` would be left.
                     false => (read, wrote) = self.fill(rest, room)?,
                 }
             }
             let taken = blocks(wrote as u64);
             if read as u64 > taken * BLOCK {
-                // It lies at the end of its blocks.
+                // Compressed data are at the end of their blocks.
                 let begins = packed.blocks.len() + taken as usize * BLOCK as usize - wrote;
                 packed.blocks.resize(begins, 0);
                 packed.blocks.extend(&self.room[..wrote]);
@@ -148,7 +151,7 @@ impl Codec {
             }
         }
         packed.left = rest.len() as u64;
-        // At least a fiftieth saved: else it is better to be read as it is.
+        // At least 2 % must be saved; otherwise uncompressed data are faster to read.
         let (before, after) = (
             blocks((bytes.len() - rest.len()) as u64),
             packed.blocks.len() as u64 / BLOCK,
@@ -156,7 +159,8 @@ impl Codec {
         Ok((after * 50 <= before * 49).then_some(packed))
     }
 
-    /// Compresses the beginning of `bytes` into at most `room` bytes of [`Codec::room`]: says how much of it, and into how many.
+    /// Compresses the beginning of `bytes` into at most `room` bytes of [`Codec::room`]. Returns
+    /// the number of bytes read and written.
     fn fill(&mut self, bytes: &[u8], room: usize) -> io::Result<(usize, usize)> {
         let to = &mut self.room[..room];
         match &mut self.kind {
@@ -172,7 +176,7 @@ struct Zstd {
     context: CCtx<'static>,
     level: i32,
     scratch: Vec<u8>,
-    /// How many bytes of input came of 1024 of output last.
+    /// Bytes of input per 1024 bytes of output, last measured.
     gain: u64,
 }
 
@@ -198,13 +202,13 @@ impl Zstd {
         self.gain = 3 << 10;
     }
 
-    /// There is no such call.
+    /// Emulates LZ4's `compress_fill`, which Zstandard lacks.
     fn fill(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
         let filled = match self.level {
             ZSTD_WEIGHS.. => self.by_frames(bytes, to),
             _ => self.by_blocks(bytes, to),
         }?;
-        // It did not fit at all: as it is, then.
+        // If no input fits, the data are stored uncompressed.
         Ok(if filled.0 == 0 {
             (to.len(), to.len())
         } else {
@@ -212,12 +216,13 @@ impl Zstd {
         })
     }
 
-    /// It is guessed how much fits: from how the last input came out, then from how the guess did.
+    /// Compresses whole frames of estimated sizes: the first estimate comes from the last ratio,
+    /// the next ones from the result of each try.
     fn by_frames(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
         let room = to.len() as u64;
         let guess = |gain: u64| (room * gain / 1024).clamp(room, bytes.len() as u64) as usize;
         let mut len = guess(self.gain);
-        // What fitted, and the least that did not.
+        // The largest input that fitted, and the smallest that did not.
         let (mut best, mut over) = ((0, 0), bytes.len() + 1);
         for _ in 0..TRIES {
             self.scratch.resize(compress_bound(len), 0);
@@ -233,7 +238,7 @@ impl Zstd {
             } else {
                 over = len;
             }
-            // A little below what it should be: to fit is worth more than to fill.
+            // Slightly less than estimated: a result that fits is worth more than a full one.
             let next =
                 guess(self.gain - self.gain / 128).clamp(best.0 + 1, over.max(best.0 + 2) - 1);
             if next == len || next >= over {
@@ -244,10 +249,11 @@ impl Zstd {
         Ok(best)
     }
 
-    /// Input is given step by step, each as much as fits by what came of those before it, and flushed, so that a frame can end there; what
-    /// does not fit any more is taken back. So each byte is compressed about once.
+    /// Compresses input in steps sized by the ratio so far, with a flush after each, so that the
+    /// frame can end there; a step that does not fit is discarded. So each byte is compressed about
+    /// once.
     fn by_blocks(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
-        // Its own head gives way to a longer one.
+        // The compressor's header is replaced by a longer one.
         let begins = ZSTD_HEAD_SIZE - ZSTD_OWN_HEAD;
         let ends = to.len() - ZSTD_END.len();
         let mut most = ZSTD_BLOCK;
@@ -265,7 +271,8 @@ impl Zstd {
         Ok((0, 0))
     }
 
-    /// Blocks of a frame, of steps of at most `most` bytes: nothing if the first did not fit.
+    /// Compresses blocks of a frame, in steps of at most `most` bytes; reads nothing if the first
+    /// did not fit.
     fn frame(&mut self, bytes: &[u8], to: &mut [u8], most: usize) -> io::Result<(usize, usize)> {
         let likely = to.len() as u64 * self.gain / 1024;
         let bytes = &bytes[..bytes.len().min(ZSTD_SMALL.max(2 * likely as usize))];
@@ -278,7 +285,7 @@ impl Zstd {
         let (mut read, mut wrote) = (0, 0);
         while read < bytes.len() && wrote < enough(to.len()) {
             let fits = (to.len() - wrote) as u64 * self.gain / 1024;
-            // A little below what it should be: to fit is worth more than to fill.
+            // Slightly less than estimated: a result that fits is worth more than a full one.
             let step = (fits - fits / 8) as usize;
             let step = step.clamp(ZSTD_LEAST, most).min(bytes.len() - read);
             let mut input = InBuffer::around(&bytes[read..read + step]);
@@ -288,7 +295,7 @@ impl Zstd {
                 .compress_stream2(&mut output, &mut input, ZSTD_e_flush);
             let (left, taken, end) = (left.map_err(failed)?, input.pos(), output.pos());
             if left > 0 || taken < step {
-                // The next may have more of the same.
+                // The next step may compress as badly.
                 self.gain = (self.gain - self.gain / 8).max(1024);
                 break;
             }
@@ -299,7 +306,8 @@ impl Zstd {
     }
 }
 
-/// How much of the room is as good as all: the rest is less than another try, or another block, is worth.
+/// Returns the output size that counts as full: the rest is not worth another try, or another
+/// block.
 fn enough(room: usize) -> usize {
     room - room / 64
 }
@@ -314,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that are the easier to compress the smaller `step` is.
+    /// Returns random bytes below `step`: a smaller `step` makes them more compressible.
     fn noise(len: usize, step: u32) -> Vec<u8> {
         let mut state = 1u32;
         let next = |_| {
@@ -358,7 +366,7 @@ mod tests {
             assert!(unpacked(&packed) == *stored, "{len}");
             left.push(packed.left);
         }
-        // As it comes out, a last block is more than half full, or not.
+        // The last block is more than half full for some sizes, and not for others.
         assert!(left.contains(&0), "{left:?}");
         assert!(left.iter().any(|left| *left > 0), "{left:?}");
         assert!(left.iter().all(|left| *left <= LEAVE as u64), "{left:?}");
@@ -390,7 +398,7 @@ mod tests {
                     let most = packed.pieces.iter().flat_map(|piece| piece.packed).max();
                     assert!(most.is_some_and(|most| u32::from(most) * BLOCK as u32 <= cluster));
                 }
-                // What came before makes no difference.
+                // Earlier segments have no influence.
                 let alone = pack(&segments[2]);
                 pack(&segments[0]);
                 assert!(pack(&segments[2]).blocks == alone.blocks);

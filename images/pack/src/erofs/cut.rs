@@ -1,28 +1,29 @@
-//! How files are cut: into segments that threads work on, and those with holes into chunks.
+//! Division of files: into segments for worker threads, and of sparse files into chunks.
 
 use std::ops::Range;
 
 use ::erofs::write::BLOCK;
 
-/// Bytes of a file that a thread works on at a time, and the most that one physical cluster decodes to.
+/// Size in bytes of a segment, the unit of work of a thread, and the maximum that a physical
+/// cluster decodes to.
 pub(super) const SEGMENT: u64 = 1 << 20;
 
-/// The largest chunk: one is in memory as a whole, for each thread.
+/// Maximum chunk size in bytes: each thread holds a whole chunk in memory.
 pub(super) const LARGEST_CHUNK: u64 = 4 << 20;
 
-/// How many chunks a file has.
+/// Returns the number of chunks of a file.
 pub(super) fn chunks(size: u64, chunk: u64) -> usize {
     size.div_ceil(chunk) as usize
 }
 
-/// Cuts a range into pieces of `size`.
+/// Divides a range into pieces of `size` bytes.
 pub(super) fn pieces(range: Range<u64>, size: u64) -> Vec<Range<u64>> {
     let end = range.end;
     let starts = range.step_by(size as usize);
     starts.map(|start| start..end.min(start + size)).collect()
 }
 
-/// The chunks that have data, those that follow each other put together up to a segment.
+/// Returns the chunks that contain data, adjacent ones merged up to a segment.
 pub(super) fn with_data(size: u64, chunk: u64, data: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for data in data {
@@ -36,7 +37,8 @@ pub(super) fn with_data(size: u64, chunk: u64, data: &[Range<u64>]) -> Vec<Range
     runs.into_iter().flat_map(cut).collect()
 }
 
-/// The chunk size with which map and data of a file with holes take the least, the larger of two.
+/// Returns the chunk size that minimises the size of map and data of a sparse file, the larger of
+/// two equally good ones.
 pub(super) fn best_chunk(size: u64, data: &[Range<u64>]) -> u64 {
     let sizes = (BLOCK.ilog2()..=LARGEST_CHUNK.ilog2()).rev();
     let cost = |chunk: &u64| {

@@ -1,4 +1,4 @@
-//! Contents of files and targets of links: which form each gets, and its way into the image.
+//! File contents and link targets: the choice of their form, and their transfer into the image.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -19,22 +19,24 @@ use crate::output::Origin;
 use crate::plan::{Plan, Visit, path};
 use crate::{Contents, Kind, Output, Progress};
 
-/// The most chunks of a file: their map takes 1 GiB, and in the largest ones it has 1 PiB.
+/// Maximum number of chunks of a file: their map takes 1 GiB, and with the largest chunks covers 1
+/// PiB.
 const MOST_CHUNKS: u64 = 1 << 28;
 
-/// Files up to this size come with their inode, where there is room, even if others are packed: so little is not worth another read.
+/// Files of up to this size in bytes are stored inline where there is space, even if other small
+/// files are packed: so little is not worth another read.
 const TINY: u64 = 256;
 
-/// What threads are to do, and what they have not done yet.
+/// The job queue of the worker threads, and the jobs in progress.
 struct Queue {
     jobs: SyncSender<Job>,
     pending: VecDeque<(Segment, Receiver<io::Result<Done>>)>,
-    /// The most that may be pending.
+    /// Maximum number of jobs in progress.
     ahead: usize,
 }
 
 impl Queue {
-    /// Has a thread do something with a part of a file; what comes of it will be in what this gives.
+    /// Queues a job for a part of a file; returns the receiver of its result.
     fn send(
         &self,
         contents: Arc<dyn Contents>,
@@ -58,13 +60,13 @@ pub(super) struct Files<'a> {
     plan: &'a Plan,
     visits: &'a [Visit],
     options: &'a Options,
-    /// By index, the packed inode's behind all others.
+    /// By index; that of the packed inode is last.
     bodies: Vec<Option<Body>>,
     put: Put<'a>,
-    /// What is to be packed, as it was met.
+    /// Parts to pack, in the order of visits.
     members: Vec<Member>,
-    /// Nothing is to be done with contents but to copy them: this thread does it, without a hand-over, as long as they come from files of
-    /// this host. What comes from elsewhere threads read ahead.
+    /// Contents are only copied, without processing: this thread copies them directly, as long as
+    /// they come from local files. Other contents are read ahead by the worker threads.
     copies: bool,
 }
 
@@ -89,7 +91,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Writes all contents, and says what bodies files and links have, and the packed inode, if there is one.
+    /// Writes all contents, and returns the bodies of files and links, and of the packed inode, if
+    /// there is one.
     pub(super) fn write(
         mut self,
         output: &mut Output,
@@ -97,7 +100,7 @@ impl<'a> Files<'a> {
     ) -> Result<(Vec<Option<Body>>, Option<Body>, Tails)> {
         let threads = self.options.threads.max(1);
         let options = self.options;
-        // What is read ahead: enough that no thread waits while this one writes.
+        // Enough read-ahead that no thread waits while this one writes.
         let ahead = threads * 4;
         std::thread::scope(|scope| {
             let (jobs, queue) = sync_channel(ahead);
@@ -117,7 +120,7 @@ impl<'a> Files<'a> {
         Ok((self.bodies, packed, self.put.into_tails()))
     }
 
-    /// Has all files read, what is packed behind the others.
+    /// Processes all files, the packed parts after the others.
     fn all(
         &mut self,
         mut queue: Queue,
@@ -142,7 +145,7 @@ impl<'a> Files<'a> {
             let is_small = self.is_small(at, &*contents);
             if is_small.map_err(|error| self.failed(at, error))? {
                 let size = contents.len();
-                // Where it will be is known when all are.
+                // The offset is known after all files.
                 self.bodies[at] = Some(Body::Packed { size, at: 0 });
                 self.members.push(Member {
                     at,
@@ -162,7 +165,7 @@ impl<'a> Files<'a> {
         self.finish_all(&mut queue, output, progress)
     }
 
-    /// Puts together what is to be packed, in the order of the tree, and tells the files where it is.
+    /// Concatenates the parts to pack in tree order, and stores their offsets in the files' bodies.
     fn gather(
         &mut self,
         order: &[usize],
@@ -191,7 +194,7 @@ impl<'a> Files<'a> {
         Ok(gathered)
     }
 
-    /// The hashes of those that may be equal, by index.
+    /// Returns the hashes of the parts that may be equal, by index.
     fn hashes(&self, members: &[Member], queue: &mut Queue) -> Result<HashMap<usize, [u8; 32]>> {
         let mut hashes = HashMap::new();
         let mut pending = VecDeque::new();
@@ -217,7 +220,7 @@ impl<'a> Files<'a> {
         Ok(hashes)
     }
 
-    /// Whether a file goes to the other small ones.
+    /// Returns whether a file is to be packed with the other small ones.
     fn is_small(&self, at: usize, contents: &dyn Contents) -> io::Result<bool> {
         let size = contents.len();
         let least = TINY.min(self.put.rooms[at] as u64);
@@ -225,11 +228,11 @@ impl<'a> Files<'a> {
             && self.options.compression != Compression::None
             && matches!(self.plan.kind(self.visits[at].node), Kind::File(_))
             && (least + 1..=self.most_packed()).contains(&size)
-            // Holes stay holes.
+            // Sparse files are not packed.
             && matches!(&contents.data()?[..], [data] if *data == (0..size)))
     }
 
-    /// Has a file read, part by part.
+    /// Sends the parts of a file to the worker threads.
     fn send(
         &mut self,
         at: usize,
@@ -258,7 +261,7 @@ impl<'a> Files<'a> {
     }
 
     fn how(&self, segment: &Segment) -> Treatment {
-        // Ends of files go to the packed inode, but not its own.
+        // Tails of files go to the packed inode, except its own.
         let leaves = self.options.pack_small && segment.last && segment.at < self.visits.len();
         match segment.form {
             Form::Compressed if leaves => Treatment::Compress(self.most_packed() as usize),
@@ -268,12 +271,12 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Bytes of a file that are packed, at most.
+    /// Returns the maximum number of bytes of a file that are packed.
     fn most_packed(&self) -> u64 {
         LARGE.min(self.options.cluster.into())
     }
 
-    /// All of them: those that are to come first, then the others.
+    /// Returns the indexes of all visits: first those to place first, then the others.
     fn order(&self) -> Vec<usize> {
         let numbers: HashMap<_, _> = (self.visits.iter().enumerate())
             .map(|(at, visit)| (visit.node, at))
@@ -294,7 +297,7 @@ impl<'a> Files<'a> {
         Error::of(&path(self.visits, at), error)
     }
 
-    /// Which form a file gets, and the parts of it that are to be read. One that has none is done.
+    /// Chooses the form of a file, and returns the parts to read. A file without any is finished.
     fn cut(
         &mut self,
         at: usize,
@@ -345,7 +348,7 @@ impl<'a> Files<'a> {
 
     fn form(&self, at: usize, size: u64, data: &[Range<u64>]) -> (Form, Vec<Range<u64>>) {
         let sparse = data.iter().map(|data| data.end - data.start).sum::<u64>() < size;
-        // One that is inline as a whole.
+        // The file is inline as a whole.
         let tiny = size < BLOCK && size <= self.put.rooms[at] as u64;
         let chunk = match (self.options.chunk, self.options.dedupe) {
             (Some(chunk), _) => Some(chunk),
@@ -368,7 +371,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Takes the first result to come, and puts it into the image.
+    /// Waits for the oldest job, and puts its result into the image.
     fn finish_first(
         &mut self,
         pending: &mut VecDeque<(Segment, Receiver<io::Result<Done>>)>,
@@ -397,7 +400,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// A segment is in the image, but for what is to be packed of it.
+    /// Finishes a segment that is in the image, except for the part to pack.
     fn finished(&mut self, segment: &Segment, progress: &dyn Progress) {
         let mut done = segment.range.end - segment.range.start;
         if segment.last {
@@ -418,6 +421,6 @@ impl<'a> Files<'a> {
     }
 }
 
-/// The chunks that equal parts are looked for in, where nobody says: their map is a 16,000th of a file, and it is read in pieces
-/// that a disk likes.
+/// Default chunk size in bytes for deduplication: the map takes 1/16,000 of a file, and reads are
+/// large enough for disks.
 const SHARED_CHUNK: u64 = 64 << 10;

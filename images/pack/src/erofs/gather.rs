@@ -1,7 +1,8 @@
-//! What goes into the packed inode, one behind the other: small files, and the ends of larger ones.
+//! Contents of the packed inode: the concatenation of small files, and of the tails of larger ones.
 //!
-//! What each takes of it is known before any of them is read for it, so none is kept meanwhile: who reads a part of all reads the files. Those
-//! that are equal are there once; they were read before to know that, and are looked at again.
+//! The offset of each part is known before any is read, so none is held in memory: a read of the
+//! concatenation reads the files. Equal parts are stored once; they were read before to hash them,
+//! and are verified when they are read again.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,13 +12,13 @@ use std::sync::Arc;
 
 use crate::Contents;
 
-/// A file, or the end of one.
+/// A file, or the tail of one.
 #[derive(Clone)]
 pub(super) struct Member {
     /// Index of the file among the visits.
     pub(super) at: usize,
     pub(super) contents: Arc<dyn Contents>,
-    /// Which part of it.
+    /// The range of the part.
     pub(super) range: Range<u64>,
 }
 
@@ -27,23 +28,23 @@ impl Member {
     }
 }
 
-/// Members that are put together.
+/// Concatenated parts.
 #[derive(Default)]
 pub(super) struct Gathered {
-    /// In order, without those that are equal to one before.
+    /// In order, without duplicates.
     placed: Vec<Placed>,
     len: u64,
 }
 
 struct Placed {
-    /// Where it begins.
+    /// Its offset.
     start: u64,
     member: Member,
-    /// What it was when others were found to be equal to it.
+    /// Its hash, if others were found to be equal to it.
     hash: Option<[u8; 32]>,
 }
 
-/// What went wrong with one of them.
+/// An error of one part.
 #[derive(Debug)]
 pub(super) struct OfMember {
     /// Index of the file among the visits.
@@ -59,7 +60,8 @@ impl fmt::Display for OfMember {
 
 impl std::error::Error for OfMember {}
 
-/// Those that may be equal to others, for they have the same length: their hashes are wanted.
+/// Returns the members that share their length with another, and so may be equal: their hashes are
+/// needed.
 pub(super) fn alike(members: &[Member]) -> Vec<usize> {
     let mut counts = HashMap::<u64, usize>::new();
     for member in members {
@@ -70,7 +72,8 @@ pub(super) fn alike(members: &[Member]) -> Vec<usize> {
 }
 
 impl Gathered {
-    /// Puts members together in their order, and says where each is. `hashes` are those of whom it is known, by index.
+    /// Concatenates members in order, and returns the offset of each. `hashes` holds the known
+    /// hashes, by index.
     pub(super) fn of(
         members: Vec<Member>,
         hashes: &HashMap<usize, [u8; 32]>,
@@ -105,7 +108,8 @@ impl Placed {
         self.start + self.member.len()
     }
 
-    /// Fills `buffer` with what is at `from` of the member; one that has been read to its end is closed.
+    /// Fills `buffer` from offset `from` of the member, which is closed when it was read to its
+    /// end.
     fn part(&self, from: u64, buffer: &mut [u8]) -> io::Result<()> {
         let Member {
             contents, range, ..
@@ -208,7 +212,7 @@ mod tests {
         let mut all = [0; 10];
         gathered.read(0, &mut all).expect("read");
         assert_eq!(&all, b"abcd12abce");
-        // They were others when they were found to be equal.
+        // Their contents changed after they were found to be equal.
         hashes.insert(0, hash("dcba"));
         hashes.insert(2, hash("dcba"));
         let (gathered, _) = Gathered::of(members, &hashes);

@@ -1,4 +1,4 @@
-//! Threads that read, compress and hash segments.
+//! Worker threads that read, compress and hash segments.
 
 use std::io;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::Options;
 use super::codec::{Codec, Packed};
 use crate::Contents;
 
-/// What to do with a segment.
+/// A segment and its treatment.
 pub(super) struct Job {
     pub(super) contents: Arc<dyn Contents>,
     pub(super) range: Range<u64>,
@@ -20,34 +20,34 @@ pub(super) struct Job {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
     Read,
-    /// Compress it, but for up to so many bytes at its end.
+    /// Compress, leaving up to this many bytes at the end.
     Compress(usize),
-    /// Hash each chunk of so many bytes.
+    /// Hash each chunk of this many bytes.
     Hash(u64),
 }
 
-/// What came of it.
+/// The result of a job.
 pub(super) struct Done {
-    /// The segment as it is.
+    /// The bytes of the segment.
     pub(super) bytes: Vec<u8>,
-    /// Compressed, if that is worth it.
+    /// The compressed segment, if the gain is large enough.
     pub(super) packed: Option<Packed>,
-    /// Hashes of its chunks, or of the whole; none if nobody wants to know.
+    /// The hashes of its chunks, or of the whole; empty if not needed.
     pub(super) hashes: Vec<[u8; 32]>,
 }
 
-/// Does jobs until there are no more to come.
+/// Processes jobs until the queue is closed.
 pub(super) fn work(options: &Options, jobs: &Mutex<Receiver<Job>>) {
     let mut codec = Codec::new(options.compression, options.cluster);
     loop {
-        // The lock is given back before the job begins.
+        // The lock is released before the job starts.
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
         let done = match &mut codec {
             Ok(codec) => work_on(&job, codec.as_mut(), options.dedupe),
             Err(error) => Err(io::Error::other(error.to_string())),
         };
-        // Nobody waits any more if another segment has failed.
+        // The receiver is gone if another segment failed.
         let _ = job.done.send(done);
     }
 }
@@ -72,7 +72,7 @@ fn work_on(job: &Job, codec: Option<&mut Codec>, dedupe: bool) -> io::Result<Don
     })
 }
 
-/// A job, and where what comes of it will be.
+/// Returns a job, and the receiver of its result.
 pub(super) fn job(
     contents: Arc<dyn Contents>,
     range: Range<u64>,

@@ -1,8 +1,9 @@
-//! The writer of EROFS.
+//! EROFS writer.
 //!
-//! Files are cut into segments, which threads read, compress and hash; this thread puts what comes of them into the
-//! image, in the order of the tree, so that the bytes do not depend on the threads. Contents come first, then metadata
-//! ([`::erofs::write`]), and the first block last.
+//! Files are divided into segments, which worker threads read, compress and hash; the calling
+//! thread puts the results into the image in tree order, so that the bytes do not depend on the
+//! threads. Contents come first, then metadata ([`::erofs::write`]); the first block is written
+//! last.
 
 mod codec;
 mod cut;
@@ -22,32 +23,33 @@ use crate::error::{Error, Result};
 use crate::plan::{NodeId, Plan, Visit, path};
 use crate::{Attributes, Kind, Output, Progress};
 
-/// How an image is written.
+/// Options of an EROFS image.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// By what contents are compressed.
+    /// Compression of contents.
     pub compression: Compression,
-    /// The most bytes that are compressed into: a power of two, [`Options::CLUSTERS`]. A larger one compresses better; reading a byte
-    /// means reading and decoding a whole one.
+    /// Maximum size in bytes of a physical cluster: a power of two in [`Options::CLUSTERS`]. A
+    /// larger one compresses better; reading a byte means reading and decoding a whole cluster.
     pub cluster: u32,
-    /// Cut files into chunks of so many bytes, a power of two, [`Options::CHUNKS`]. Compressed files are not.
+    /// Chunk size in bytes of uncompressed files, a power of two in [`Options::CHUNKS`]; not
+    /// chunked by default.
     pub chunk: Option<u64>,
-    /// Store equal parts once: equal chunks, of compressed files equal segments of 1 MiB.
+    /// Store equal data once: equal chunks, or equal segments of 1 MiB of compressed files.
     pub dedupe: bool,
-    /// Compress small files and ends of larger ones together, equal ones once, in the inode that Linux knows from 6.1 on for what is
-    /// packed.
+    /// Compress small files and tails of larger ones together, equal ones once, in the packed
+    /// inode, which Linux supports since 6.1.
     pub pack_small: bool,
-    /// Files whose contents come first, in this order; those of others follow in the order of the tree. What is packed is behind all
-    /// others, in this order as well.
+    /// Files whose contents come first, in this order; the others follow in tree order. Packed
+    /// files come after all others, in the same order.
     pub first: Vec<NodeId>,
-    /// Threads that read, compress and hash.
+    /// Number of threads that read, compress and hash.
     pub threads: usize,
 }
 
 impl Options {
-    /// What [`Options::cluster`] may be.
+    /// The valid values of [`Options::cluster`].
     pub const CLUSTERS: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
-    /// What [`Options::chunk`] may be.
+    /// The valid values of [`Options::chunk`].
     pub const CHUNKS: std::ops::RangeInclusive<u64> = BLOCK..=cut::LARGEST_CHUNK;
 }
 
@@ -65,14 +67,14 @@ impl Default for Options {
     }
 }
 
-/// What contents are compressed by, and how hard.
+/// The compression algorithm of contents, and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// They are not.
+    /// No compression.
     None,
-    /// LZ4, by its fast compressor (0) or the thorough one (3 to 12).
+    /// LZ4, with the fast compressor (0) or the thorough one (3 to 12).
     Lz4(i32),
-    /// Zstandard at a level of 1 to 22. Linux reads it from 6.10 on.
+    /// Zstandard at a level of 1 to 22. Linux supports it since 6.10.
     Zstd(i32),
 }
 
@@ -86,14 +88,14 @@ impl Compression {
     }
 }
 
-/// What a tree has that EROFS has no place for.
+/// Properties of the tree that EROFS cannot store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Extended attributes by their names, and how many nodes had them.
+    /// Names of extended attributes, with the number of nodes that had them.
     pub xattrs: BTreeMap<Vec<u8>, u64>,
 }
 
-/// Writes `plan` as EROFS.
+/// Writes `plan` as an EROFS image.
 pub fn write(
     plan: &Plan,
     options: &Options,
@@ -154,7 +156,7 @@ pub fn write(
     Ok(dropped)
 }
 
-/// An inode that has nothing yet.
+/// Returns an inode without a body.
 fn inode(attributes: &Attributes, kind: &Kind, visit: &Visit, dropped: &mut Dropped) -> Inode {
     let mut xattrs = Vec::new();
     for (name, value) in &attributes.xattrs {
@@ -175,7 +177,7 @@ fn inode(attributes: &Attributes, kind: &Kind, visit: &Visit, dropped: &mut Drop
     }
 }
 
-/// The inode that small files are in.
+/// Returns the packed inode.
 fn packed_inode(body: Body) -> Inode {
     Inode {
         mode: (vfs::Kind::File.mode_bits() | 0o600) as u16,
@@ -188,7 +190,7 @@ fn packed_inode(body: Body) -> Inode {
     }
 }
 
-/// Gives directories and devices what they have.
+/// Sets the bodies of directories and devices.
 fn tell_rest(plan: &Plan, visits: &[Visit], inodes: &mut [Inode]) -> Result<()> {
     let numbers: BTreeMap<_, _> = (visits.iter().enumerate())
         .map(|(at, visit)| (visit.node, at))

@@ -1,4 +1,5 @@
-//! The way of contents into the image: what was read is appended, and noted for the file's inode.
+//! Output of contents: results of jobs are appended to the image, and their locations recorded for
+//! the inodes.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -15,60 +16,60 @@ use super::jobs::Done;
 use crate::output::Origin;
 use crate::{Contents, Output};
 
-/// From this size on, the end of a file that is not compressed has a block of its own, so that all of it can be mapped and sent as it
-/// lies there; the block is less than a sixteenth of it.
+/// The size in bytes from which the tail of an uncompressed file gets a block of its own, so that
+/// the whole file can be mapped and sent directly; the block takes less than a sixteenth of it.
 pub(super) const LARGE: u64 = 64 << 10;
 
-/// Ends of files that are kept in memory; beyond that they are in a file.
+/// Size in bytes up to which inline tails are held in memory; beyond that they go to a file.
 const TAILS_IN_MEMORY: usize = 32 << 20;
 
-/// A file without data, or where it cannot matter.
+/// The block number of a file without data, where any is valid.
 pub(super) const NO_BLOCK: u32 = 0;
 
-/// How a file is stored.
+/// The form in which a file is stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Flat,
     Compressed,
-    /// In chunks of so many bytes.
+    /// In chunks of this many bytes.
     Chunks(u64),
 }
 
-/// A part of a file on its way.
+/// A part of a file being stored.
 pub(super) struct Segment {
     /// Index of the file among the visits.
     pub(super) at: usize,
     pub(super) contents: Arc<dyn Contents>,
     pub(super) form: Form,
     pub(super) range: Range<u64>,
-    /// It is the file's last one.
+    /// Whether it is the file's last one.
     pub(super) last: bool,
 }
 
-/// The inline ends of files.
+/// The inline tails of files.
 pub(super) struct Tails {
     pub(super) file: SpooledTempFile,
     len: u64,
-    /// By index of the file: where, and how many bytes.
+    /// Offset and length, by index of the file.
     pub(super) places: HashMap<usize, (u64, usize)>,
 }
 
-/// What is stored already, by hash and bytes.
+/// Locations of data already stored, by hash and length.
 type Stored<T> = HashMap<([u8; 32], u64), T>;
 
-/// What is in the image so far.
+/// The contents in the image so far.
 pub(super) struct Put<'a> {
     options: &'a Options,
-    /// How much of an end can be inline, by index; behind all others that of the packed inode.
+    /// Maximum length of inline tails, by index; that of the packed inode is last.
     pub(super) rooms: Vec<usize>,
     tails: Tails,
-    /// What the file that is being written has so far.
+    /// The extents so far of the current file.
     extents: Vec<Extent>,
     chunks: Vec<Option<u32>>,
-    /// Bytes at its end that are to be packed.
+    /// Number of bytes at its end that are to be packed.
     left: u64,
     stored_chunks: Stored<u32>,
-    /// Extents, counted from the segment's beginning, and the bytes left behind them.
+    /// Extents, relative to the segment's beginning, and the number of bytes left after them.
     stored_segments: Stored<(Vec<Extent>, u64)>,
 }
 
@@ -95,7 +96,7 @@ impl<'a> Put<'a> {
         self.tails
     }
 
-    /// Appends what came of a segment.
+    /// Appends the result of a segment's job.
     pub(super) fn segment(
         &mut self,
         segment: &Segment,
@@ -109,7 +110,7 @@ impl<'a> Put<'a> {
         }
     }
 
-    /// Appends bytes as they are, the file's end inline where it can be.
+    /// Appends uncompressed bytes, with the file's tail inline if possible.
     fn put_plain(
         &mut self,
         segment: &Segment,
@@ -123,7 +124,7 @@ impl<'a> Put<'a> {
         self.end_plain(segment, begins, end, output)
     }
 
-    /// Appends a segment that nobody has read yet, as it is, and says from where its bytes were.
+    /// Appends a segment directly from its source, uncompressed, and returns its origin.
     pub(super) fn copy_plain(
         &mut self,
         segment: &Segment,
@@ -144,7 +145,7 @@ impl<'a> Put<'a> {
         Ok(origin)
     }
 
-    /// How many bytes of a segment that is not compressed come with the inode.
+    /// Returns the number of bytes of an uncompressed segment that are stored inline.
     fn inline_end(&self, segment: &Segment) -> usize {
         let size = segment.range.end;
         let tail = (size % BLOCK) as usize;
@@ -155,7 +156,8 @@ impl<'a> Put<'a> {
         if inline { tail } else { 0 }
     }
 
-    /// Of a segment that is not compressed all but `inline` has been appended, from `begins` on.
+    /// Finishes an uncompressed segment, all of which except `inline` was appended from `begins`
+    /// on.
     fn end_plain(
         &mut self,
         segment: &Segment,
@@ -192,14 +194,14 @@ impl<'a> Put<'a> {
         let start = segment.range.start;
         let key = (done.hashes.first()).map(|&hash| (hash, done.bytes.len() as u64));
         let stored = key.and_then(|key| self.stored_segments.get(&key));
-        // Only an end can be packed.
+        // Only the last segment of a file can be packed in part.
         if let Some((extents, left)) = stored.filter(|(_, left)| *left == 0 || segment.last) {
             self.left = *left;
             self.extend_from(start, extents.clone());
             return Ok(());
         }
         let first = block_at(output.position())?;
-        // For nothing but an end a file that is not compressed needs no index.
+        // An uncompressed file does not get an index only for its tail.
         let is_plain = self.extents.iter().all(|extent| extent.packed.is_none());
         let packed = done.packed.as_ref();
         let extents = match packed.filter(|packed| !packed.pieces.is_empty() || !is_plain) {
@@ -246,7 +248,7 @@ impl<'a> Put<'a> {
         }));
     }
 
-    /// Adds extents to the file; those that are not compressed and follow each other are one.
+    /// Adds extents to the file; contiguous uncompressed ones are merged.
     fn extend(&mut self, extents: impl IntoIterator<Item = Extent>) {
         for extent in extents {
             match self.extents.last_mut() {
@@ -296,7 +298,8 @@ impl<'a> Put<'a> {
         Ok(())
     }
 
-    /// What the file has whose last segment has been put, and how many bytes at its end are to be packed: where is to be told yet.
+    /// Returns the body of the file whose last segment was put, and the number of bytes at its end
+    /// that are to be packed, with their offset still unset.
     pub(super) fn body(&mut self, segment: &Segment) -> (Body, u64) {
         let left = std::mem::take(&mut self.left);
         (self.body_but(segment, left), left)
@@ -309,7 +312,7 @@ impl<'a> Put<'a> {
             return chunked(size, chunk, std::mem::take(&mut self.chunks));
         }
         match (&extents[..], self.options.compression.algorithm()) {
-            // Nothing of it is compressed: it needs no index.
+            // An uncompressed file needs no index.
             ([extent], _) if extent.packed.is_none() && left == 0 => Body::Flat {
                 size,
                 block: extent.block,
@@ -326,7 +329,7 @@ impl<'a> Put<'a> {
     }
 }
 
-/// A file of chunks.
+/// Returns the body of a file of chunks.
 pub(super) fn chunked(size: u64, chunk: u64, blocks: Vec<Option<u32>>) -> Body {
     Body::Chunks {
         size,
@@ -335,7 +338,7 @@ pub(super) fn chunked(size: u64, chunk: u64, blocks: Vec<Option<u32>>) -> Body {
     }
 }
 
-/// The block that begins there.
+/// Returns the number of the block at this offset.
 fn block_at(position: u64) -> io::Result<u32> {
     u32::try_from(position / BLOCK)
         .map_err(|_| io::Error::other("the image would have more than 16 TiB"))

@@ -1,4 +1,5 @@
-//! What makes a plan: a file system (with the feature `file-systems`), a tar stream, an OCI image.
+//! Inputs that build a plan: a file system (with the feature `file-systems`), a tar stream, an OCI
+//! image.
 
 mod oci;
 mod tar;

@@ -1,7 +1,7 @@
-//! An OCI image layout (image-spec, `image-layout.md`): the layers of one image, one put on the other.
+//! OCI image layouts (image-spec, `image-layout.md`): the stacked layers of one image.
 //!
-//! `.wh.NAME` takes NAME of the layers below away, `.wh..wh..opq` all that they have in that directory; neither what its own layer
-//! has. Every blob is held against its digest.
+//! `.wh.NAME` removes NAME of the lower layers, `.wh..wh..opq` all entries of its directory in
+//! them; neither affects entries of its own layer. Every blob is verified against its digest.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,17 +15,17 @@ use super::unpack::unpacked;
 use crate::error::{Error, Result};
 use crate::plan::{Kind, Plan};
 
-/// The most bytes of an index or a manifest: what registries take.
+/// Maximum size in bytes of an index or manifest, as accepted by registries.
 const MOST_JSON: u64 = 4 << 20;
 
-/// What the name of a whiteout begins with.
+/// Prefix of a whiteout's name.
 const WHITEOUT: &[u8] = b".wh.";
 
-/// The name that hides a directory's lower contents.
+/// The name that hides the lower entries of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// The tree of the image in the layout at `dir`: the only one, or the one for this kind of machine. `scratch` makes files
-/// without a name, for layers as they are unpacked.
+/// Returns the tree of the image in the layout at `dir`: the only one, or the one for this
+/// architecture. `scratch` creates unnamed files for decompressed layers.
 pub fn oci_layout(dir: &Path, scratch: impl Fn() -> io::Result<File>) -> Result<Plan> {
     let index = json(File::open(dir.join("index.json")), "index.json")?;
     let manifest = manifest(dir, index)?;
@@ -41,9 +41,9 @@ pub fn oci_layout(dir: &Path, scratch: impl Fn() -> io::Result<File>) -> Result<
     Ok(plan)
 }
 
-/// Follows an index, through further ones, to a manifest.
+/// Resolves an index, possibly through nested ones, to a manifest.
 fn manifest(dir: &Path, mut index: Value) -> Result<Value> {
-    // Indexes of indexes are one deep where there are any.
+    // In practice indexes are nested at most once.
     for _ in 0..4 {
         let Some(entries) = index["manifests"].as_array() else {
             return Ok(index);
@@ -58,7 +58,7 @@ fn choose(entries: &[Value]) -> Result<&Value> {
     if let [only] = entries {
         return Ok(only);
     }
-    // As Go calls it.
+    // The architecture's name in Go.
     let machine = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -86,7 +86,7 @@ fn digest(descriptor: &Value) -> Result<&str> {
     digest.ok_or_else(|| Error::new("a descriptor without a digest"))
 }
 
-/// Opens a blob that has its digest.
+/// Opens a blob and verifies its digest.
 fn blob(dir: &Path, digest: &str) -> Result<File> {
     let hex = digest.strip_prefix("sha256:").filter(|hex| {
         let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -130,7 +130,7 @@ fn json(file: io::Result<File>, shown: &str) -> Result<Value> {
     serde_json::from_slice(&text).map_err(|error| Error::new(format!("{shown}: {error}")))
 }
 
-/// Puts a layer on those below: what it takes away first, then what it has.
+/// Applies a layer: first its whiteouts, then its entries.
 fn put_on(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
     let is_whiteout = |member: &Member| {
         let name = member.path.last();

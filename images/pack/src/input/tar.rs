@@ -2,12 +2,12 @@
 //! both: type `S` of old GNU archives and the versions 0.0, 0.1 and 1.0 of `GNU.sparse` records
 //! (GNU tar's manual, "Storing Sparse Files").
 //!
-//! Headers are read here one after the other, at their places: `tar`'s own reader takes records of
-//! pax apart at newlines, which values of attributes may have. Fields of numbers are read as GNU
-//! tar reads them (`from_header` in src/list.c).
+//! Headers are parsed here in sequence: the `tar` crate's reader splits pax records at newlines,
+//! which attribute values may contain. Numeric fields are parsed as by GNU tar (`from_header` in
+//! src/list.c).
 //!
 //! Deliberately absent: sparse files of star and Solaris (`SCHILY.realsize`, `SUN.holesdata`) and
-//! volumes that continue others, which are refused.
+//! multi-volume archives, which are rejected.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,16 +21,16 @@ use crate::contents::Parts;
 use crate::error::{Error, Result};
 use crate::plan::{Attributes, Kind, NodeId, Plan};
 
-/// Bytes that headers and data are multiples of.
+/// Size in bytes of a block: headers and data are padded to multiples.
 const BLOCK: u64 = 512;
 
-/// The most bytes of one header's records, a long name, or a map of holes. An inode's attributes have at most 64 KiB each on
-/// Linux; Linux's own list of their names has no more than that.
+/// Maximum size in bytes of one header's records, a long name, or a map of holes. On Linux each
+/// attribute value of an inode, and the list of their names, has at most 64 KiB.
 const MOST_RECORDS: u64 = 16 << 20;
 
-/// What an archive says of a path.
+/// An archive member.
 pub(super) struct Member {
-    /// Its names, without `.`; none for the root.
+    /// The components of its path, without `.`; none for the root.
     pub(super) path: Vec<Vec<u8>>,
     pub(super) attributes: Attributes,
     pub(super) what: What,
@@ -38,11 +38,12 @@ pub(super) struct Member {
 
 pub(super) enum What {
     Node(Kind),
-    /// A further name of what is at this path.
+    /// A hard link to this path.
     Link(Vec<Vec<u8>>),
 }
 
-/// The tree of an archive, which is not compressed. Directories that it does not name are root's, and anybody may look into them.
+/// Returns the tree of an uncompressed archive. Directories that it does not list belong to root,
+/// with mode 0755.
 pub fn tar(file: File) -> Result<Plan> {
     let mut plan = Plan::new(nobodys());
     for member in members(file)? {
@@ -51,7 +52,7 @@ pub fn tar(file: File) -> Result<Plan> {
     Ok(plan)
 }
 
-/// What a directory has that nothing was said of.
+/// Returns the attributes of a directory that is not listed.
 pub(super) fn nobodys() -> Attributes {
     Attributes {
         mode: 0o755,
@@ -59,7 +60,7 @@ pub(super) fn nobodys() -> Attributes {
     }
 }
 
-/// Puts a member into the tree, in the place of what is there.
+/// Adds a member to the tree, replacing an existing node.
 pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
     let Member {
         path,
@@ -98,13 +99,13 @@ pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
     Ok(())
 }
 
-/// What is at a path.
+/// Returns the node at a path.
 pub(super) fn find(plan: &Plan, path: &[Vec<u8>]) -> Option<NodeId> {
     path.iter()
         .try_fold(NodeId::ROOT, |dir, name| plan.lookup(dir, name))
 }
 
-/// All members of an archive, in its order.
+/// Returns all members of an archive, in order.
 pub(super) fn members(file: File) -> Result<Vec<Member>> {
     let size = file.metadata()?.len();
     let mut archive = Archive {
@@ -120,23 +121,23 @@ pub(super) fn members(file: File) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-/// Records of pax by key.
+/// Pax records by key.
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The same as they come: version 0.0 of `GNU.sparse` repeats keys.
+/// Pax records in order of appearance: version 0.0 of `GNU.sparse` repeats keys.
 type Listed = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Attributes by name, of which those without a value are none the less.
+/// Key prefix of extended attributes, which may have empty values.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 
-/// The prefix of what GNU tar says of sparse files.
+/// Key prefix of GNU tar's sparse file records.
 const SPARSE: &[u8] = b"GNU.sparse.";
 
 /// The directory of an incremental archive, with its entries as data (`GNUTYPE_DUMPDIR`).
 const DUMPDIR: u8 = b'D';
 
-/// Lets later records replace earlier ones of their keys. No value deletes what was said before
-/// (POSIX, pax).
+/// Merges later records into earlier ones, replacing those with the same key. An empty value
+/// deletes a record (POSIX, pax).
 fn apply(records: &mut Records, later: Listed) {
     for (key, value) in later {
         if value.is_empty() && !key.starts_with(XATTR) {
@@ -150,9 +151,9 @@ fn apply(records: &mut Records, later: Listed) {
 struct Archive {
     file: Arc<File>,
     size: u64,
-    /// Where the next header is.
+    /// Offset of the next header.
     at: u64,
-    /// Records that hold for all members from here on.
+    /// Records that apply to all members from here on.
     global: Records,
 }
 
@@ -188,21 +189,21 @@ impl Archive {
                 if kind.is_pax_global_extensions() {
                     apply(&mut self.global, told);
                 } else {
-                    // Of several before a member, the last counts.
+                    // If there are several before a member, the last one applies.
                     local = told;
                 }
             }
         }
     }
 
-    /// An unsigned field of a header.
+    /// Parses an unsigned field of a header.
     fn field(&self, header: &Header, (name, field): Field) -> Result<u64> {
         let number = number(&header.as_bytes()[field]);
         let number = number.and_then(|number| number.try_into().ok());
         number.ok_or_else(|| self.broken(format!("a broken {name} in a header")))
     }
 
-    /// The next header, nothing at the end.
+    /// Reads the next header; returns nothing at the end.
     fn header(&mut self) -> Result<Option<Header>> {
         if self.at >= self.size {
             return Ok(None);
@@ -219,7 +220,7 @@ impl Archive {
         Ok(Some(header))
     }
 
-    /// The data of an extension, and goes behind it.
+    /// Reads the data of an extension, and skips it.
     fn take(&mut self, size: u64) -> Result<Vec<u8>> {
         if size > MOST_RECORDS {
             return Err(self.broken("records of more than 16 MiB"));
@@ -302,7 +303,7 @@ impl Archive {
             return Err(Error::of(&name, "is said to be sparse, and is no file"));
         }
         let what = match kind {
-            // The oldest archives tell a directory by the slash behind it.
+            // The oldest archives mark a directory with a trailing slash.
             EntryType::Regular if name.ends_with(b"/") => What::Node(Kind::empty_directory()),
             EntryType::GNUSparse => {
                 What::Node(Kind::File(Arc::new(self.gnu_sparse(header, size)?)))
@@ -331,9 +332,10 @@ impl Archive {
                 return Err(Error::of(&name, what));
             }
         };
-        // What is no file has no data, whatever its size says, but for a list of entries.
+        // Other members have no data, whatever their size, except directories with a list of
+        // entries.
         if has_data {
-            // A map of GNU's is in front of what the size counts.
+            // A GNU sparse map precedes the data counted by the size.
             let padded = size.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
             self.at = self.at.saturating_add(padded);
         }
@@ -344,7 +346,7 @@ impl Archive {
         })
     }
 
-    /// A file of `len` bytes whose parts (offset and length) lie one behind the other in the `size`
+    /// Returns a file of `len` bytes whose parts (offset and length) are contiguous in the `size`
     /// bytes from `place`.
     fn parts(
         &self,
@@ -376,7 +378,7 @@ impl Archive {
         })
     }
 
-    /// GNU's own kind of sparse files: the map is in the header, and in blocks behind it.
+    /// Parses an old GNU sparse file: the map is in the header, and in blocks after it.
     fn gnu_sparse(&mut self, header: &Header, size: u64) -> Result<Parts> {
         let broken = "a sparse file without a map";
         let gnu = header.as_gnu().ok_or_else(|| self.broken(broken))?;
@@ -401,7 +403,7 @@ impl Archive {
         self.parts(len, (self.at, size), map)
     }
 
-    /// The kind of pax 1.0: the map is decimal numbers, one a line, in front of the data.
+    /// Parses a pax 1.0 sparse file: the map is decimal numbers, one a line, before the data.
     fn pax_sparse(&self, size: u64, len: u64) -> Result<Parts> {
         let broken = || self.broken("a sparse file with a broken map");
         let (mut numbers, mut line, mut read) = (Vec::<u64>::new(), Vec::new(), 0);
@@ -432,10 +434,10 @@ impl Archive {
     }
 }
 
-/// Whether a header's checksum is right, which alone tells a header of v7: that has no magic
-/// number.
+/// Returns whether a header's checksum is correct, which alone identifies a v7 header: it has no
+/// magic number.
 pub(super) fn is_signed(header: &[u8; BLOCK as usize]) -> bool {
-    // The checksum's own eight bytes count as spaces. Some systems have added signed bytes.
+    // The checksum field counts as eight spaces. Some systems sum signed bytes.
     let sum = |value: fn(u8) -> i64| {
         let others = header[..148].iter().chain(&header[156..]);
         8 * i64::from(b' ') + others.map(|&byte| value(byte)).sum::<i64>()
@@ -444,7 +446,7 @@ pub(super) fn is_signed(header: &[u8; BLOCK as usize]) -> bool {
     number(&header[148..156]).is_some_and(|told| sums.contains(&told))
 }
 
-/// The names of a path; nothing if it has `..`, or a name that no file can have.
+/// Splits a path into components; returns nothing if it contains `..` or an invalid name.
 fn path(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let names = text.split(|&byte| byte == b'/');
     names
@@ -453,7 +455,7 @@ fn path(text: &[u8]) -> Option<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// A field of a header: its name and place (tar(5)).
+/// A header field: its name and range (tar(5)).
 type Field = (&'static str, std::ops::Range<usize>);
 
 const MODE: Field = ("mode", 100..108);
@@ -465,11 +467,11 @@ const MAJOR: Field = ("devmajor", 329..337);
 const MINOR: Field = ("devminor", 337..345);
 const REAL_SIZE: Field = ("realsize", 483..495);
 
-/// A number: octal digits with spaces or NULs around them, or a sign bit and the number in base
-/// 256. An empty field is 0.
+/// Parses a number: octal digits surrounded by spaces or NULs, or a marker bit and the number in
+/// base 256. An empty field is 0.
 fn number(field: &[u8]) -> Option<i64> {
     match field {
-        // GNU's extension: two's complement, of which the first bit says that it is this.
+        // GNU's extension: two's complement, marked by the first bit.
         [first, rest @ ..] if first & 0x80 != 0 => {
             let sign = if first & 0x40 != 0 { -1 } else { 0 };
             let start = (sign << 7) | i64::from(first & 0x7f);
@@ -490,13 +492,13 @@ fn number(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// Where the map of a sparse file is that records of pax tell of.
+/// The location of a sparse file's map, according to its pax records.
 #[derive(Debug, PartialEq)]
 enum Sparse {
-    /// In the records: 0.0, which repeats a pair of keys for each part, and 0.1, where one value
-    /// has all.
+    /// In the records: 0.0, which repeats a pair of keys for each part, and 0.1, with one value for
+    /// all.
     Listed { len: u64, map: Vec<(u64, u64)> },
-    /// In front of the data: 1.0.
+    /// Before the data: 1.0.
     InFront { len: u64 },
 }
 
@@ -564,7 +566,7 @@ impl Sparse {
     }
 }
 
-/// Each record is its own length in decimal, a space, key, `=`, value and a newline.
+/// Parses records of their own length in decimal, a space, key, `=`, value and a newline.
 fn records(mut bytes: &[u8]) -> Option<Listed> {
     let mut records = Listed::new();
     while !bytes.is_empty() {
@@ -600,7 +602,7 @@ fn mtime(header: &Header, record: Option<&Vec<u8>>) -> Option<Time> {
             .is_ascii_digit()
             .then(|| number * 10 + u32::from(digit - b'0'))
     })?;
-    // The fraction goes away from zero, nanoseconds never do.
+    // The fraction has the sign of the number; nanoseconds are never negative.
     Some(match text.starts_with('-') && nsec > 0 {
         true => Time {
             sec: sec.checked_sub(1)?,

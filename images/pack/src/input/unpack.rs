@@ -1,4 +1,4 @@
-//! Archives that are compressed, or come from a pipe: made a plain file without a name.
+//! Decompression of archives, and copying of those from pipes, into unnamed temporary files.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -7,20 +7,20 @@ use flate2::read::MultiGzDecoder;
 
 use super::tar::is_signed;
 
-/// The bytes that identify an archive: a tar header, with its magic number or its checksum.
+/// Number of bytes that identify an archive: a tar header, with its magic number or checksum.
 const HEAD: usize = 512;
 
-/// Where a tar header has its magic number.
+/// Offset of the magic number in a tar header.
 const USTAR: usize = 257;
 
-/// How an archive is packed.
+/// The compression of an archive.
 enum Packing {
     Plain,
     Gzip,
     Zstd,
 }
 
-/// Whether a file that begins so is an archive that [`unpacked`] takes.
+/// Returns whether a file that begins with `head` is an archive that [`unpacked`] accepts.
 pub fn is_archive(head: &[u8]) -> bool {
     packing(head).is_some()
 }
@@ -32,7 +32,7 @@ fn packing(head: &[u8]) -> Option<Packing> {
         Some(Packing::Zstd)
     } else if head.get(USTAR..).is_some_and(|rest| rest.starts_with(b"ustar"))
         || head.try_into().is_ok_and(is_signed)
-        // An empty archive is zeros, and nothing else is.
+        // An empty archive consists of zeros; no other format does.
         || head.len() == HEAD && head.iter().all(|&byte| byte == 0)
     {
         Some(Packing::Plain)
@@ -41,7 +41,8 @@ fn packing(head: &[u8]) -> Option<Packing> {
     }
 }
 
-/// The plain archive in `file`: itself, or unpacked into `scratch`, a file without a name.
+/// Returns the uncompressed archive in `file`: the file itself, or one decompressed into `scratch`,
+/// an unnamed file.
 pub fn unpacked(mut file: File, scratch: impl FnOnce() -> io::Result<File>) -> io::Result<File> {
     let mut head = Vec::new();
     Read::by_ref(&mut file)
@@ -54,7 +55,7 @@ pub fn unpacked(mut file: File, scratch: impl FnOnce() -> io::Result<File>) -> i
     if let (Packing::Plain, Ok(_)) = (&packing, file.seek(SeekFrom::Start(0))) {
         return Ok(file);
     }
-    // What cannot be sought goes on behind what was looked at.
+    // A pipe continues after the bytes already read.
     let rest: Box<dyn Read> = match file.seek(SeekFrom::Start(0)) {
         Ok(_) => Box::new(file),
         Err(_) => Box::new(io::Cursor::new(head).chain(file)),

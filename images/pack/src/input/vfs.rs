@@ -1,4 +1,4 @@
-//! A tree of any source, walked through the file-system traits.
+//! Trees of any source, walked through the file-system traits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,7 +14,8 @@ use crate::contents::{ended, whole};
 use crate::error::{Error, Result};
 use crate::plan::{Attributes, Kind, MOST_LEVELS, NodeId, Plan};
 
-/// What is below `path` in `tree`. What cannot be looked at makes it fail: an image that lacks something silently is none.
+/// Returns the tree below `path` in `tree`. Returns an error if a node cannot be read: an image
+/// must not lack files silently.
 pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
     let root = tree.resolve(path, true).map_err(Error::new)?;
     if root.attr.kind != vfs::Kind::Directory {
@@ -92,7 +93,7 @@ fn xattrs(tree: &Tree, entry: &Entry) -> vfs::Result<BTreeMap<Vec<u8>, Vec<u8>>>
     let names = list.split(|&byte| byte == 0);
     for name in names.filter(|name| !name.is_empty()) {
         match tree.with(|cx| entry.node.xattr(cx, name)) {
-            // Gone since, or not this caller's to read.
+            // Removed meanwhile, or not readable by this caller.
             Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES) => {}
             value => drop(all.insert(name.to_vec(), value?)),
         }
@@ -100,18 +101,18 @@ fn xattrs(tree: &Tree, entry: &Entry) -> vfs::Result<BTreeMap<Vec<u8>, Vec<u8>>>
     Ok(all)
 }
 
-/// A file of a file system, opened when it is first read.
+/// A file of a file system, opened on first read.
 struct OfTree {
     tree: Tree,
     node: Arc<dyn Node>,
     len: u64,
-    /// Whether it takes less space than it has bytes: there may be holes.
+    /// Whether it takes less space than its size: it may have holes.
     sparse: bool,
     open: Mutex<Option<Arc<dyn vfs::File>>>,
 }
 
 impl OfTree {
-    /// The file `entry` of `tree`.
+    /// Returns the contents of the file `entry` of `tree`.
     fn new(tree: Tree, entry: &Entry) -> OfTree {
         let attr = &entry.attr;
         OfTree {

@@ -1,4 +1,4 @@
-//! Where an image has its numbers, and what becomes of them.
+//! The numeric fields of an image, and changes to them.
 
 use erofs::layout::{INODE_SLOT, SUPERBLOCK_OFFSET, Superblock, checksum};
 use erofs::read::{Contents, Image, What};
@@ -6,14 +6,14 @@ use erofs::read::{Contents, Image, What};
 use crate::Counted;
 use crate::images::{Format, Whole};
 
-/// A number: where, and its bytes (1, 2, 4 or 8).
+/// A field: offset and size in bytes (1, 2, 4 or 8).
 #[derive(Clone, Copy)]
 pub(crate) struct Field {
     at: usize,
     size: usize,
 }
 
-/// Numbers that follow from a first one.
+/// A pseudorandom number generator.
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -21,7 +21,7 @@ impl Chance {
         Chance(seed)
     }
 
-    /// SplitMix64 (Steele, Lea, Flood, 2014).
+    /// Returns the next number of SplitMix64 (Steele, Lea, Flood, 2014).
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -35,7 +35,7 @@ impl Chance {
     }
 }
 
-/// The fields of an image.
+/// Returns the fields of an image.
 pub(crate) fn of(whole: &Whole) -> Vec<Field> {
     let mut fields = match whole.format {
         Format::Rofs => of_rofs(&whole.bytes),
@@ -49,7 +49,7 @@ pub(crate) fn of(whole: &Whole) -> Vec<Field> {
     fields
 }
 
-/// Fields of these sizes, one behind the other.
+/// Adds contiguous fields of these sizes.
 fn put(fields: &mut Vec<Field>, mut at: usize, sizes: &[usize]) {
     for &size in sizes {
         fields.push(Field { at, size });
@@ -57,14 +57,15 @@ fn put(fields: &mut Vec<Field>, mut at: usize, sizes: &[usize]) {
     }
 }
 
-/// Of its superblock, inodes, what is behind these (attributes, indexes, inline entries), directories and the beginnings of clusters.
+/// Returns the fields of the superblock, the inodes, the data after them (attributes, indexes,
+/// inline entries), the directories and the beginnings of clusters.
 fn of_erofs(bytes: &[u8]) -> Vec<Field> {
     let mut fields = Vec::new();
     let superblock = [4, 4, 4, 1, 1, 2, 8, 8, 4, 4, 4, 4];
     put(&mut fields, SUPERBLOCK_OFFSET, &superblock);
     let rest = [4, 2, 2, 2, 1, 1, 4, 8, 1, 1, 2, 4, 8];
     put(&mut fields, SUPERBLOCK_OFFSET + 80, &rest);
-    // Configurations of codecs.
+    // Codec configurations.
     put(&mut fields, SUPERBLOCK_OFFSET + Superblock::SIZE, &[2; 12]);
     let raw = Superblock::parse(&bytes[SUPERBLOCK_OFFSET..]).expect("a superblock");
     let meta = (raw.meta_block as usize) << raw.block_bits;
@@ -82,7 +83,7 @@ fn of_erofs(bytes: &[u8]) -> Vec<Field> {
             _ => (&[2, 2, 2, 2, 8, 4, 4, 4, 4, 8, 4, 4], 64),
         };
         put(&mut fields, at, sizes);
-        // Attributes, headers and indexes are of numbers of 1 to 8 bytes.
+        // Attributes, headers and indexes consist of numbers of 1 to 8 bytes.
         for size in [1, 2, 4, 8] {
             put(&mut fields, at + behind, &vec![size; 64 / size]);
         }
@@ -110,7 +111,7 @@ fn of_erofs(bytes: &[u8]) -> Vec<Field> {
     fields
 }
 
-/// What a codec reads first.
+/// Adds the first bytes of clusters, which codecs parse.
 fn clusters(image: &Image, storage: &Counted, contents: &Contents, fields: &mut Vec<Field>) {
     let mut at = 0;
     while at < contents.size() {
@@ -124,7 +125,7 @@ fn clusters(image: &Image, storage: &Counted, contents: &Contents, fields: &mut 
     }
 }
 
-/// Of its superblock and its tables, whose numbers begin anywhere.
+/// Returns the fields of the superblock and the tables, in which numbers are not aligned.
 fn of_rofs(bytes: &[u8]) -> Vec<Field> {
     let mut fields = Vec::new();
     put(&mut fields, 0, &[8; 8]);
@@ -136,8 +137,8 @@ fn of_rofs(bytes: &[u8]) -> Vec<Field> {
     fields
 }
 
-/// What becomes of an image: a few numbers are others, perhaps some bytes are elsewhere, perhaps the end is gone. The superblock's checksum
-/// is right again, most often.
+/// Returns a changed image: a few numbers are replaced, perhaps some bytes are moved, perhaps the
+/// end is missing. The superblock's checksum is usually corrected.
 pub(crate) fn changed(whole: &Whole, fields: &[Field], chance: &mut Chance) -> Vec<u8> {
     let mut bytes = whole.bytes.clone();
     for _ in 0..1 + chance.below(4) {
@@ -173,7 +174,8 @@ fn get(bytes: &[u8], field: Field) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Gives a field a number of those that hurt: ends of ranges, neighbours, the image's own lengths, another field's.
+/// Sets a field to a critical number: a limit, a neighbour, one of the image's lengths, another
+/// field's value.
 fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Chance) {
     let (old, len) = (get(bytes, field), bytes.len() as u64);
     let most = u64::MAX >> (64 - 8 * field.size);
@@ -196,7 +198,7 @@ fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Chance) {
     bytes[field.at..field.at + field.size].copy_from_slice(&new.to_le_bytes()[..field.size]);
 }
 
-/// Puts the checksum of a superblock right, so that what is behind it is looked at.
+/// Corrects the checksum of a superblock, so that the data after it are read.
 fn seal(bytes: &mut [u8]) {
     let Some(bits) = bytes.get(SUPERBLOCK_OFFSET + 12).filter(|bits| **bits < 17) else {
         return;

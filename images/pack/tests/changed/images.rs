@@ -1,4 +1,4 @@
-//! The images that are changed: small, and of each layout, codec and format.
+//! The intact images: small ones of each layout, codec and format.
 
 use std::fs;
 use std::path::Path;
@@ -9,19 +9,19 @@ use pack::{Attributes, Kind, NodeId, Output, Plan};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Erofs,
-    /// With hashes behind it.
+    /// With appended hashes.
     Hashes,
     Rofs,
 }
 
-/// An image as it was made.
+/// An intact image.
 pub(crate) struct Whole {
     pub(crate) format: Format,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Whole {
-    /// Nothing is found wrong with it.
+    /// Asserts that the check finds no error.
     pub(crate) fn assert_sound(&self) {
         if self.format != Format::Rofs {
             let mut found = Vec::new();
@@ -32,7 +32,7 @@ impl Whole {
     }
 }
 
-/// All of a format.
+/// Returns all images of a format.
 pub(crate) fn of(format: Format) -> Vec<Whole> {
     let options = |compression, chunk, dedupe, pack_small| Options {
         compression,
@@ -80,7 +80,7 @@ pub(crate) fn of(format: Format) -> Vec<Whole> {
         }
     };
     if format == Format::Erofs {
-        // Of mkfs.erofs 1.8: every codec, compact indexes, blocks of 512 bytes.
+        // Images of mkfs.erofs 1.8: every codec, compact indexes, blocks of 512 bytes.
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/erofs_image");
         let seeds = fs::read_dir(seeds).expect("seeds");
         let mut seeds: Vec<_> = seeds.map(|seed| seed.expect("a seed").path()).collect();
@@ -91,7 +91,7 @@ pub(crate) fn of(format: Format) -> Vec<Whole> {
     all.into_iter().map(whole).collect()
 }
 
-/// Something of everything.
+/// Returns a tree with every kind of content.
 fn plan() -> Plan {
     let mut plan = Plan::new(Attributes::default());
     let mut with = Attributes::default();

@@ -1,6 +1,6 @@
-//! Changed images, many of each format: whatever they say, the check and the source come to an end, without a panic, on a small stack and with
-//! bounded memory. `BARGE_CHANGED_IMAGES=N` makes N of each format rather than some hundreds, `M..N` those of these numbers: the
-//! number is all that a change depends on.
+//! Many changed images of each format: the check and the source always terminate, without a panic,
+//! with a small stack and bounded memory. `BARGE_CHANGED_IMAGES=N` makes N images of each format
+//! instead of some hundreds, `M..N` those with these numbers: a change depends only on its number.
 
 mod fields;
 mod images;
@@ -20,25 +20,26 @@ use vfs_testkit::exhaust;
 use crate::fields::{Chance, Field};
 use crate::images::{Format, Whole};
 
-/// Changed images of each format unless told otherwise.
+/// The default number of changed images of each format.
 const SOME: u64 = 400;
 
-/// Bytes that a source keeps: less than one cluster may decode to.
+/// Size in bytes of the source's cache: less than one cluster may decode to.
 const CACHE: u64 = 1 << 20;
 
-/// Nodes that are asked for all they have.
+/// Maximum number of nodes that are read completely.
 const MOST_NODES: usize = 300;
 
-/// A stack an eighth of a thread's usual one; the frames of a debug build are large.
+/// Stack size in bytes, an eighth of the usual one; the frames of a debug build are large.
 const STACK: usize = 256 << 10;
 
-/// What the process may have held at most: the harness, and on each thread a few times the largest cluster (1 and 12 MiB) and the cache.
+/// Maximum memory of the process: the harness, and on each thread a few times the largest cluster
+/// (1 and 12 MiB) and the cache.
 const MOST_MEMORY_KIB: u64 = 256 << 10;
 
-/// Pieces of a small image that all calls together may read: far more than what has an end takes.
+/// Maximum number of reads of a small image by all calls: far more than any terminating walk takes.
 const MOST_READS: u64 = 5_000_000;
 
-/// An image that counts how often it is read.
+/// An image that counts reads.
 struct Counted {
     bytes: MemoryRanges,
     reads: AtomicU64,
@@ -99,7 +100,7 @@ impl Storage for Counted {
     }
 }
 
-/// Asks for all that can be asked for.
+/// Calls every method that reads the image.
 fn look_at(bytes: Vec<u8>, format: Format) {
     if format != Format::Rofs {
         let mut found = 0;
@@ -113,7 +114,7 @@ fn look_at(bytes: Vec<u8>, format: Format) {
     }
 }
 
-/// Says which image it was, if it ends badly.
+/// Prints which image it was, if dropped in a panic.
 struct Which(Format, Cell<u64>);
 
 impl Drop for Which {
@@ -129,7 +130,7 @@ impl Drop for Which {
     }
 }
 
-/// The numbers of images to be made.
+/// Returns the numbers of the images to make.
 fn numbers() -> std::ops::Range<u64> {
     let Ok(told) = std::env::var("BARGE_CHANGED_IMAGES") else {
         return 0..SOME;
@@ -144,7 +145,7 @@ fn numbers() -> std::ops::Range<u64> {
 fn change_and_look_at(format: Format) {
     let wholes = images::of(format);
     let fields: Vec<Vec<Field>> = wholes.iter().map(fields::of).collect();
-    // As they were made there is nothing wrong with them.
+    // The intact images are sound.
     for whole in &wholes {
         whole.assert_sound();
     }

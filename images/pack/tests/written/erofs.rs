@@ -1,4 +1,4 @@
-//! EROFS by every option, as Linux mounts it, as fsck.erofs unpacks it, and as barge reads it.
+//! EROFS images with every option, mounted by Linux, extracted by fsck.erofs, and read by barge.
 
 use std::fs;
 use std::io::Read;
@@ -14,7 +14,7 @@ use pack::{Attributes, Kind, NodeId, Plan};
 
 use crate::trees::{is_root, noise, one_file, plan_of, run, seen, text, tree, written};
 
-/// Every way to write.
+/// Returns every combination of options to test.
 fn ways() -> Vec<(&'static str, Options)> {
     let options = |compression, cluster, chunk, dedupe| Options {
         compression,
@@ -62,7 +62,7 @@ fn ways() -> Vec<(&'static str, Options)> {
     ]
 }
 
-/// An image that Linux has mounted.
+/// An image mounted by Linux.
 pub(crate) struct Mounted(PathBuf);
 
 impl Mounted {
@@ -115,7 +115,7 @@ fn linux_mounts_what_was_written() {
     }
 }
 
-/// Linux reads Zstandard from 6.10 on.
+/// Returns whether Linux supports Zstandard, which it does since 6.10.
 fn has_zstd() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release
@@ -133,7 +133,7 @@ fn fsck_erofs_unpacks_what_was_written() {
     let is_old = String::from_utf8_lossy(&version.stdout).contains(" 1.5");
     let dir = tree();
     let root = dir.path().join("tree");
-    // Version 1.5 unpacks no sockets, and puts what is behind a hole in its place.
+    // Version 1.5 extracts no sockets, and puts data after a hole in its place.
     for name in ["socket", "sparse", "hole"] {
         fs::remove_file(root.join(name)).expect("removed");
     }
@@ -141,7 +141,7 @@ fn fsck_erofs_unpacks_what_was_written() {
     for (way, options) in ways() {
         let packs = options.compression != Compression::None && options.pack_small;
         if is_old && (way.starts_with("zstd") || packs) {
-            // Version 1.5 has no Zstandard, and no packed inode.
+            // Version 1.5 supports neither Zstandard nor the packed inode.
             continue;
         }
         let image = written(&plan, &options, dir.path());
@@ -154,7 +154,8 @@ fn fsck_erofs_unpacks_what_was_written() {
         assert_eq!(got.len(), want.len(), "{way}");
         for (path, want) in &want {
             let got = &got[path];
-            // It makes files of links, gives files away once they have their set-id bits, and sets no attributes.
+            // It extracts links as files, changes owners after setting the set-id bits, and sets no
+            // attributes.
             assert!(
                 got.same_contents(want),
                 "{way}: {}: {got:?}, expected {want:?}",
@@ -192,7 +193,7 @@ fn a_reader_of_others_has_the_same() {
     }
 }
 
-/// Of what is not compressed: that one knows no packed inode.
+/// Only uncompressed images: that reader does not support the packed inode.
 #[test]
 fn another_reader_of_others_has_the_same() {
     let dir = tree();
@@ -222,7 +223,7 @@ fn another_reader_of_others_has_the_same() {
                 let entries = read.read_dir(node, &mut cx).expect(way);
                 let own = fs::read_dir(&path).expect("a directory");
                 assert_eq!(entries.len(), own.count(), "{way}: {}", path.display());
-                // Other names come as text that stands for them.
+                // It converts other names to text with replacement characters.
                 let named = entries
                     .into_iter()
                     .filter(|entry| !entry.name.contains('\u{fffd}'));
@@ -266,7 +267,7 @@ fn barge_finds_nothing_wrong_with_what_was_written() {
 fn the_same_tree_makes_the_same_bytes() {
     let dir = tree();
     let root = dir.path().join("tree");
-    // The same again, made in another order: names come as the file system has them.
+    // The same tree created in another order, which the file system lists in its own order.
     let other = tempfile::tempdir().expect("a directory");
     run(Command::new("cp").args(["-a"]).arg(&root).arg(other.path())).expect("copied");
     for entry in fs::read_dir(other.path().join("tree")).expect("a directory") {
@@ -379,7 +380,8 @@ fn ends_of_files_share_blocks_and_equal_ones_are_stored_once() {
                 fs::metadata(image).expect("there").len()
             };
             let (packed, apart) = (size(true), size(false));
-            // Of each file's last block half is empty; and but for inodes, equal ones take no more than one.
+            // Half of each file's last block is empty; equal files take the space of one, except
+            // for inodes.
             let less = if equal {
                 20 * 1024 + 8192
             } else {

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::trees::{plan_of, run, text, tree};
 
-/// What a tree has, with the contents of files.
+/// Returns a description of a tree, with the contents of files.
 fn told(plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     for visit in plan.walk().expect("a tree") {
@@ -26,7 +26,7 @@ fn told(plan: &Plan) -> Vec<String> {
                     .iter()
                     .map(|data| data.end - data.start)
                     .sum();
-                // Which holes there are is told in units of a block at best.
+                // Holes are reported in units of a block at best.
                 format!(
                     "{} {} sparse: {}",
                     bytes.len(),
@@ -137,7 +137,7 @@ fn gnus_own_format_has_long_names_and_holes() {
     );
 }
 
-/// Archives of GNU tar in all of its formats: with holes by every version, without user names,
+/// Archives of GNU tar in all of its formats: sparse ones of every version, without user names,
 /// incremental.
 #[test]
 fn every_format_of_gnu_tar_has_what_its_tree_has() {
@@ -180,7 +180,7 @@ fn every_format_of_gnu_tar_has_what_its_tree_has() {
         &["--format=pax", "--sparse", "--sparse-version=0.1"],
         &["--format=pax", "--sparse", "--sparse-version=1.0"],
         &["--format=pax", "--sparse", "--incremental"],
-        // A number of its own for each, or none.
+        // Owners with a number, with and without a name.
         &["--format=gnu", "--owner=:3000000", "--group=:4000000"],
     ] {
         let mut tar = Command::new("tar");
@@ -214,7 +214,7 @@ fn every_format_of_gnu_tar_has_what_its_tree_has() {
     }
 }
 
-/// A header and its data.
+/// Returns a header and its data.
 fn member(kind: u8, name: &str, data: &[u8]) -> Vec<u8> {
     let mut header = [0; 512];
     header[..name.len()].copy_from_slice(name.as_bytes());
@@ -228,14 +228,14 @@ fn member(kind: u8, name: &str, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Puts the checksum of a header right.
+/// Corrects the checksum of a header.
 fn sign(header: &mut [u8]) {
     header[148..156].fill(b' ');
     let sum: u32 = header[..512].iter().map(|&byte| u32::from(byte)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
 }
 
-/// Records of pax for what comes next (`x`) or for all that follow (`g`).
+/// Returns pax records for the next member (`x`) or for all that follow (`g`).
 fn pax(kind: u8, records: &[(&str, &str)]) -> Vec<u8> {
     let mut data = Vec::new();
     for (key, value) in records {
@@ -254,7 +254,7 @@ fn plan_of_members(members: &[Vec<u8>]) -> pack::Result<Plan> {
     input::tar(file)
 }
 
-/// The bytes of a file.
+/// Returns the contents of a file.
 fn content(plan: &Plan, name: &str) -> Vec<u8> {
     let found = plan.walk().expect("a tree");
     let found = found.iter().find(|visit| visit.name == name.as_bytes());
@@ -327,7 +327,7 @@ fn sparse_files_of_every_version_are_read_and_others_refused() {
             &[size, count, ("GNU.sparse.map", "2,x,8,2")],
             "GNU.sparse.map",
         ),
-        // Overlapping, beyond the end, and more than there is.
+        // Overlapping, beyond the end, and more than the data.
         (&[size, count, ("GNU.sparse.map", "2,3,4,2")], "broken map"),
         (&[size, count, ("GNU.sparse.map", "2,3,11,2")], "broken map"),
         (&[size, count, ("GNU.sparse.map", "0,6,8,2")], "broken map"),
@@ -403,7 +403,7 @@ fn the_last_records_before_a_member_count_and_no_value_deletes() {
 
 #[test]
 fn fields_of_nothing_are_0_and_a_dumpdir_is_a_directory() {
-    // As v7 has it: no magic, and NULs or spaces in every number.
+    // A v7 header: no magic number, and NULs or spaces in every number.
     let mut old = member(b'0', "old", b"data");
     old[100..124].fill(0);
     old[136..148].fill(b' ');
@@ -453,7 +453,7 @@ fn fields_of_nothing_are_0_and_a_dumpdir_is_a_directory() {
     }
 }
 
-/// Every archive that is cut off or changed ends in a plan or in one line.
+/// Every truncated or changed archive gives a plan or a one-line error.
 #[test]
 fn no_archive_is_trusted() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -485,7 +485,7 @@ fn no_archive_is_trusted() {
     }
 }
 
-/// An OCI image layout of layers, which are shell commands run in a directory of each.
+/// Makes an OCI image layout of layers, which are shell commands run in a directory of each.
 fn oci(dir: &Path, layers: &[&str]) {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).expect("made");

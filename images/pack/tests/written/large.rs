@@ -1,4 +1,4 @@
-//! What is large: a file of a tebibyte of holes, a directory of 200,000 entries.
+//! Large inputs: a sparse file of a tebibyte, a directory of 200,000 entries.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use pack::{Attributes, Contents, Kind, NodeId, Plan};
 
 use crate::trees::{seen, written};
 
-/// Bytes that are holes but for some.
+/// A sparse file with some data.
 struct Holes(u64, Vec<Range<u64>>);
 
 impl Contents for Holes {

@@ -1,4 +1,4 @@
-//! Images that were written, as others see them: Linux, fsck.erofs, barge's own reader.
+//! Tests of written images with other readers: Linux, fsck.erofs, barge's own.
 
 mod erofs;
 mod inputs;

@@ -1,4 +1,4 @@
-//! Images that were changed: the check ends, whatever they say, and says so if what it looks at is wrong.
+//! Changed images: the check always terminates, and reports errors in the parts it reads.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::trees::{noise, text, written};
 
-/// A small image with something of everything.
+/// Makes a small image with every kind of content.
 fn image(compression: Compression) -> Vec<u8> {
     let dir = tempfile::tempdir().expect("a directory");
     let mut plan = Plan::new(Attributes::default());
@@ -47,7 +47,7 @@ fn image(compression: Compression) -> Vec<u8> {
     fs::read(written(&plan, &options, dir.path())).expect("read")
 }
 
-/// Puts a superblock's checksum right, so that what is behind it is looked at.
+/// Corrects the superblock's checksum, so that the data after it are read.
 fn sealed(mut image: Vec<u8>) -> Vec<u8> {
     if image.len() >= 4096 {
         image[1028..1032].fill(0);
@@ -72,7 +72,7 @@ proptest! {
         let superblock = erofs::layout::Superblock::parse(&bytes[1024..]).expect("a superblock");
         let metadata = superblock.meta_block as usize * 4096;
         for (at, byte, anywhere) in changes {
-            // Most of an image is contents, of which little depends.
+            // Most of an image is file contents, where a change has little effect.
             let first = if anywhere { 0 } else { metadata };
             let at = first + at.index(bytes.len() - first);
             bytes[at] = byte;

@@ -28,14 +28,15 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether kind, permissions but for set-id bits, owner, contents, target and device are the same.
+    /// Returns whether file type, permissions except set-id bits, owner, contents, target and
+    /// device are the same.
     pub(crate) fn same_contents(&self, other: &Seen) -> bool {
         let of = |seen: &Seen| (seen.mode & !0o6000, seen.owner, seen.size, seen.device);
         of(self) == of(other) && self.has == other.has
     }
 }
 
-/// All that is below `root`, by path.
+/// Returns everything below `root`, by path.
 pub(crate) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut all = BTreeMap::new();
     let mut first = BTreeMap::new();
@@ -119,7 +120,7 @@ fn touch(path: &Path, sec: i64, nsec: i64) {
     rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).expect("times");
 }
 
-/// Text that compresses, the same each time.
+/// Returns deterministic compressible text.
 pub(crate) fn text(len: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(len + 80);
     let mut number = 1_u64;
@@ -139,14 +140,15 @@ pub(crate) fn text(len: usize) -> Vec<u8> {
     text
 }
 
-/// Bytes that do not.
+/// Returns incompressible bytes.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut noise = vec![0; len];
     blake3::Hasher::new().finalize_xof().fill(&mut noise);
     noise
 }
 
-/// A directory with what images have trouble with. Made by root; others go without owners, devices and trusted attributes.
+/// Makes a directory with difficult contents. Without root it lacks owners, devices and trusted
+/// attributes.
 pub(crate) fn tree() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let root = dir.path().join("tree");
@@ -218,7 +220,7 @@ pub(crate) fn tree() -> TempDir {
     }
     set_xattr(&at("size-4031"), "user.big", &noise(1500));
     set_xattr(&at("many"), "user.dir", b"");
-    // An ACL: user 7 may read.
+    // An ACL that lets user 7 read.
     let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x04\0\x07\0\0\0\x04\0\x04\0\xff\xff\xff\xff\x10\0\x04\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
     set_xattr(&at("size-1"), "system.posix_acl_access", acl);
     set_xattr(&at("a"), "system.posix_acl_default", acl);
@@ -252,7 +254,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// What is to be made of the directory `root`.
+/// Returns the plan of the directory `root`.
 pub(crate) fn plan_of(root: &Path) -> Plan {
     let fs = hostdir::HostDir::open(root, hostdir::Options::default()).expect("opened");
     input::file_system(&barge_client::tree::Tree::new(fs), b"").expect("walked")
@@ -267,7 +269,7 @@ pub(crate) fn written(plan: &Plan, options: &pack::erofs::Options, dir: &Path) -
     path
 }
 
-/// A tree in memory whose only file has these bytes.
+/// Returns a tree with one file of these bytes.
 pub(crate) fn one_file(bytes: Vec<u8>) -> Plan {
     let mut plan = Plan::new(pack::Attributes::default());
     plan.add(
@@ -279,7 +281,7 @@ pub(crate) fn one_file(bytes: Vec<u8>) -> Plan {
     plan
 }
 
-/// Whether a command that was run well; else why not.
+/// Runs a command; returns its error output if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let output = command
         .output()

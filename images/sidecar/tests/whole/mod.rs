@@ -1,8 +1,9 @@
-//! Images in memory as a whole: what holds of all of one, for these tests and for the fuzz target.
+//! Whole images in memory: properties checked by these tests and the fuzz target.
 
 use sidecar::{Broken, Header, Manifest, PublicKey, Shape, hash};
 
-/// Whether everything in `file` is what was written, and by whom if somebody asks for `keys`; none for an image without hashes.
+/// Verifies everything in `file`, and its signature if `keys` are given; returns `None` for an
+/// image without hashes.
 pub(crate) fn verify(file: &[u8], keys: Option<&[PublicKey]>) -> Result<Option<()>, Broken> {
     let Some(head) = file.first_chunk() else {
         return Ok(None);
