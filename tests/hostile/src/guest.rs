@@ -1,5 +1,5 @@
-//! A virtual machine monitor and its guest, of nothing but messages and memory: what it says to a vhost-user device
-//! need not be true, and what is in its memory need not be a queue.
+//! A virtual machine monitor and its guest, at the level of messages and memory: its vhost-user
+//! messages may be false, and its memory need not contain a valid queue.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// What a monitor asks by which number (vhost-user, "Front-end message types").
+/// Message types of the front end (vhost-user, "Front-end message types").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -34,21 +34,21 @@ pub enum Ask {
     RemMemReg = 38,
 }
 
-/// Where a queue's parts are, from the beginning of the guest's memory, and how many descriptors it has.
+/// The offsets of a queue's parts in guest memory, and its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// How long it is.
+    /// Number of descriptors.
     pub size: u32,
-    /// Its descriptors.
+    /// The descriptor table.
     pub descriptors: u64,
-    /// The ring of what is available.
+    /// The available ring.
     pub available: u64,
-    /// The ring of what is used.
+    /// The used ring.
     pub used: u64,
 }
 
 impl Place {
-    /// One that there is nothing wrong with.
+    /// A valid layout.
     pub const GOOD: Place = Place {
         size: 64,
         descriptors: 0,
@@ -57,26 +57,26 @@ impl Place {
     };
 }
 
-/// A monitor and its guest. Dropping it ends the connection.
+/// A monitor and its guest. Dropping it closes the connection.
 pub struct Guest {
     socket: UnixStream,
     memory: File,
-    /// What wakes the device, of every queue.
+    /// The kick event of every queue.
     pub kick: OwnedFd,
     call: OwnedFd,
 }
 
 impl Guest {
-    /// Where the guest's memory begins, to the guest and to the monitor.
+    /// Address of the memory, in the guest and in the monitor.
     pub const BASE: u64 = 1 << 32;
 
-    /// How much there is.
+    /// Size of the memory in bytes.
     pub const MEMORY: u64 = 1 << 20;
 
     /// `VIRTIO_RING_F_EVENT_IDX`
     const EVENT_IDX: u64 = 1 << 29;
 
-    /// The device at the other end of `socket`, which knows all of the guest's memory and no queue yet.
+    /// Connects to the device over `socket`, and shares all of the memory, but sets up no queue.
     pub fn set_up(socket: UnixStream, event_idx: bool) -> io::Result<Guest> {
         let memory = memory(Guest::MEMORY)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -96,13 +96,13 @@ impl Guest {
         Ok(guest)
     }
 
-    /// A region of `len` bytes at `at`, by the same part of the file of the guest's memory: where it is to the guest,
-    /// its length, where it is to the monitor, and in its file.
+    /// Returns a memory region of `len` bytes at the same offset `at` in memory and file: guest
+    /// address, size, user address, mmap offset.
     pub fn region(at: u64, len: u64) -> [u64; 4] {
         [Guest::BASE + at, len, Guest::BASE + at, at]
     }
 
-    /// Tells all memory that there is from now on.
+    /// Sends the memory table.
     pub fn tell_memory(&self, regions: &[[u64; 4]]) -> io::Result<()> {
         let mut payload = words(&[regions.len() as u32, 0]);
         payload.extend(regions.iter().flatten().flat_map(|word| word.to_ne_bytes()));
@@ -110,7 +110,7 @@ impl Guest {
         self.tell(Ask::SetMemTable, &payload, &files)
     }
 
-    /// Has queue `index` begin.
+    /// Starts queue `index`.
     pub fn start(&self, index: u32, place: Place, next: u32) -> io::Result<()> {
         self.tell(Ask::SetVringNum, &words(&[index, place.size]), &[])?;
         self.tell(Ask::SetVringBase, &words(&[index, next]), &[])?;
@@ -125,40 +125,40 @@ impl Guest {
         self.tell(Ask::SetVringEnable, &words(&[index, 1]), &[])
     }
 
-    /// Ends queue `index`, once all that it has is answered.
+    /// Stops queue `index` after all its requests have completed.
     pub fn stop(&self, index: u32) -> io::Result<()> {
         self.get(Ask::GetVringBase, &words(&[index, 0])).map(drop)
     }
 
-    /// Writes into the guest's memory.
+    /// Writes into guest memory.
     pub fn write(&self, at: u64, bytes: &[u8]) {
-        // What is behind its end is nowhere.
+        // Bytes beyond the end are ignored.
         let room = Guest::MEMORY.saturating_sub(at).min(bytes.len() as u64);
         let written = self.memory.write_all_at(&bytes[..room as usize], at);
         written.expect("memory");
     }
 
-    /// A number in the guest's memory.
+    /// Reads a number from guest memory.
     pub fn number(&self, at: u64) -> u16 {
         let mut bytes = [0; 2];
         self.memory.read_exact_at(&mut bytes, at).expect("memory");
         u16::from_le_bytes(bytes)
     }
 
-    /// Wakes the device.
+    /// Kicks the device.
     pub fn kick(&self) {
         rustix::io::write(&self.kick, &1u64.to_ne_bytes()).expect("an event");
     }
 
-    /// Asks for what is answered, and waits for the answer: its last eight bytes.
+    /// Sends a message that has a reply, and returns the last eight bytes of the reply.
     pub fn get(&self, ask: Ask, payload: &[u8]) -> io::Result<u64> {
         self.send(ask, payload, &[])?;
         self.answer()
     }
 
-    /// Says something and waits until it is taken; errs if it is refused.
+    /// Sends a message and waits for its acknowledgement; returns an error if it is refused.
     pub fn tell(&self, ask: Ask, payload: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        /// Version 1, and an answer is wanted.
+        /// Version 1, with a reply requested.
         const ANSWERED: u32 = 1 | 1 << 3;
         self.message(ask as u32, ANSWERED, payload, files)?;
         match self.answer()? {
@@ -183,7 +183,7 @@ impl Guest {
         self.raw(&[&header[..], payload].concat(), files)
     }
 
-    /// Sends bytes.
+    /// Sends raw bytes with file descriptors.
     pub fn raw(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
@@ -206,19 +206,19 @@ impl Guest {
     }
 }
 
-/// Memory that can be shared.
+/// Creates shareable memory.
 pub fn memory(len: u64) -> io::Result<File> {
     let memory = memfd_create("guest", MemfdFlags::CLOEXEC)?;
     ftruncate(&memory, len)?;
     Ok(memory.into())
 }
 
-/// Numbers as a message has them.
+/// Encodes numbers of a message.
 pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// A FUSE request of the super-user.
+/// Encodes a FUSE request of root.
 pub fn request(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
     let header = fuse::Header {
         opcode,
@@ -229,7 +229,7 @@ pub fn request(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
     header.message(args)
 }
 
-/// The arguments of INIT: FUSE 7.38, and all that there is.
+/// The arguments of INIT: FUSE 7.38 with all flags.
 pub const INIT: [u8; 64] = {
     let mut args = [0xff; 64];
     let mut at = 0;
@@ -241,7 +241,7 @@ pub const INIT: [u8; 64] = {
     args
 };
 
-/// A descriptor: where and how long, whether it is written, is a table of its own, and goes on elsewhere.
+/// Encodes a descriptor: address, length, flags, next.
 pub fn descriptor(at: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&(Guest::BASE.wrapping_add(at)).to_le_bytes());

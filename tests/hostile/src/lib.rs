@@ -1,15 +1,15 @@
-//! Clients that misbehave on real sockets, and the servers to try them on.
+//! Misbehaving clients on real sockets, and servers to test with them.
 //!
-//! - [`peer`] is a client of nothing but bytes, with helpers for those who behave;
-//! - [`client`] is an ordinary client of every protocol over sockets, with [`rpc`] for NFS;
-//! - [`user`] makes an attacker another user of this host, and so another client;
-//! - [`guest`] is a virtual machine monitor and its guest, of nothing but messages and memory;
-//! - [`server`] is the engine with 9P, or a virtiofs device, over a tree in memory or a directory of the host, in
-//!   this process;
-//! - [`process`] is the same in a process of its own, whose memory is measured.
+//! - [`peer`] is a byte-level 9P client, with helpers for well-behaved use;
+//! - [`client`] is an ordinary client of every socket protocol, with [`rpc`] for NFS;
+//! - [`user`] runs an attacker as another user of this host, and so as another client;
+//! - [`guest`] is a virtual machine monitor and its guest, at the level of messages and memory;
+//! - [`server`] runs the engine in this process, with a socket protocol or a virtiofs device, over
+//!   a tree in memory or a directory of the host;
+//! - [`process`] runs it in a separate process, whose memory is measured.
 //!
-//! The tests are in `tests/it`. What holds for all of them: whatever a client does, it gets errors or
-//! loses its own connection, and a second client ([`peer::Bystander`]) notices nothing.
+//! The tests are in `tests/it`. Their common property: a misbehaving client gets errors or loses
+//! its own connection, and a second client ([`peer::Bystander`]) is not affected.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! `hostile-server 9p|virtiofs|nfs DIR|mem: [DESCRIPTORS]`: serves a tree, prints where, and ends
-//! when its input does. In `HOSTILE_CONNECTIONS` a number: so many connections may one client have.
+//! `hostile-server 9p|virtiofs|nfs DIR|mem: [DESCRIPTORS]`: serves a tree, prints the address, and
+//! exits at the end of its input. The environment variable `HOSTILE_CONNECTIONS` sets the maximum
+//! number of connections per client.
 
 use std::io::{self, Read, Write};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A client of nothing but bytes.
+//! A byte-level 9P client.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
@@ -11,25 +11,25 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use transports::Addr;
 use vfs::Errno;
 
-/// The root of every attach here.
+/// The fid of the root in every attach.
 pub const ROOT: Fid = Fid(0);
 
-/// How long a test waits for what must come before it fails: far more than any machine takes.
+/// Timeout of a test's reads and writes: far longer than any machine takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection to a server, of whatever kind.
+/// A connection to a server, over a Unix socket or TCP.
 pub struct Peer {
     stream: Box<dyn Stream>,
     dialect: Dialect,
 }
 
-/// What Unix and TCP sockets have in common.
+/// The common operations of Unix and TCP sockets.
 pub trait Stream: Read + Write + Send {
-    /// Shuts it down, in one or both directions.
+    /// Shuts down one or both directions.
     fn end(&self, how: Shutdown) -> io::Result<()>;
-    /// Whether reading and writing return at once.
+    /// Sets non-blocking mode.
     fn nonblocking(&self, on: bool) -> io::Result<()>;
-    /// The same connection once more.
+    /// Duplicates the socket.
     fn twin(&self) -> io::Result<Box<dyn Stream>>;
 }
 
@@ -61,10 +61,10 @@ impl Stream for UnixStream {
     }
 }
 
-/// A connection to `addr`, which fails what takes longer than any machine does.
+/// Connects to `addr`, with a timeout of reads and writes.
 ///
 /// # Panics
-/// If there is none to be had.
+/// If the connection fails.
 pub fn dial(addr: &Addr) -> Box<dyn Stream> {
     match addr {
         Addr::Tcp { host, port } => {
@@ -85,7 +85,7 @@ pub fn dial(addr: &Addr) -> Box<dyn Stream> {
 }
 
 impl Peer {
-    /// Connects, and says nothing yet.
+    /// Connects without sending anything.
     pub fn connect(addr: &Addr) -> Peer {
         Peer {
             stream: dial(addr),
@@ -93,7 +93,7 @@ impl Peer {
         }
     }
 
-    /// [`Peer::attached`] over TCP, from another address of the loopback.
+    /// Attaches like [`Peer::attached`], over TCP from another loopback address.
     pub fn attached_from(from: Ipv4Addr, addr: &Addr, msize: u32) -> Peer {
         let Addr::Tcp { host, port } = addr else {
             panic!("{addr} is no TCP address");
@@ -113,21 +113,21 @@ impl Peer {
         peer
     }
 
-    /// A connection in a 9P2000.L session of messages of up to `msize` bytes, with [`ROOT`] attached by
-    /// the super-user.
+    /// Connects in a 9P2000.L session with messages of up to `msize` bytes, and attaches [`ROOT`]
+    /// as root.
     pub fn attached(addr: &Addr, msize: u32) -> Peer {
         let mut peer = Peer::connect(addr);
         peer.begin(msize);
         peer
     }
 
-    /// Tversion and Tattach.
+    /// Sends Tversion and Tattach.
     pub fn begin(&mut self, msize: u32) {
         assert_eq!(self.version(msize), msize);
         self.attach(b"");
     }
 
-    /// Tversion; the message size agreed on.
+    /// Sends Tversion; returns the negotiated message size.
     pub fn version(&mut self, msize: u32) -> u32 {
         let version = Tmessage::Version {
             msize,
@@ -143,17 +143,17 @@ impl Peer {
         }
     }
 
-    /// Attaches [`ROOT`] as the super-user.
+    /// Attaches [`ROOT`] as root.
     pub fn attach(&mut self, aname: &[u8]) {
         self.ok(&attach(aname));
     }
 
-    /// Sends these bytes, all of them.
+    /// Sends all of `bytes`.
     pub fn send(&mut self, bytes: &[u8]) {
         self.try_send(bytes).expect("sent");
     }
 
-    /// Sends these bytes, unless the server has hung up by now.
+    /// Sends all of `bytes`, or returns an error if the server has disconnected.
     pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
@@ -163,10 +163,10 @@ impl Peer {
         self.send(&encoded(Tag(tag), request));
     }
 
-    /// Sends `bytes` again and again until no more go at once, and says how often they went whole: up to
-    /// `most` times. What is sent after that is part of what went last.
+    /// Sends `bytes` repeatedly until the socket's buffer is full, up to `most` times, and returns
+    /// how many were sent completely. The bytes sent next continue the last, incomplete repetition.
     pub fn stuff(&mut self, bytes: &[u8], most: usize) -> usize {
-        // Many at once: a socket's buffer counts what each call costs.
+        // Many repetitions per call: a socket's buffer also accounts for the overhead of each call.
         let batch = bytes.repeat((16 << 10) / bytes.len() + 1);
         self.stream.nonblocking(true).expect("a socket");
         let mut sent = 0;
@@ -181,7 +181,7 @@ impl Peer {
         sent / bytes.len()
     }
 
-    /// The next message as it came, whole; nothing at the end.
+    /// Receives a whole message, or nothing at the end of the connection.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         let mut message = vec![0; HEADER];
         if !self.fill(&mut message) {
@@ -194,14 +194,14 @@ impl Peer {
         Some(message)
     }
 
-    /// The next reply, an error's as well.
+    /// Receives a reply, which may be an error.
     pub fn reply(&mut self) -> (Tag, Rmessage<'static>) {
         let message = self.receive().expect("a reply, not the end");
-        // A test is not long.
+        // Leaks the message: tests are short.
         Rmessage::decode(self.dialect, Vec::leak(message)).expect("a reply of its dialect")
     }
 
-    /// Sends a request and takes its reply, with nothing else in flight.
+    /// Sends a request and receives its reply, with no other request in flight.
     pub fn rpc(&mut self, request: &Tmessage<'_>) -> Rmessage<'static> {
         const TAG: u16 = 0x7777;
         self.ask(TAG, request);
@@ -210,7 +210,7 @@ impl Peer {
         reply
     }
 
-    /// Sends a request that must succeed.
+    /// Sends a request, and panics if it fails.
     #[track_caller]
     pub fn ok(&mut self, request: &Tmessage<'_>) -> Rmessage<'static> {
         let reply = self.rpc(request);
@@ -220,14 +220,14 @@ impl Peer {
         reply
     }
 
-    /// Sends a request that must fail.
+    /// Sends a request, and panics if it succeeds.
     #[track_caller]
     pub fn err(&mut self, request: &Tmessage<'_>) -> Errno {
         let reply = self.rpc(request);
         errno(&reply).unwrap_or_else(|| panic!("{request:?}: {reply:?}"))
     }
 
-    /// Walks, perhaps not all the way.
+    /// Walks, possibly not to the end.
     pub fn try_walk(&mut self, fid: Fid, newfid: Fid, names: &[&[u8]]) -> Result<Vec<Qid>, Errno> {
         let names = Names::new(names);
         let reply = self.rpc(&Tmessage::Walk { fid, newfid, names });
@@ -238,7 +238,7 @@ impl Peer {
         }
     }
 
-    /// Walks all the way.
+    /// Walks, and panics unless it reaches the end.
     #[track_caller]
     pub fn walk(&mut self, fid: Fid, newfid: Fid, names: &[&[u8]]) -> Vec<Qid> {
         let qids = self.try_walk(fid, newfid, names).expect("there");
@@ -246,19 +246,19 @@ impl Peer {
         qids
     }
 
-    /// Makes a file in [`ROOT`] and opens it for reading and writing.
+    /// Creates a file in [`ROOT`] and opens it for reading and writing.
     #[track_caller]
     pub fn create(&mut self, fid: Fid, name: &[u8]) {
         self.walk(ROOT, fid, &[]);
         self.ok(&create(fid, name));
     }
 
-    /// Makes a file in a directory, which `fid` then is, and opens it for reading and writing.
+    /// Creates a file in the directory of `fid`, and opens it as `fid` for reading and writing.
     pub fn try_create(&mut self, fid: Fid, name: &[u8]) -> Result<(), Errno> {
         errno(&self.rpc(&create(fid, name))).map_or(Ok(()), Err)
     }
 
-    /// Opens what a fid points at.
+    /// Opens the file of a fid.
     pub fn try_open(&mut self, fid: Fid, flags: u32) -> Result<(), Errno> {
         errno(&self.rpc(&Tmessage::Lopen { fid, flags })).map_or(Ok(()), Err)
     }
@@ -270,12 +270,12 @@ impl Peer {
         self.ok(&Tmessage::Lopen { fid, flags: 2 });
     }
 
-    /// Nothing more is sent. The server may have hung up before.
+    /// Shuts down sending. The server may have disconnected before.
     pub fn end_sending(&mut self) {
         let _ = self.stream.end(Shutdown::Write);
     }
 
-    /// The same connection once more, to send by one and receive by the other.
+    /// Duplicates the connection, to send on one and receive on the other.
     pub fn twin(&self) -> Peer {
         Peer {
             stream: self.stream.twin().expect("a descriptor"),
@@ -283,7 +283,8 @@ impl Peer {
         }
     }
 
-    /// The server ends the connection; whatever comes before that is replies, whose number this is.
+    /// Asserts that the server closes the connection after nothing but replies; returns their
+    /// number.
     #[track_caller]
     pub fn assert_closed(&mut self) -> usize {
         let mut replies = 0;
@@ -295,8 +296,8 @@ impl Peer {
         replies
     }
 
-    /// Fills `buffer`; not at all at the end of the connection, which may come as a reset when the
-    /// server had not read all.
+    /// Fills `buffer`. Returns `false` at the end of the connection, which may be a reset if the
+    /// server had not read everything.
     fn fill(&mut self, buffer: &mut [u8]) -> bool {
         let mut have = 0;
         while have < buffer.len() {
@@ -312,17 +313,17 @@ impl Peer {
     }
 }
 
-/// A client that behaves, and must not notice that another does not.
+/// A well-behaved client that must not be affected by another.
 pub struct Bystander {
     peer: Peer,
     name: String,
 }
 
 impl Bystander {
-    /// What its file holds.
+    /// The contents of its file.
     const CONTENTS: &[u8] = b"as it was";
 
-    /// A client with a file of its own open.
+    /// Attaches a client, and opens a file of its own.
     pub fn new(addr: &Addr) -> Bystander {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -335,7 +336,7 @@ impl Bystander {
         Bystander { peer, name }
     }
 
-    /// Its fid is what it was, and it can make another.
+    /// Asserts that its fid is valid, and that it can create another.
     #[track_caller]
     pub fn assert_well(&mut self) {
         self.assert_reads();
@@ -344,7 +345,7 @@ impl Bystander {
         peer.ok(&Tmessage::Clunk { fid: Fid(2) });
     }
 
-    /// Its fid is what it was.
+    /// Asserts that its fid is valid.
     #[track_caller]
     pub fn assert_reads(&mut self) {
         let (fid, offset, count) = (Fid(1), 0, 100);
@@ -355,7 +356,7 @@ impl Bystander {
     }
 }
 
-/// A Tattach of [`ROOT`] by the super-user.
+/// Returns a Tattach of [`ROOT`] as root.
 pub fn attach(aname: &[u8]) -> Tmessage<'_> {
     Tmessage::Attach {
         fid: ROOT,
@@ -366,7 +367,7 @@ pub fn attach(aname: &[u8]) -> Tmessage<'_> {
     }
 }
 
-/// A Tlcreate, for reading and writing.
+/// Returns a Tlcreate for reading and writing.
 pub fn create(fid: Fid, name: &[u8]) -> Tmessage<'_> {
     Tmessage::Lcreate {
         fid,
@@ -377,7 +378,7 @@ pub fn create(fid: Fid, name: &[u8]) -> Tmessage<'_> {
     }
 }
 
-/// A Tlock of a whole file by process `proc_id`, which waits.
+/// Returns a blocking Tlock of a whole file by process `proc_id`.
 pub fn exclusive(fid: Fid, proc_id: u32) -> Tmessage<'static> {
     Tmessage::Lock {
         fid,
@@ -390,7 +391,7 @@ pub fn exclusive(fid: Fid, proc_id: u32) -> Tmessage<'static> {
     }
 }
 
-/// The same message's opposite.
+/// Returns the Tlock that releases it.
 pub fn unlock(fid: Fid, proc_id: u32) -> Tmessage<'static> {
     Tmessage::Lock {
         fid,
@@ -403,14 +404,15 @@ pub fn unlock(fid: Fid, proc_id: u32) -> Tmessage<'static> {
     }
 }
 
-/// A request of 9P2000.L on the wire.
+/// Encodes a request of 9P2000.L.
 pub fn encoded(tag: Tag, request: &Tmessage<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     request.encode(Dialect::Linux, tag, &mut bytes);
     bytes
 }
 
-/// What an error says; nothing of other replies. Before a session, errors are 9P2000's.
+/// Returns the errno of an error reply, nothing for other replies. Panics on 9P2000's Rerror, which
+/// occurs only before a session.
 pub fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
     match reply {
         Rmessage::Lerror { errno } => Some(Errno::from_raw(*errno as i32)),

@@ -1,4 +1,4 @@
-//! A server in a process of its own.
+//! A server in a separate process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -6,33 +6,34 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use transports::Addr;
 
-/// The program of this package that serves. Dropping it ends it, and fails if it ended by itself.
+/// A process running this package's server. Dropping it stops the server, and panics if it exited
+/// with an error.
 pub struct Process {
     child: Child,
-    /// Its end ends the server.
+    /// The server exits at the end of this input.
     stdin: Option<ChildStdin>,
-    /// Where it listens.
+    /// The server's address.
     pub addr: Addr,
 }
 
 impl Process {
-    /// Runs `program` (`CARGO_BIN_EXE_hostile-server`, which only tests know) over `dir`, or a tree in
-    /// memory, with so many descriptors for the tree. It serves 9P.
+    /// Runs `program` (`CARGO_BIN_EXE_hostile-server`, which only tests know) over `dir`, or a tree
+    /// in memory, with that many file descriptors for the tree. It serves 9P.
     pub fn start(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
         Process::serving("9p", program, dir, descriptors, None)
     }
 
-    /// The same, but it is a virtiofs device.
+    /// Runs the same with a virtiofs device.
     pub fn virtiofs(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
         Process::serving("virtiofs", program, dir, descriptors, None)
     }
 
-    /// The same, but it serves NFS.
+    /// Runs the same with NFS.
     pub fn nfs(program: &str, dir: &Path) -> Process {
         Process::serving("nfs", program, Some(dir), None, None)
     }
 
-    /// Serves a tree in memory over `protocol` to one client of so many connections.
+    /// Serves a tree in memory over `protocol`, with a limit of `connections` for one client.
     pub fn crowded(program: &str, protocol: &str, connections: usize) -> Process {
         Process::serving(protocol, program, None, None, Some(connections))
     }
@@ -65,7 +66,7 @@ impl Process {
         }
     }
 
-    /// Bytes that are its own in memory: what is resident but for pages of files.
+    /// Returns its resident anonymous memory in bytes.
     pub fn memory(&self) -> u64 {
         // size, resident, shared, …: proc_pid_statm(5).
         let path = format!("/proc/{}/statm", self.child.id());
@@ -80,12 +81,12 @@ impl Process {
         (pages(1) - pages(2)) * rustix::param::page_size() as u64
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.child)
     }
 
-    /// How many of its threads wait in recv(2) (proc_pid_syscall(5)).
+    /// Returns how many of its threads wait in recv(2) (proc_pid_syscall(5)).
     pub fn receiving(&self) -> usize {
         const RECVFROM: &str = if cfg!(target_arch = "x86_64") {
             "45 "
@@ -100,7 +101,7 @@ impl Process {
             .count()
     }
 
-    /// How many descriptors it has open.
+    /// Returns the number of its open file descriptors.
     pub fn descriptors(&self) -> usize {
         let path = format!("/proc/{}/fd", self.child.id());
         std::fs::read_dir(path).expect("a process").count()
@@ -117,7 +118,7 @@ impl Drop for Process {
     }
 }
 
-/// The program `barge`, if it has been built: beside the directory of the test that calls this.
+/// Returns the path of the program `barge` if it is built: in the parent of the test's directory.
 pub fn barge() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
     let program = test.parent()?.parent()?.join("barge");

@@ -1,4 +1,4 @@
-//! The engine with 9P over a tree, or as a virtiofs device, listening on a socket of this machine, in this process.
+//! A server in this process: the engine with a socket protocol or a virtiofs device.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -19,16 +19,16 @@ use virtqueue::{Config, Device, Stop};
 
 use crate::client::Protocol;
 
-/// A running server. Dropping it stops it, and fails if one of its threads has panicked.
+/// A running server. Dropping it stops it, and panics if one of its threads has panicked.
 pub struct Server {
-    /// The engine, for its figures.
+    /// The engine, for its statistics.
     pub engine: Arc<Engine>,
-    /// Where it listens.
+    /// Its address.
     pub addr: Addr,
     file: Option<PathBuf>,
 }
 
-/// How to reach a server.
+/// The transport of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// A Unix socket.
@@ -38,10 +38,10 @@ pub enum Via {
 }
 
 impl Via {
-    /// Both.
+    /// Both transports.
     pub const ALL: [Via; 2] = [Via::Unix, Via::Tcp];
 
-    /// An address that is free.
+    /// Returns an unused address.
     fn addr(self) -> Addr {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         match self {
@@ -59,7 +59,7 @@ impl Via {
 }
 
 impl Server {
-    /// Serves `fs` with all bounds at their defaults.
+    /// Serves `fs` with default limits.
     pub fn new(via: Via, fs: Arc<dyn FileSystem>) -> Server {
         Server::with(via, fs, Options::default(), tuning())
     }
@@ -69,12 +69,12 @@ impl Server {
         Server::new(via, tree())
     }
 
-    /// Serves `fs` within these bounds.
+    /// Serves `fs` with these limits.
     pub fn with(via: Via, fs: Arc<dyn FileSystem>, options: Options, tuning: Tuning) -> Server {
         Server::of(via, tuning, Arc::new(nine(fs, options)))
     }
 
-    /// Serves `fs` over a protocol of sockets, which every user of this host may connect to.
+    /// Serves `fs` over a socket protocol, on a socket that every user of this host may connect to.
     pub fn speaking(protocol: Protocol, fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
         let (via, service): (_, Arc<dyn Service>) = match protocol {
             Protocol::P9 => (Via::Tcp, Arc::new(nine(fs, Options::default()))),
@@ -95,19 +95,19 @@ impl Server {
         }
     }
 
-    /// Serves whatever `service` is.
+    /// Serves `service`.
     pub fn of(via: Via, tuning: Tuning, service: Arc<dyn Service>) -> Server {
         Server::at(via, tuning, |engine, listener| {
             engine.listen(listener, service)
         })
     }
 
-    /// Serves `fs` as a virtiofs device to each monitor that comes, as many as they are.
+    /// Serves `fs` as a virtiofs device to any number of front ends.
     pub fn virtiofs(fs: Arc<dyn FileSystem>) -> Server {
         Server::virtiofs_within(fs, tuning())
     }
 
-    /// The same within these bounds, to the monitors of every user of this host.
+    /// Serves the same with these limits, to front ends of every user of this host.
     pub fn virtiofs_within(fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
         let options = fuse::server::Options::default();
         let server = fuse::server::Server::new(Arc::new(Export::new("", fs)), options);
@@ -117,7 +117,7 @@ impl Server {
                 std::thread::scope(|scope| {
                     while let Ok(Some((socket, _))) = listener.accept_socket(stop) {
                         let device = device(socket.into(), &drives, server.session());
-                        // How it ends is the monitor's business.
+                        // The result is irrelevant to the server.
                         let run = move || drop(device.run(stop));
                         let name = std::thread::Builder::new().name("barge-device".into());
                         name.spawn_scoped(scope, run).expect("a thread");
@@ -147,7 +147,7 @@ impl Server {
     }
 }
 
-/// A device whose queues all lead to `session`.
+/// Makes a device whose queues all belong to `session`.
 fn device(
     socket: UnixStream,
     engine: &Arc<Engine>,
@@ -180,7 +180,7 @@ impl Drop for Server {
     }
 }
 
-/// What the engine does by default, but for a short time of grace.
+/// Returns the default limits with a shorter grace period.
 pub fn tuning() -> Tuning {
     Tuning {
         grace: Duration::from_millis(20),
@@ -188,7 +188,7 @@ pub fn tuning() -> Tuning {
     }
 }
 
-/// An empty tree in memory.
+/// Returns an empty tree in memory.
 pub fn tree() -> Arc<Memory> {
     Memory::new(Arc::new(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -200,7 +200,7 @@ pub fn tree() -> Arc<Memory> {
     }))
 }
 
-/// A directory of the host, used as this process, with so many descriptors.
+/// Returns a directory of the host, accessed as this process, with that many file descriptors.
 pub fn host_dir(path: &Path, descriptors: Option<usize>) -> Arc<HostDir> {
     let options = hostdir::Options {
         identity: hostdir::Identity::Fixed,
@@ -210,7 +210,7 @@ pub fn host_dir(path: &Path, descriptors: Option<usize>) -> Arc<HostDir> {
     HostDir::open(path, options).expect("a directory")
 }
 
-/// 9P over `fs`, as the engine takes it.
+/// Returns 9P over `fs` as an engine service.
 pub fn nine(fs: Arc<dyn FileSystem>, options: Options) -> impl Service {
     struct Nine(p9::server::Server);
     impl Service for Nine {
@@ -226,13 +226,13 @@ pub fn nine(fs: Arc<dyn FileSystem>, options: Options) -> impl Service {
     ))
 }
 
-/// NFS over `fs`, as the engine takes it.
+/// Returns NFS over `fs` as an engine service.
 pub fn nfs(fs: Arc<dyn FileSystem>) -> impl Service {
     let start = Instant::now();
     nfs_with(fs, NfsOptions::new(7, Arc::new(move || start.elapsed())))
 }
 
-/// NBD of the files of `fs`, which may be written, as the engine takes it.
+/// Returns writable NBD exports of the files of `fs` as an engine service.
 pub fn nbd(fs: Arc<dyn FileSystem>) -> impl Service {
     struct Nbd(block::nbd::Server);
     impl Service for Nbd {
@@ -244,7 +244,7 @@ pub fn nbd(fs: Arc<dyn FileSystem>) -> impl Service {
     Nbd(block::nbd::Server::new(export, false, Vec::new()))
 }
 
-/// NFS over `fs` with these options, as the engine takes it.
+/// Returns NFS over `fs` with these options as an engine service.
 pub fn nfs_with(fs: Arc<dyn FileSystem>, options: NfsOptions) -> impl Service {
     struct Nfs(Arc<nfs::server::Server>);
     impl Service for Nfs {
@@ -258,7 +258,7 @@ pub fn nfs_with(fs: Arc<dyn FileSystem>, options: NfsOptions) -> impl Service {
     ))
 }
 
-/// What the threads of servers said when they panicked: the engine's are all named after barge.
+/// Panic messages of server threads: the engine names all of its threads after barge.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn watch_for_panics() {

@@ -1,15 +1,16 @@
-//! Another user of this host: another client as limits count, on TCP and Unix sockets alike.
+//! Another user of this host: a separate client with respect to limits, on TCP and Unix sockets
+//! alike.
 
 use rustix::process::Uid;
 
-/// A user that is not the one who runs the tests (`nobody`).
+/// A user other than the one running the tests (`nobody`).
 pub const OTHER: u32 = 65534;
 
-/// Runs `attack` in a thread of user [`OTHER`], whose sockets are that user's. `None` if this takes
-/// privileges that the process does not have.
+/// Runs `attack` in a thread of user [`OTHER`], whose sockets belong to that user. Returns `None`
+/// if the process lacks the privileges.
 ///
 /// # Panics
-/// If `attack` does.
+/// If `attack` panics.
 pub fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Clients that send or ask for more than there is memory, beside one of another user that gets on.
+//! Clients that send or request more than the memory budget, while another user's client works.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ fn served(memory: usize) -> Server {
     Server::with(Via::Tcp, tree(), options, tuning)
 }
 
-/// Writes and reads as much as goes into a message.
+/// Writes and reads as much as fits in a message.
 fn assert_moves_much(peer: &mut Peer, name: &[u8]) {
     let data = vec![3; 2 * MIB];
     let (fid, offset) = (Fid(7), 0);
@@ -67,7 +67,7 @@ fn messages_that_have_begun_stay_within_the_budget_and_leave_room_for_others() {
     let Some(attackers) = as_another(attack) else {
         return println!("skipped: not root");
     };
-    // Far more than they can have has been sent, of which half of all is taken.
+    // The messages exceed the budget, of which a client may take half.
     while budget.used() < budget.limit() / 3 {
         std::thread::yield_now();
     }
@@ -100,7 +100,7 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
             peer.try_open(Fid(1), 0).expect("opened");
             peer
         });
-        // Once their share is taken, not even a walk of theirs is answered.
+        // Once their share is used, even a walk of theirs gets no reply.
         let mut attackers: Vec<_> = attackers.collect();
         for peer in &mut attackers {
             let (fid, offset, count) = (Fid(1), 0, MSIZE);
@@ -117,8 +117,7 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     let mut bystander = Bystander::new(&server.addr);
     bystander.assert_well();
     assert_moves_much(&mut owner, b"bystander");
-    // Replies that were being made when the bound was reached come on top: one for each thread that
-    // ran.
+    // Replies in progress when the limit was reached may exceed it, one for each running thread.
     let most = budget.limit() + 8 * MSIZE as usize;
     assert!(budget.used() <= most, "{} bytes", budget.used());
     drop((attackers, bystander, owner));
@@ -136,7 +135,7 @@ fn misbehave(client: &mut Client, how: usize) {
             message.pop();
             client.stuff(&message);
         }
-        // Large replies, and small ones, that are not read.
+        // Large and small replies that are not read.
         1 => {
             for _ in 0..8 {
                 let request = client.read_request(SIZE);
@@ -152,8 +151,8 @@ fn misbehave(client: &mut Client, how: usize) {
     }
 }
 
-/// A crowd of one client over `protocol` beside a bystander; false if that takes privileges that are
-/// not there.
+/// Runs many connections of one client over `protocol` with a bystander; returns `false` if the
+/// process lacks the privileges.
 fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
     const CROWD: usize = 512;
     let dir = tempfile::tempdir().expect("a directory");
@@ -185,7 +184,7 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
             misbehave(client, number);
             assert_below();
         }
-        // As much is used as one client may.
+        // One client's share is used.
         while budget.used() < budget.limit() / 2 {
             std::thread::yield_now();
         }
@@ -199,7 +198,7 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
     }
     ordinary(&mut Client::new(protocol, &server.addr, "late"));
     drop((crowd, early));
-    // State under leases stays.
+    // Lease-based state is retained.
     while budget.used() > budget.kept() {
         std::thread::yield_now();
     }
@@ -216,12 +215,11 @@ fn a_crowd_of_hostile_connections_stays_below_the_budget_over_every_protocol() {
     }
 }
 
-/// A control group with a limit of memory, in whichever version the system has. Removed when
-/// dropped.
+/// A control group with a memory limit, of the system's cgroup version. Removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// Creates a control group; `None` where that is not possible.
+    /// Creates a control group. Returns `None` if that is not possible.
     fn new(limit: usize) -> Option<Group> {
         let name = format!("barge-hostile-{}", std::process::id());
         let versions = [
@@ -243,7 +241,7 @@ impl Drop for Group {
     }
 }
 
-/// A server in a control group, which is ended and waited for.
+/// A server in a control group. Dropping it kills and reaps the server.
 struct Grouped {
     child: Child,
     _group: Group,

@@ -1,5 +1,5 @@
-//! Clients that make the server keep much between their requests, beside one of another user that
-//! gets on.
+//! Clients that make the server hold much state between requests, while another user's client
+//! works.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ fn served(memory: usize) -> Server {
     Server::with(Via::Tcp, tree(), Options::default(), tuning)
 }
 
-/// Changes the mode of a file.
+/// Returns a request that changes the mode of a file.
 fn mode(fid: Fid, mode: u32) -> T<'static> {
     T::Setattr {
         fid,
@@ -35,8 +35,8 @@ fn mode(fid: Fid, mode: u32) -> T<'static> {
     }
 }
 
-/// The state of one client is a quarter of the budget at most; the bystander's is not refused, and
-/// all of it goes with the connections.
+/// Asserts that one client's state is limited to a quarter of the budget, that the bystander can
+/// create state, and that the state is freed with the connections.
 #[track_caller]
 fn assert_bounded(server: &Server, attackers: Vec<Peer>) {
     let budget = server.engine.budget();
@@ -59,7 +59,7 @@ fn assert_bounded(server: &Server, attackers: Vec<Peer>) {
 fn fids_of_one_client_are_bounded_over_all_its_connections_and_in_bytes() {
     let server = served(16 * MIB);
     let attack = || {
-        // Far apart, so that each takes a page of the table; over as many connections as it likes.
+        // Sparse fids, so that each takes a page of the table, over any number of connections.
         let fill = |mut peer: Peer| {
             let refused = (1..40_000).find_map(|fid| peer.try_walk(ROOT, Fid(fid * 8), &[]).err());
             (peer, refused)
@@ -136,7 +136,7 @@ fn values_of_attributes_count_over_all_connections() {
     let Some(attackers) = as_another(attack) else {
         return println!("skipped: not root");
     };
-    // Each connection alone may have four MiB.
+    // The limit of each connection is 4 MiB.
     assert_eq!(attackers[2].1, Some(Errno::EMFILE));
     assert_bounded(
         &server,
@@ -150,7 +150,7 @@ fn ranges_that_one_client_locks_leave_some_of_the_file_to_others() {
     let mut owner = Peer::attached(&server.addr, MSIZE);
     owner.create(Fid(1), b"shared");
     owner.ok(&mode(Fid(1), 0o666));
-    /// A lock of one byte, to be shared. 0 is granted, 1 is in the way, 2 is an error.
+    /// Locks a byte in shared mode. Returns 0 for success, 1 for blocked, 2 for an error.
     fn lock(peer: &mut Peer, at: u64) -> Result<u8, Errno> {
         let lock = T::Lock {
             fid: Fid(1),

@@ -1,4 +1,5 @@
-//! Clients that take places, descriptors or time, beside one of another user that notices nothing.
+//! Clients that take connections, file descriptors or time, while another user's client is not
+//! affected.
 
 #![forbid(unsafe_code)]
 
@@ -45,7 +46,7 @@ fn one_user_cannot_take_all_connections() {
     }
     bystander.assert_well();
     drop(attackers);
-    // The places are free again.
+    // The connections are free again.
     while server.engine.stats().0 > 1 {
         std::thread::yield_now();
     }
@@ -84,7 +85,7 @@ fn messages_that_never_end_are_given_up_and_their_memory_comes_back() {
         .map(|_| Peer::attached(&server.addr, MSIZE))
         .collect();
     for peer in &mut slow {
-        // It may have been given up by now.
+        // The server may have closed the connection.
         let _ = peer.try_send(&message[..message.len() - 1]);
     }
     for peer in &mut slow {
@@ -146,7 +147,8 @@ fn clients_wait_while_a_server_has_no_descriptors_and_are_served_when_it_has() {
         };
         prlimit(Some(server.pid()), Resource::Nofile, both)
     };
-    // As many as there are, and the one that enlarged its table is above all of them.
+    // As many as are open, and four more; the descriptor that enlarged the table is above this
+    // limit.
     let few = server.descriptors() as u64 + 4;
     if limit(few).is_err() {
         return println!("skipped: not root");

@@ -180,7 +180,7 @@ fn every_format_of_gnu_tar_has_what_its_tree_has() {
         &["--format=pax", "--sparse", "--sparse-version=0.1"],
         &["--format=pax", "--sparse", "--sparse-version=1.0"],
         &["--format=pax", "--sparse", "--incremental"],
-        // Owners with a number, with and without a name.
+        // Numeric owners without names.
         &["--format=gnu", "--owner=:3000000", "--group=:4000000"],
     ] {
         let mut tar = Command::new("tar");

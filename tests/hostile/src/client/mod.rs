@@ -1,4 +1,4 @@
-//! An ordinary client of every protocol over sockets: a few operations, by bytes.
+//! An ordinary client of every socket protocol, with a few byte-level operations.
 
 mod nbd;
 mod nfs;
@@ -27,7 +27,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// All but v4.2, which has the sessions of v4.1.
+    /// All but v4.2, whose sessions are those of v4.1.
     pub const ALL: [Protocol; 6] = [
         Protocol::P9,
         Protocol::P9Unix,
@@ -37,7 +37,7 @@ impl Protocol {
         Protocol::Nbd,
     ];
 
-    /// The minor version of v4; 0 for others.
+    /// Returns the minor version of NFSv4; 0 for other protocols.
     fn minor(self) -> u32 {
         match self {
             Protocol::Nfs41 => 1,
@@ -50,40 +50,40 @@ impl Protocol {
 /// The file that every client reads and writes.
 pub const FILE: &str = "file";
 
-/// The size of [`FILE`], bytes.
+/// Size of [`FILE`] in bytes.
 pub const SIZE: u32 = 1 << 20;
 
-/// The largest 9P message, bytes.
+/// Maximum size of a 9P message in bytes.
 const MSIZE: u32 = SIZE + 24;
 
-/// Slots of a session.
+/// Number of slots in a session.
 const SLOTS: usize = 16;
 
-/// A client that has attached, mounted or begun a session, and has [`FILE`]. Dropping it ends its
-/// connection. Every operation fails the test if it fails, or takes longer than any machine does.
+/// A client that has attached, mounted or created a session, and has found [`FILE`]. Dropping it
+/// closes the connection. Every operation panics if it fails or times out.
 pub struct Client {
     protocol: Protocol,
     stream: Box<dyn Stream>,
-    /// The next tag, transaction id or cookie.
+    /// The next tag, transaction ID or cookie.
     next: u32,
-    /// v3: the handle of the root.
+    /// v3: the file handle of the root.
     pub root: Vec<u8>,
-    /// v3: the handle of [`FILE`].
+    /// v3: the file handle of [`FILE`].
     pub file: Vec<u8>,
-    /// v4: the client's id.
+    /// v4: the client ID.
     pub id: Vec<u8>,
-    /// v4.1: the sequence number of its next CREATE_SESSION.
+    /// v4.1: the sequence ID of its next CREATE_SESSION.
     pub sequence: u32,
     session: Vec<u8>,
     slots: [u32; SLOTS],
-    /// The slot that was used last.
+    /// The slot used last.
     slot: usize,
-    /// A request that may be sent once more.
+    /// The last request that can be retransmitted.
     sent: Option<Vec<u8>>,
 }
 
 impl Client {
-    /// Connects, and does what comes before the first operation; `name` is unique among clients.
+    /// Connects and prepares for operations; `name` is unique among clients.
     pub fn new(protocol: Protocol, addr: &Addr, name: &str) -> Client {
         let mut client = Client::silent(protocol, addr);
         match protocol {
@@ -98,7 +98,7 @@ impl Client {
         client
     }
 
-    /// Connects, and says nothing.
+    /// Connects without sending anything.
     pub fn silent(protocol: Protocol, addr: &Addr) -> Client {
         Client {
             protocol,
@@ -137,7 +137,7 @@ impl Client {
         self.exchange(&request, 0);
     }
 
-    /// A request that reads.
+    /// Encodes a read request.
     pub fn read_request(&mut self, len: u32) -> Vec<u8> {
         match self.protocol {
             Protocol::P9 | Protocol::P9Unix => self.p9_read(len),
@@ -146,7 +146,7 @@ impl Client {
         }
     }
 
-    /// A request that writes.
+    /// Encodes a write request.
     pub fn write_request(&mut self, len: u32) -> Vec<u8> {
         let data = vec![7; len as usize];
         match self.protocol {
@@ -156,14 +156,14 @@ impl Client {
         }
     }
 
-    /// Sends what goes at once of `bytes`.
+    /// Sends as much of `bytes` as the socket's buffer takes.
     pub fn stuff(&mut self, mut bytes: &[u8]) {
         self.stream.nonblocking(true).expect("a socket");
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
                 Ok(sent) => bytes = &bytes[sent..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The server may have had enough.
+                // The server may have closed the connection.
                 Err(_) => break,
             }
         }
@@ -175,7 +175,7 @@ impl Client {
         self.stream.write_all(bytes).expect("sent");
     }
 
-    /// Sends a request, whose reply must be a success of at least `len` bytes.
+    /// Sends a request, and asserts that its reply is a success of at least `len` bytes.
     fn exchange(&mut self, request: &[u8], len: u32) {
         self.send(request);
         let reply = self.reply();
@@ -186,7 +186,7 @@ impl Client {
         }
     }
 
-    /// The next reply; of NBD without its data.
+    /// Receives a reply; over NBD, without its data.
     fn reply(&mut self) -> Vec<u8> {
         let mut head = [0; 4];
         self.stream.read_exact(&mut head).expect("a reply");

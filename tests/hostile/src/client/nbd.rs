@@ -1,15 +1,15 @@
-//! NBD, newstyle.
+//! NBD with the newstyle handshake.
 
 use super::{Client, FILE};
 use crate::rpc::word;
 
-/// The numbers of requests.
+/// Command numbers.
 pub(super) const READ: u16 = 0;
 pub(super) const WRITE: u16 = 1;
 pub(super) const FLUSH: u16 = 3;
 
 impl Client {
-    /// The handshake, for the file.
+    /// Performs the handshake for the file.
     pub(super) fn negotiate(&mut self) {
         let mut greeting = [0; 18];
         self.stream.read_exact(&mut greeting).expect("a greeting");
@@ -24,16 +24,16 @@ impl Client {
             let mut body = vec![0; word(&head[16..]) as usize];
             self.stream.read_exact(&mut body).expect("a reply");
             match word(&head[12..]) {
-                // Acknowledged.
+                // NBD_REP_ACK.
                 1 => return,
-                // Information.
+                // NBD_REP_INFO.
                 3 => {}
                 other => panic!("reply {other:x}"),
             }
         }
     }
 
-    /// A request.
+    /// Encodes a request.
     pub(super) fn nbd(&mut self, command: u16, len: u32, data: &[u8]) -> Vec<u8> {
         let cookie = u64::from(self.number());
         [
@@ -48,7 +48,7 @@ impl Client {
         .concat()
     }
 
-    /// Checks that a reply is a success, and takes its `len` bytes of data.
+    /// Asserts that a reply is a success, and receives its `len` bytes of data.
     pub(super) fn check_nbd(&mut self, reply: &[u8], len: u32) {
         assert_eq!(word(&reply[4..]), 0, "an error");
         let mut data = vec![0; len as usize];

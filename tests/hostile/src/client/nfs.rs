@@ -1,9 +1,9 @@
-//! NFS v3 with MOUNT and NLM, and v4.
+//! NFSv3 with MOUNT and NLM, and NFSv4.
 
 use super::{Client, FILE, MSIZE, Protocol, SLOTS};
 use crate::rpc::{self, MOUNT, NFS, NLM, Ops, opaque, results, unwrap, word, words};
 
-/// Whether the server may call a client of v4.1 over its connection.
+/// Whether the server may send callbacks to a v4.1 client over its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Callbacks {
@@ -11,14 +11,14 @@ pub enum Callbacks {
     Possible,
 }
 
-/// Checks that a reply is a success of at least `len` bytes.
+/// Asserts that a reply is a success of at least `len` bytes.
 pub(super) fn check(reply: &[u8], len: u32) {
     assert_eq!(word(results(reply)), 0, "an error");
     assert!(reply.len() >= len as usize, "{} bytes", reply.len());
 }
 
 impl Client {
-    /// v3: gets the handles of the root and of the file.
+    /// v3: gets the file handles of the root and of the file.
     pub(super) fn mount(&mut self) {
         let root = self.rpc((MOUNT, 3, 1), &opaque(b"/"));
         assert_eq!(word(&root), 0, "MNT");
@@ -26,7 +26,7 @@ impl Client {
         self.file = self.lookup(FILE);
     }
 
-    /// v3: the handle of a file in the root.
+    /// v3: returns the file handle of a file in the root.
     pub fn lookup(&mut self, name: &str) -> Vec<u8> {
         let body = [opaque(&self.root), opaque(name.as_bytes())].concat();
         let found = self.rpc((NFS, 3, 3), &body);
@@ -34,7 +34,7 @@ impl Client {
         unwrap(&found[4..])
     }
 
-    /// v4.1: EXCHANGE_ID, CREATE_SESSION and RECLAIM_COMPLETE.
+    /// v4.1: performs EXCHANGE_ID, CREATE_SESSION and RECLAIM_COMPLETE.
     pub(super) fn begin_session(&mut self, name: &str) {
         (self.id, self.sequence) = self.exchange_id(name.as_bytes()).expect("a client");
         let callbacks = match self.protocol {
@@ -42,7 +42,7 @@ impl Client {
             _ => Callbacks::None,
         };
         self.session = self.create_session(callbacks).expect("a session");
-        // Of all: without it OPEN is answered GRACE.
+        // RECLAIM_COMPLETE of all file systems: without it OPEN fails with NFS4ERR_GRACE.
         let nothing_to_reclaim = self.begin().op(58, &[0]);
         assert_eq!(self.compound(&nothing_to_reclaim).0, 0);
     }
@@ -81,7 +81,7 @@ impl Client {
         }
     }
 
-    /// A call as it travels.
+    /// Encodes a call.
     pub fn call(&mut self, what: (u32, u32, u32), body: &[u8]) -> Vec<u8> {
         let xid = self.number();
         rpc::call(xid, what, body)
@@ -94,20 +94,20 @@ impl Client {
         self.results()
     }
 
-    /// The results of the call whose reply comes next.
+    /// Receives the next reply and returns its results.
     pub fn results(&mut self) -> Vec<u8> {
         results(&self.reply()).to_vec()
     }
 
-    /// Takes the replies to so many calls.
+    /// Receives `calls` replies.
     pub fn take_replies(&mut self, calls: usize) {
         for _ in 0..calls {
             self.reply();
         }
     }
 
-    /// Sends the call that was made here before once more, and then makes this one. Both must
-    /// succeed, though neither can be carried out twice.
+    /// Retransmits the call made here last, and then makes this one. Both must succeed, though
+    /// neither can be executed twice.
     pub fn once_more(&mut self, what: (u32, u32, u32), body: &[u8]) {
         let call = self.call(what, body);
         let before = self.sent.replace(call.clone());
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// The bytes of a lock of one byte, exclusive: what LOCK and UNLOCK of NLM share.
+    /// Encodes an exclusive lock of one byte, the common part of NLM's LOCK and UNLOCK.
     fn nlm_lock(&self, caller: &[u8], owner: u32, offset: u64) -> Vec<u8> {
         let range = [offset, 1].map(u64::to_be_bytes).concat();
         let owner = owner.to_be_bytes();
@@ -124,7 +124,7 @@ impl Client {
         [names, words(&[1]), range].concat()
     }
 
-    /// A call of NLM's LOCK of a byte for a client of this name, which waits if `block` is set.
+    /// Encodes NLM's LOCK of a byte for the client `caller`; it waits if `block` is set.
     pub fn nlm_lock_call(
         &mut self,
         block: bool,
@@ -132,13 +132,14 @@ impl Client {
         owner: u32,
         offset: u64,
     ) -> Vec<u8> {
-        // Cookie, block, exclusive, the lock, reclaim and the state.
+        // Cookie, block, exclusive, the lock, reclaim and state.
         let lock = self.nlm_lock(caller, owner, offset);
         let body = [words(&[0, block.into(), 1]), lock, words(&[0, 1])].concat();
         self.call((NLM, 4, 2), &body)
     }
 
-    /// NLM's UNLOCK if `unlock` is set, else LOCK, for a client of this name: the status.
+    /// Calls NLM's UNLOCK if `unlock` is set, otherwise LOCK, for the client `caller`; returns the
+    /// status.
     pub fn nlm(&mut self, unlock: bool, caller: &[u8], owner: u32, offset: u64) -> u32 {
         let call = match unlock {
             true => {
@@ -151,13 +152,13 @@ impl Client {
         self.nlm_status()
     }
 
-    /// The status in the reply of NLM that comes next.
+    /// Receives the next NLM reply and returns its status.
     pub fn nlm_status(&mut self) -> u32 {
         // After an empty cookie.
         word(&self.results()[4..])
     }
 
-    /// v4: carries a compound out; its status and results.
+    /// v4: executes a compound; returns its status and results.
     pub fn compound(&mut self, ops: &Ops) -> (u32, Vec<u8>) {
         let reply = self.rpc((NFS, 4, 1), &ops.compound(self.protocol.minor()));
         // Status, tag, count.
@@ -165,7 +166,7 @@ impl Client {
         (word(&reply), reply[12 + tag..].to_vec())
     }
 
-    /// v4: SEQUENCE on the next slot, where the version has that.
+    /// v4: returns SEQUENCE on the next slot, if the minor version has sessions.
     pub fn begin(&mut self) -> Ops {
         if self.protocol.minor() == 0 {
             return Ops::default();
@@ -176,13 +177,13 @@ impl Client {
         Ops::default().sequence(&self.session, self.slots[slot], slot as u32, SLOTS as u32)
     }
 
-    /// v4: a call of a compound on the file.
+    /// v4: encodes a compound on the file.
     fn on_file(&mut self, ops: Ops) -> Vec<u8> {
         let all = self.begin().root().lookup(FILE.as_bytes()).then(ops);
         self.call((NFS, 4, 1), &all.compound(self.protocol.minor()))
     }
 
-    /// v4.0: SETCLIENTID and SETCLIENTID_CONFIRM; the client's id, or the status.
+    /// v4.0: performs SETCLIENTID and SETCLIENTID_CONFIRM; returns the client ID, or the status.
     pub fn set_client_id(&mut self, name: &[u8]) -> Result<Vec<u8>, u32> {
         let ops = Ops::default().op(35, &[1, 1]).opaque(name).words(&[0]);
         let ops = ops.opaque(b"tcp").opaque(b"0.0.0.0.0.0");
@@ -197,7 +198,7 @@ impl Client {
         }
     }
 
-    /// v4.1: EXCHANGE_ID; the client's id and its next number, or the status.
+    /// v4.1: performs EXCHANGE_ID; returns the client ID and its sequence ID, or the status.
     pub fn exchange_id(&mut self, owner: &[u8]) -> Result<(Vec<u8>, u32), u32> {
         let ops = Ops::default().op(42, &[1, 1]).opaque(owner);
         let (status, results) = self.compound(&ops.words(&[0, 0, 0]));
@@ -207,7 +208,7 @@ impl Client {
         }
     }
 
-    /// v4.1: CREATE_SESSION of the client; the session's id, or the status.
+    /// v4.1: performs CREATE_SESSION for the client; returns the session ID, or the status.
     pub fn create_session(&mut self, callbacks: Callbacks) -> Result<Vec<u8>, u32> {
         let channel = [0, MSIZE + 1000, MSIZE + 1000, 4096, 250, SLOTS as u32, 0];
         let back = match callbacks {
@@ -216,7 +217,7 @@ impl Client {
         };
         let ops = Ops::default().op(43, &[]).raw(&self.id);
         let ops = ops.words(&[self.sequence, back]).words(&channel);
-        // The program of callbacks, by AUTH_NONE.
+        // The callback program, with AUTH_NONE.
         let ops = ops.words(&channel).words(&[0x4000_0000, 1, 0]);
         let (status, results) = self.compound(&ops);
         if status != 0 {
@@ -226,13 +227,13 @@ impl Client {
         Ok(results[8..24].to_vec())
     }
 
-    /// v4: an OPEN of a file for reading by an owner of its own, for a compound whose current
-    /// file handle is the root.
+    /// v4: returns OPEN of a file for reading with an open owner, for a compound whose current file
+    /// handle is the root.
     pub fn open(&self, owner: &str, file: &str) -> Ops {
         self.open_for(1, owner, file)
     }
 
-    /// The same for an access of 1 (reading), 2 (writing) or 3.
+    /// Returns the same for an access of 1 (read), 2 (write) or 3 (both).
     pub fn open_for(&self, access: u32, owner: &str, file: &str) -> Ops {
         let ops = Ops::default().op(18, &[1, access, 0]).raw(&self.id);
         let ops = ops.opaque(owner.as_bytes()).words(&[0, 0]);

@@ -8,10 +8,10 @@ use crate::peer::encoded;
 /// The fid of the file.
 const ON_FILE: Fid = Fid(1);
 
-/// The bytes of a message's head.
+/// Size in bytes of the header of a read or write message.
 const HEAD: u32 = 24;
 
-/// Checks that a reply is a success of at least `len` bytes, less a head.
+/// Asserts that a reply is a success of at least `len` bytes, minus a header.
 pub(super) fn check(reply: &[u8], len: u32) {
     let least = len.saturating_sub(HEAD) as usize;
     assert!(reply.len() >= least, "{} bytes", reply.len());
@@ -43,13 +43,13 @@ impl Client {
         })
     }
 
-    /// A message with a tag of its own.
+    /// Encodes a message with a new tag.
     fn p9(&mut self, request: &T<'_>) -> Vec<u8> {
         let tag = Tag((self.number() & 0x7fff) as u16);
         encoded(tag, request)
     }
 
-    /// Sends a 9P request, whose reply is a success or the error's number.
+    /// Sends a 9P request; returns success, or the errno of the error.
     pub fn p9_rpc(&mut self, request: &T<'_>) -> Result<(), u32> {
         let request = self.p9(request);
         self.send(&request);
@@ -80,7 +80,7 @@ impl Client {
         self.p9_rpc(&T::Lopen { fid, flags }).expect("opened");
     }
 
-    /// Walks from the root, over 9P.
+    /// Walks from the root.
     pub fn walk(&mut self, newfid: Fid, names: &[&[u8]]) -> Result<(), u32> {
         let names = Names::new(names);
         let fid = Fid(0);

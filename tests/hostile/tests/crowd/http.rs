@@ -1,4 +1,4 @@
-//! The status page, as the program serves it.
+//! The status page of the program.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,18 +10,18 @@ use vfs::memory::MemoryBudget;
 
 use super::{Held, Stage, assert_hold, row};
 
-/// The protocol's name.
+/// The protocol of this stage.
 #[derive(Debug)]
 struct Http;
 
-/// The program, with a status page.
+/// The program with a status page.
 struct Page {
     child: Child,
     addr: String,
 }
 
 impl Page {
-    /// `None` where the program has not been built.
+    /// Starts the program. Returns `None` if it is not built.
     fn start() -> Option<Page> {
         let mut child = Command::new(barge()?)
             .args(["serve", "mem:", "--9p", "tcp:127.0.0.1:0", "--http", "0"])
@@ -53,13 +53,13 @@ impl Stage for Page {
         Visitor(self.addr.clone())
     }
 
-    /// Not known outside the process.
+    /// The budget is not accessible from outside the process.
     fn budget(&self) -> Option<&MemoryBudget> {
         None
     }
 }
 
-/// A client that connects for each request: the server ends the connection.
+/// A client that connects for each request, since the server closes the connection after a reply.
 struct Visitor(String);
 
 impl Visitor {
@@ -70,16 +70,16 @@ impl Visitor {
     }
 }
 
-/// How long an answer may take: more than any machine does, and less than so many clients of five
-/// seconds each.
+/// Timeout of a reply: more than any machine takes, and less than 200 clients take at five seconds
+/// each.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Beginnings of requests.
+/// Sends incomplete requests.
 fn slow_requests(page: &Page) -> Held {
     let attacker = page.client("attacker");
     let begin = |_| {
         let mut stream = attacker.connect();
-        // One that is turned away at once may not even take this.
+        // The server may already have closed a refused connection.
         let _ = stream.write_all(b"GET / HT");
         stream
     };

@@ -1,11 +1,11 @@
-//! Every table against every protocol: one client that fills it makes no other client fail.
+//! Every table of every protocol: a client that fills it does not make other clients fail.
 //!
-//! A row names a protocol, a table and its bounds, how the attacker fills it, and an ordinary
-//! operation of the bystander. The attacker is another user of this host, and so another peer on
-//! TCP and Unix sockets alike; of devices, each is a peer of its own.
+//! A row names a protocol, a table and its limits, an attack that fills it, and an ordinary
+//! operation of a bystander. The attacker is another user of this host, and so another peer on TCP
+//! and Unix sockets alike; each virtiofs device is a peer of its own.
 //!
-//! A row must fail when its bound is removed, and no other does its work: to try that is part of
-//! adding a row.
+//! A row must fail when its limit is removed, so that no other limit hides it: try that when you
+//! add a row.
 
 #![forbid(unsafe_code)]
 
@@ -30,14 +30,14 @@ use hostile::user::as_another;
 use tempfile::TempDir;
 use vfs::memory::MemoryBudget;
 
-/// A server, its tree, and its clients.
+/// A server with its tree and clients.
 trait Stage: Sync {
     type Client;
 
-    /// A client that is ready; `name` is unique among clients.
+    /// Returns a client that is ready; `name` is unique among clients.
     fn client(&self, name: &str) -> Self::Client;
 
-    /// The memory of clients.
+    /// Returns the memory budget of clients.
     fn budget(&self) -> Option<&MemoryBudget>;
 }
 
@@ -45,11 +45,11 @@ trait Stage: Sync {
 struct Row<S: Stage> {
     /// The protocol and the table.
     name: String,
-    /// The server, and its bounds.
+    /// Starts the server with its limits.
     serve: Box<dyn Fn() -> S>,
-    /// Fills the table, and returns what keeps it full.
+    /// Fills the table, and returns a guard that keeps it full.
     fill: fn(&S) -> Held,
-    /// The operation of an ordinary client.
+    /// Performs the operation of an ordinary client.
     ordinary: fn(&mut S::Client),
 }
 
@@ -71,7 +71,7 @@ fn row<S: Stage>(
 }
 
 impl<S: Stage> Row<S> {
-    /// False where the attack takes privileges that are not there.
+    /// Returns `false` if the process lacks the privileges for the attack.
     fn holds(&self) -> bool {
         let stage = (self.serve)();
         let mut early = stage.client("early");
@@ -95,7 +95,7 @@ impl<S: Stage> Row<S> {
     }
 }
 
-/// Runs rows, and fails if any does not hold.
+/// Runs rows, and panics if any fails.
 #[track_caller]
 fn assert_hold<S: Stage>(rows: impl IntoIterator<Item = Row<S>>) {
     sys::limits::raise_descriptors();
@@ -121,13 +121,14 @@ fn until(full: impl Fn() -> bool) {
     }
 }
 
-/// How many other files a [`Tree`] has.
+/// Number of other files in a [`Tree`].
 const FILES: usize = 1000;
 
-/// How many directories.
+/// Number of directories in a [`Tree`].
 const DIRECTORIES: u32 = 20;
 
-/// A directory of the host with [`FILE`], other files and directories, served with few descriptors.
+/// A directory of the host with [`FILE`], other files and directories, served with few file
+/// descriptors.
 struct Tree {
     served: Arc<HostDir>,
     _dir: TempDir,
@@ -156,7 +157,7 @@ impl Tree {
     }
 }
 
-/// The name of one of the other files.
+/// Returns the name of one of the other files.
 fn file(number: usize) -> String {
     format!("file {}", number % FILES)
 }

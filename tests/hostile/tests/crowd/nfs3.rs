@@ -1,4 +1,4 @@
-//! NFS v3 with NLM, and what v4.0 shares with it: replies that are kept for retransmissions.
+//! NFSv3 with NLM, and the duplicate request cache, which v4.0 shares.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,16 +9,16 @@ use hostile::rpc::{NFS, Ops, opaque, words};
 use super::sockets::{Sockets, plain, small};
 use super::{Held, Stage, assert_hold, file, row, until};
 
-/// Where locks of attackers are.
+/// Offset of attackers' locks.
 const FAR: u64 = 1 << 40;
 
 const GRANTED: u32 = 0;
 const NO_LOCKS: u32 = 2;
 
-/// Names of clients that one host makes up, each of which locks a byte of some file.
+/// Locks bytes of several files under many made-up client names.
 fn names(stage: &Sockets) -> Held {
     let mut client = stage.client("attacker");
-    // Each takes a descriptor of the host.
+    // Each locked file takes a file descriptor.
     let files: Vec<_> = (0..16).map(|number| client.lookup(&file(number))).collect();
     let lock = |number: u64| {
         let name = format!("made up {number}");
@@ -32,7 +32,7 @@ fn names(stage: &Sockets) -> Held {
     Box::new(client)
 }
 
-/// Ranges of one file, by one client.
+/// Locks many ranges of one file as one client.
 fn ranges(stage: &Sockets) -> Held {
     let mut client = stage.client("attacker");
     let lock = |number: u64| client.nlm(false, b"attacker", 1, FAR + 2 * number);
@@ -46,11 +46,11 @@ fn locks_a_byte(client: &mut Client) {
     assert_eq!(client.nlm(true, b"bystander", 1, 0), GRANTED);
 }
 
-/// LOCKs that wait for a byte which the attacker has locked: more than may wait in all.
+/// Sends more LOCKs that wait for a byte held by the attacker than may wait in total.
 fn waiting(stage: &Sockets) -> Held {
     const CONNECTIONS: u32 = 22;
     const OF_EACH: u32 = 200;
-    /// The bytes of the reply to a LOCK.
+    /// Size in bytes of the reply to a LOCK.
     const REPLY: u64 = 36;
     let most = 4096;
     let mut holder = stage.client("holder");
@@ -67,13 +67,14 @@ fn waiting(stage: &Sockets) -> Held {
             client.send(&call);
         }
     }
-    // Those that find no place are answered.
+    // LOCKs beyond the limit get a reply.
     let refused = u64::from(CONNECTIONS * OF_EACH) - most;
     until(|| sent() >= before + refused * REPLY);
     Box::new((holder, all))
 }
 
-/// Waits for a byte that is unlocked soon. The LOCK may come to it only then, so several times.
+/// Waits for a byte that is unlocked soon. The LOCK may arrive only after the unlock, so it tries
+/// several times.
 fn waits_for_a_byte(client: &mut Client) {
     for owner in 1..20 {
         assert_eq!(client.nlm(false, b"bystander", 0, 0), GRANTED);
@@ -85,7 +86,7 @@ fn waits_for_a_byte(client: &mut Client) {
     }
 }
 
-/// As much memory as by default, so that the tables' own bounds count.
+/// Returns a server with the default memory, so that the tables' own limits apply.
 pub(crate) fn with_memory(protocol: Protocol) -> Sockets {
     let bounds = Tuning {
         memory: 1 << 30,
@@ -94,7 +95,7 @@ pub(crate) fn with_memory(protocol: Protocol) -> Sockets {
     Sockets::serving_tree(protocol, bounds)
 }
 
-/// Calls that change nothing, but whose replies are kept: more than may be.
+/// Sends more non-idempotent calls than the cache holds replies.
 fn replies(stage: &Sockets) -> Held {
     const CALLS: usize = 500;
     let mut client = stage.client("attacker");
@@ -120,13 +121,13 @@ fn replies(stage: &Sockets) -> Held {
     Box::new(client)
 }
 
-/// The name of a directory that is not there.
+/// Returns a new directory name.
 fn new_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("made {}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Makes a directory, and sends the call of before again.
+/// Makes a directory, and retransmits the previous call.
 fn makes_and_repeats(client: &mut Client) {
     // Without attributes.
     let place = [opaque(&client.root), opaque(new_name().as_bytes())].concat();

@@ -1,4 +1,4 @@
-//! NFS v4: clients, sessions, opens, locks and copies.
+//! NFSv4: clients, sessions, opens, locks and copies.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::nfs3::with_memory;
 use super::sockets::{Sockets, plain, small};
 use super::{FILES, Held, Stage, assert_hold, file, row};
 
-/// Clients that one peer makes up: those of its own that hold nothing make room for them.
+/// Creates many client IDs as one peer; those without state are evicted first.
 fn clients(stage: &Sockets) -> Held {
     let mut client = stage.client("attacker");
     for number in 0..9000 {
@@ -33,7 +33,7 @@ fn clients(stage: &Sockets) -> Held {
     Box::new(client)
 }
 
-/// Sessions of one client, with as many slots as the server grants.
+/// Creates sessions of one client, with as many slots as the server grants.
 fn sessions(stage: &Sockets) -> Held {
     let mut client = stage.client("attacker");
     let refused = (0..20_000).find_map(|_| client.create_session(Callbacks::None).err());
@@ -41,9 +41,9 @@ fn sessions(stage: &Sockets) -> Held {
     Box::new(client)
 }
 
-/// Owners that have files open.
+/// Opens files with many open owners.
 fn owners(stage: &Sockets) -> Held {
-    /// OPENs in a compound, each after a PUTROOTFH.
+    /// Number of OPENs in a compound, each after a PUTROOTFH.
     const OPENS: usize = 60;
     let mut client = stage.client("attacker");
     let refused = (0..4000).find_map(|batch| {
@@ -62,7 +62,7 @@ fn owners(stage: &Sockets) -> Held {
     Box::new(client)
 }
 
-/// Opens the file by an owner of its own, and reads.
+/// Opens the file with an open owner, and reads.
 fn opens(client: &mut Client) {
     let ops = client.begin().root();
     let ops = ops.then(client.open("bystander", FILE));
@@ -70,25 +70,25 @@ fn opens(client: &mut Client) {
     client.read(SIZE);
 }
 
-/// The current stateid.
+/// The special stateid for the current stateid.
 const CURRENT: [u32; 4] = [1, 0, 0, 0];
 
 fn range(offset: u64) -> [u32; 4] {
     [(offset >> 32) as u32, offset as u32, 0, 1]
 }
 
-/// An OPEN, and a LOCK of a byte by a lock owner that is new.
+/// Returns OPEN, and LOCK of a byte with a new lock owner.
 fn open_and_lock(client: &mut Client, owner: &str, offset: u64) -> Ops {
     let ops = client.begin().root();
     let ops = ops.then(client.open_for(3, owner, FILE));
-    // Exclusive, no reclaim; then a new lock owner, by the open.
+    // Exclusive, no reclaim; then a new lock owner from the open.
     let ops = ops.op(12, &[2, 0]).words(&range(offset)).words(&[1, 0]);
     let ops = ops.words(&CURRENT).words(&[0]).raw(&client.id);
     ops.opaque(owner.as_bytes())
 }
 
 fn locks(stage: &Sockets) -> Held {
-    /// LOCKs in a compound besides the first.
+    /// Number of LOCKs in a compound besides the first.
     const LOCKS: u64 = 100;
     const FAR: u64 = 1 << 40;
     let mut client = stage.client("attacker");
@@ -114,7 +114,7 @@ fn locks_a_byte(client: &mut Client) {
     assert_eq!(client.compound(&unlock).0, 0, "LOCK");
 }
 
-/// A large file that is copied slowly: what is not done after a while goes on, and never ends.
+/// Serves a large file that is copied slowly: a copy becomes asynchronous and never ends.
 fn copying(protocol: Protocol) -> Sockets {
     let script = Script::new();
     script.set_capabilities(vfs::Capabilities {
@@ -127,7 +127,7 @@ fn copying(protocol: Protocol) -> Sockets {
     };
     script.always(Op::FileAttr, Answer::Attr(file));
     script.always(Op::Copy, Answer::Count(1));
-    // Each look at the clock takes a tenth of a second.
+    // Each reading of the clock advances it by a tenth of a second.
     let ticks = AtomicU32::new(0);
     let clock = move || Duration::from_millis(100) * ticks.fetch_add(1, Ordering::Relaxed);
     let work = Mutex::new(Vec::new());
@@ -142,22 +142,22 @@ fn copying(protocol: Protocol) -> Sockets {
     Sockets::of(protocol, Server::of(Via::Tcp, small(), Arc::new(service)))
 }
 
-/// A COPY of a part of the file to far behind it: whether it goes on after its answer.
+/// Copies a part of the file to a far offset in it; returns whether the copy is asynchronous.
 fn copy(client: &mut Client) -> bool {
     let on_file = |ops: Ops| ops.root().lookup(FILE.as_bytes());
     let ops = on_file(client.begin()).op(32, &[]);
     let ops = on_file(ops).op(60, &[0; 8]);
-    // From where, to where, how much; consecutive, not synchronous, from no other server.
+    // Source offset, destination offset, count; consecutive, not synchronous, no source server.
     let ops = ops.words(&[0, 0, 1 << 7, 0, 0, 1 << 30]).words(&[1, 0, 0]);
     let (status, results) = client.compound(&ops);
     assert_eq!(status, 0, "COPY");
-    // SEQUENCE's results, then statuses: of six operations and COPY.
+    // SEQUENCE's results, then the statuses of six operations and COPY.
     let stateids = &results[results.len() - COPIED..];
     word(stateids) == 1
 }
 
-/// The bytes of COPY's results if the copy goes on: a stateid, the count, how durable, the
-/// verifier, and the two flags.
+/// Size in bytes of COPY's results if the copy is asynchronous: a stateid, the count, the
+/// stability, the verifier, and the two flags.
 const COPIED: usize = 4 + 16 + 8 + 4 + 8 + 8;
 
 fn copies(stage: &Sockets) -> Held {

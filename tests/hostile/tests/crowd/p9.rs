@@ -1,4 +1,4 @@
-//! 9P: fids, descriptors, directories, locks and values of attributes.
+//! 9P: fids, file descriptors, directories, locks and extended attribute values.
 
 use hostile::client::{Client, FILE, Protocol};
 use p9::{Data, Fid, Tmessage as T};
@@ -6,7 +6,7 @@ use p9::{Data, Fid, Tmessage as T};
 use super::sockets::{Sockets, attackers, plain};
 use super::{DIRECTORIES, Held, Stage, assert_hold, row};
 
-/// Open files without names, whose descriptors cannot be lent.
+/// Opens unlinked files, whose file descriptors cannot be reclaimed.
 fn open_descriptors(stage: &Sockets) -> Held {
     let mut client = stage.client("attacker");
     let made = (2..200u32).find_map(|number| {
@@ -26,7 +26,7 @@ fn open_descriptors(stage: &Sockets) -> Held {
     Box::new(client)
 }
 
-/// Directories that are being listed: more than there are descriptors.
+/// Lists more directories at a time than there are file descriptors.
 fn directory_streams(stage: &Sockets) -> Held {
     let mut client = stage.client("attacker");
     for number in 2..400u32 {
@@ -73,11 +73,11 @@ fn lock(kind: u8, start: u64, proc_id: u32) -> T<'static> {
 }
 
 fn locks(stage: &Sockets) -> Held {
-    /// Where locks of attackers are.
+    /// Offset of attackers' locks.
     const FAR: u64 = 1 << 40;
     let mut client = stage.client("attacker");
     let refused = (0..5000).find_map(|number| {
-        // All of one owner: a fid has few owners.
+        // All with one owner: the number of owners per fid is limited.
         client.p9_rpc(&lock(1, FAR + 2 * number, 1)).err()
     });
     assert!(refused.is_some(), "no bound");
@@ -89,7 +89,7 @@ fn locks_a_byte(client: &mut Client) {
     client.p9_rpc(&lock(2, 0, 1)).expect("unlocked");
 }
 
-/// Fids far apart, each of which takes a page of the table, over many connections.
+/// Creates sparse fids, each of which takes a page of the table, over many connections.
 fn fids(stage: &Sockets) -> Held {
     let mut all = attackers(stage, 4);
     for client in &mut all {
@@ -110,7 +110,7 @@ fn walks(client: &mut Client) {
     }
 }
 
-/// Begins to write an extended attribute of so many bytes.
+/// Sends Txattrcreate for a value of `size` bytes.
 fn begin_value(client: &mut Client, fid: Fid, size: u64) -> Result<(), u32> {
     client.walk(fid, &[FILE.as_bytes()])?;
     client.p9_rpc(&T::Xattrcreate {
@@ -121,8 +121,8 @@ fn begin_value(client: &mut Client, fid: Fid, size: u64) -> Result<(), u32> {
     })
 }
 
-/// Values that are never written whole, over many connections: large ones first, then as small ones
-/// as there is room for.
+/// Starts values that are never complete, over many connections: large ones first, then ever
+/// smaller ones.
 fn values(stage: &Sockets) -> Held {
     let mut all = attackers(stage, 8);
     for client in &mut all {

@@ -1,4 +1,4 @@
-//! Tables of every protocol over sockets: connections, messages, replies and workers.
+//! Tables common to all socket protocols: connections, messages, replies and workers.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use vfs_testkit::script::{Answer, Gate, Script, plain_attr};
 
 use super::{Held, Row, Stage, Tree, assert_hold, row, until};
 
-/// A server at a socket.
+/// A server on a socket.
 pub(crate) struct Sockets {
     pub(crate) protocol: Protocol,
     pub(crate) server: Server,
     pub(crate) tree: Option<Tree>,
-    /// Opens when requests that hang may end.
+    /// Releases hanging requests when opened.
     gate: Gate,
 }
 
@@ -38,7 +38,7 @@ impl Sockets {
         &self.server.addr
     }
 
-    /// `server` of what is made by hand.
+    /// Wraps a server made by the caller.
     pub(crate) fn of(protocol: Protocol, server: Server) -> Sockets {
         Sockets {
             protocol,
@@ -48,7 +48,7 @@ impl Sockets {
         }
     }
 
-    /// A directory of the host within `bounds`.
+    /// Serves a directory of the host with these limits.
     pub(crate) fn serving_tree(protocol: Protocol, bounds: Tuning) -> Sockets {
         let tree = Tree::new();
         let server = Server::speaking(protocol, tree.served.clone(), bounds);
@@ -58,7 +58,7 @@ impl Sockets {
         }
     }
 
-    /// The number of connections that were refused because their client had too many.
+    /// Returns the number of connections refused because of their client's limit.
     fn refused(&self) -> u64 {
         let all = self.server.engine.connection_refusals();
         let is_it = |(name, _): &(&str, u64)| *name == ConnectionRefusals::CLIENT_CONNECTIONS;
@@ -66,7 +66,7 @@ impl Sockets {
     }
 }
 
-/// A few tens of connections and some megabytes.
+/// Returns limits of a few tens of connections and some megabytes.
 pub(crate) fn small() -> Tuning {
     Tuning {
         connections: 64,
@@ -75,7 +75,8 @@ pub(crate) fn small() -> Tuning {
     }
 }
 
-/// Less memory than the largest message for each connection. Pages of files would take none.
+/// Returns limits with less memory than a maximum-size message per connection. Without zero copy,
+/// since pages of files would not be charged.
 fn tight() -> Tuning {
     Tuning {
         zerocopy: false,
@@ -88,7 +89,7 @@ pub(crate) fn plain(protocol: Protocol) -> Sockets {
     Sockets::serving_tree(protocol, small())
 }
 
-/// A tree whose first reads hang, and whose attributes, or whose flushes for `Nbd`, take a worker.
+/// Returns a tree whose first reads hang, and whose attributes (flushes for `Nbd`) take a worker.
 fn hanging_tree(slow: Op, gate: &Gate) -> Arc<Script> {
     let script = Script::new();
     script.set_capabilities(vfs::Capabilities {
@@ -107,7 +108,7 @@ fn hanging_tree(slow: Op, gate: &Gate) -> Arc<Script> {
     script
 }
 
-/// The bounds of a server that hangs.
+/// Returns the limits of a server whose requests hang.
 fn few_workers() -> Tuning {
     Tuning {
         workers: 4,
@@ -128,7 +129,7 @@ fn hanging(protocol: Protocol) -> Sockets {
     }
 }
 
-/// Gets attributes, writes so much that it needs memory, and reads so much that the reply does.
+/// Gets attributes, and performs a write and a read that need memory.
 fn reads_and_writes(client: &mut Client) {
     client.attributes();
     client.write(64 << 10);
@@ -143,13 +144,13 @@ fn all_connections(stage: &Sockets) -> Held {
     Box::new(all)
 }
 
-/// So many clients of the attacker's.
+/// Returns `number` clients of the attacker.
 pub(crate) fn attackers(stage: &Sockets, number: usize) -> Vec<Client> {
     let one = |number| stage.client(&format!("attacker {number}"));
     (0..number).map(one).collect()
 }
 
-/// Messages of 1 MiB without their last byte.
+/// Sends messages of 1 MiB without their last byte.
 fn unfinished_messages(stage: &Sockets) -> Held {
     let budget = stage.server.engine.budget();
     let mut all = attackers(stage, 30);
@@ -162,7 +163,7 @@ fn unfinished_messages(stage: &Sockets) -> Held {
     Box::new(all)
 }
 
-/// Requests for 1 MiB each, whose replies are not read.
+/// Sends requests for 1 MiB each, and does not read the replies.
 fn unread_replies(stage: &Sockets) -> Held {
     let mut all = attackers(stage, 30);
     let budget = stage.server.engine.budget();
@@ -176,7 +177,7 @@ fn unread_replies(stage: &Sockets) -> Held {
     Box::new(all)
 }
 
-/// Opens its gate when the attacker goes: a request that hangs ends some time.
+/// Hanging requests; the gate opens when the attacker is dropped.
 struct Hung {
     gate: Gate,
     _clients: Vec<Client>,

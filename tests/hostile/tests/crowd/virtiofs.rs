@@ -1,5 +1,5 @@
-//! virtiofs: a device is one guest's, so the other client is another device of the same server. Each
-//! queue has a thread of its own, so requests of a guest that hang take none of another's.
+//! virtiofs: a device belongs to one guest, so the other client is another device of the same
+//! server. Each queue has its own thread, so a guest's hanging requests do not block another's.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::{DIRECTORIES, FILES, Held, Stage, Tree, assert_hold, row};
 const READ: OpenFlags = OpenFlags::READ;
 const BOTH: OpenFlags = READ.union(OpenFlags::WRITE);
 
-/// The protocol's name.
+/// The protocol of this stage.
 #[derive(Clone, Copy, Debug)]
 struct Virtiofs;
 
@@ -28,7 +28,7 @@ struct Devices {
     tree: Tree,
 }
 
-/// The root of a device with a driver that behaves.
+/// The root of a device with a well-behaved driver.
 struct Guest(Seen);
 
 impl Stage for Devices {
@@ -67,7 +67,7 @@ fn plain() -> Devices {
     }
 }
 
-/// Open files without names, whose descriptors cannot be lent.
+/// Opens unlinked files, whose file descriptors cannot be reclaimed.
 fn open_descriptors(stage: &Devices) -> Held {
     let guest = stage.client("attacker");
     let mut open = Vec::new();
@@ -83,7 +83,7 @@ fn open_descriptors(stage: &Devices) -> Held {
     Box::new((open, guest))
 }
 
-/// Handles of one file, whose descriptors can be lent.
+/// Opens many handles of one file, whose file descriptors can be reclaimed.
 fn handles(stage: &Devices) -> Held {
     let guest = stage.client("attacker");
     let file = guest.0.lookup(FILE).expect("there");
@@ -99,7 +99,7 @@ fn handles(stage: &Devices) -> Held {
     Box::new((open, guest))
 }
 
-/// Directories that are being listed: more than there are descriptors.
+/// Lists more directories at a time than there are file descriptors.
 fn directory_streams(stage: &Devices) -> Held {
     let guest = stage.client("attacker");
     let list = |number: u32| {

@@ -1,5 +1,5 @@
-//! Guests whose event for notifications takes none: a front end may fill it, or change its flags,
-//! whenever it likes.
+//! Guests with a call event that accepts no writes: a front end may fill it, or change its flags,
+//! at any time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,16 +18,16 @@ use rustix::pipe::PipeFlags;
 
 use crate::{mounted, socket};
 
-/// How long an answer may take on a busy machine.
+/// Timeout of a reply on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The most that an eventfd counts.
+/// Maximum value of an eventfd.
 const MOST: u64 = u64::MAX - 1;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 
-/// A queue that asks the same again and again.
+/// A queue with one request that is repeated.
 struct Asker<'a> {
     guest: &'a Guest,
     index: u32,
@@ -36,7 +36,7 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Queue `index` of `guest`, whose parts, message and reply stand from `at` on.
+    /// Sets up queue `index` of `guest`, with its parts, request and reply from offset `at`.
     fn new<'a>(guest: &'a Guest, index: u32, at: u64, message: &[u8]) -> Asker<'a> {
         let place = Place {
             descriptors: at,
@@ -70,7 +70,7 @@ impl Asker<'_> {
         told.expect("told");
     }
 
-    /// Makes a request, and waits until its reply is in the used ring.
+    /// Makes the request available, and waits until it is in the used ring.
     fn ask(&mut self) {
         self.asked += 1;
         let available = self.asked.to_le_bytes();
@@ -84,11 +84,11 @@ impl Asker<'_> {
     }
 }
 
-/// An event that takes nothing once it is [`FullEvent::fill`]ed.
+/// A call event that accepts no writes after [`FullEvent::fill`].
 struct FullEvent {
     call: OwnedFd,
     kind: Kind,
-    /// The other end of a pipe.
+    /// The read end of a pipe.
     _reader: Option<OwnedFd>,
     over: Arc<AtomicBool>,
     fillers: Vec<JoinHandle<()>>,
@@ -96,13 +96,13 @@ struct FullEvent {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// An eventfd that is full, and blocks.
+    /// A full, blocking eventfd.
     Full,
-    /// An eventfd that blocks since after the device has got it.
+    /// An eventfd that is made blocking after the device has received it.
     BlocksLater,
-    /// An eventfd that is full again as soon as it is read.
+    /// An eventfd that is refilled as soon as it is read.
     Refilled,
-    /// A pipe that is full, and blocks.
+    /// A full, blocking pipe.
     Pipe,
 }
 
@@ -140,7 +140,7 @@ impl FullEvent {
             Kind::Full | Kind::Refilled => {}
         }
         self.drain();
-        // Others fill it again, once they have.
+        // The filler threads, if started, refill it.
         if self.fillers.is_empty() {
             rustix::io::write(&self.call, &MOST.to_ne_bytes()).expect("written");
         }
@@ -188,8 +188,8 @@ fn ready(fd: BorrowedFd<'_>, events: PollFlags, time: Duration) -> bool {
     poll(&mut fds, Some(&time)).expect("polled") == 1
 }
 
-/// A guest that has filled its event stops none but the queue whose event it is, and that only
-/// until it is given another event or is stopped.
+/// Checks that a full call event blocks only its own queue, and only until the queue gets another
+/// event or is stopped.
 fn attack(kind: Kind) {
     let server = Server::virtiofs(tree());
     let guest = Guest::set_up(socket(&server.addr), false).expect("agreed");

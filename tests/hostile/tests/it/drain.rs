@@ -1,4 +1,4 @@
-//! A server that is told to stop answers what it has taken, and ends.
+//! A server that is stopped completes the requests it has received, and ends.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ fn a_request_that_waits_longer_than_the_time_of_grace_is_cancelled() {
         server.engine.stop();
         std::thread::scope(|scope| {
             scope.spawn(|| server.engine.wait());
-            // It may have been hung up on before the reply came.
+            // The connection may be closed before the reply is sent.
             if let Some(reply) = peer.receive() {
                 let (tag, reply) =
                     p9::Rmessage::decode(p9::Dialect::Linux, &reply).expect("a reply");
@@ -48,7 +48,7 @@ fn clients_that_do_not_read_do_not_keep_a_server_from_stopping() {
     }
 }
 
-/// The program itself, where it has been built: `target/debug` beside this test's own `deps`.
+/// Returns the program if it is built: `target/debug`, the parent of this test's `deps` directory.
 fn barge() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
     let program = test.parent()?.parent()?.join("barge");
@@ -84,7 +84,7 @@ fn sigterm_ends_barge_serve_when_what_it_took_is_answered() {
         offset,
         data: Data(&data),
     });
-    // Large replies, the first of which shows that they have been taken.
+    // Requests with large replies; the first reply shows that they were received.
     for tag in 0..10 {
         peer.ask(tag, &T::Read { fid, offset, count });
     }

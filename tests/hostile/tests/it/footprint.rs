@@ -1,7 +1,7 @@
-//! What clients cost a server in memory and descriptors, measured from outside its process.
+//! Memory and file descriptors per client, measured from outside the server's process.
 //!
-//! BARGE_FULL=1 walks a million files instead of an eighth of that, which fills tables that double as well
-//! or as badly.
+//! BARGE_FULL=1 walks a million files instead of an eighth, which fills doubling tables equally
+//! well or badly.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,19 +16,19 @@ use crate::mounted;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_hostile-server");
 
-/// Connections held at once.
+/// Number of simultaneous connections.
 const CONNECTIONS: usize = 1000;
 
-/// The memory that a connection may take in its first half of a second, bytes.
+/// Maximum memory in bytes of a connection in its first half second.
 const FRESH: u64 = 50 << 10;
 
-/// The memory that an idle connection may take, bytes: frames of a build for tests are larger.
+/// Maximum memory in bytes of an idle connection: the stack frames of test builds are larger.
 const IDLE: u64 = if cfg!(debug_assertions) { 20 } else { 16 } << 10;
 
-/// Connections, each in a session, and what of the server's memory each of them takes.
+/// Opens connections, each with a session, and returns the server's memory in bytes per connection.
 fn connections(server: &Process, number: usize, msize: u32) -> (Vec<Peer>, u64) {
     sys::limits::raise_descriptors();
-    // What is needed once is there before it is measured.
+    // Makes one-time allocations before the measurement.
     drop(Peer::attached(&server.addr, msize));
     let before = server.memory();
     let peers: Vec<Peer> = (0..number)
@@ -38,8 +38,8 @@ fn connections(server: &Process, number: usize, msize: u32) -> (Vec<Peer>, u64) 
     (peers, each)
 }
 
-/// Waits until `server` takes less than `most` bytes; as others connect meanwhile, it has something
-/// to do.
+/// Waits until `server` takes less than `most` bytes, while other clients connect, so that its
+/// threads run.
 #[track_caller]
 fn await_memory(server: &Process, most: u64) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -72,7 +72,7 @@ fn ten_thousand_connections_fit_into_twenty_thousand_descriptors_and_160_mib() {
         peer.ok(&T::Statfs { fid: ROOT });
     }
     drop(peers);
-    // Tables keep their size, and the allocator some of its pages.
+    // Tables do not shrink, and the allocator retains some pages.
     await_memory(&server, before + MANY as u64 * (2 << 10));
     Peer::attached(&server.addr, 8192);
 }
@@ -106,7 +106,7 @@ fn a_message_that_does_not_go_on_wakes_nobody_until_its_deadline() {
     while server.receiving() == 0 {
         std::thread::yield_now();
     }
-    // A thread in recv(2) looks at the time twice a second.
+    // A thread in recv(2) wakes twice a second.
     let deadline = Instant::now() + Duration::from_secs(20);
     while server.receiving() > 0 {
         assert!(Instant::now() < deadline, "{} receive", server.receiving());
@@ -135,7 +135,7 @@ fn a_connection_that_was_busy_costs_no_more_once_it_is_idle() {
             }
         });
     }
-    // Buffers may be kept for a while, for more of the same.
+    // Buffers may be retained for a while for reuse.
     await_memory(&server, idle + peers.len() as u64 * IDLE);
 }
 
@@ -146,18 +146,18 @@ fn the_beginning_of_a_large_message_costs_what_has_come_of_it() {
     let (mut peers, idle) = connections(&server, 200, msize);
     let before = server.memory();
     for peer in &mut peers {
-        // A Twrite of 4 MiB, whose payload never comes.
+        // A Twrite of 4 MiB, whose payload is never sent.
         let head = p9::message::write_head(Tag(1), Fid(9), 0, msize - 23);
         peer.send(&head);
     }
-    // The last is served by the same lane that took the first part of another message.
+    // This attach is served by the lane that received the last partial message.
     drop(Peer::attached(&server.addr, msize));
     let each = server.memory().saturating_sub(before) / peers.len() as u64;
     println!("a message that has only begun costs {} KiB", each >> 10);
     assert!(idle + each < 2 * FRESH, "{each} bytes for 23");
 }
 
-/// Directories of so many empty files each.
+/// Directories with a fixed number of empty files each.
 struct Forest {
     dir: tempfile::TempDir,
     files: usize,
@@ -199,14 +199,15 @@ fn fill(dir: &Path) {
     }
 }
 
-/// How many descriptors a server has for a tree.
+/// Maximum number of file descriptors for the tree.
 const DESCRIPTORS: usize = 1024;
 
 impl Forest {
-    /// What the server takes for the files, of which it had none when it took `empty`; a million are to take no more
-    /// than `most`. The tables of fids and of nodes double when they are full, and a million comes soon after.
+    /// Asserts that the server's memory for the files, relative to its memory `empty` without any,
+    /// extrapolates to at most `most` bytes for a million. The tables of fids and of nodes double
+    /// when full, which happens shortly before a million.
     fn weigh(&self, server: &Process, empty: u64, how: &str, most: u64) {
-        /// What a server takes without any.
+        /// Fixed memory of a server in bytes.
         const BASE: u64 = 2 << 20;
         let taken = server.memory();
         let each = taken.saturating_sub(empty) / self.files as u64;
@@ -232,7 +233,7 @@ fn a_million_files_walked_fit_into_200_mib_and_the_descriptor_budget() {
         let dir = dir.to_string();
         let dir_fid = Fid(u32::MAX - 1);
         peer.walk(ROOT, dir_fid, &[dir.as_bytes()]);
-        // Some at once, so that it is the server that takes the time.
+        // Several in flight, so that the server's time dominates.
         for batch in 0..Forest::PER_DIRECTORY / 100 {
             let mut walks = Vec::new();
             for tag in 0..100 {
@@ -256,7 +257,7 @@ fn a_million_files_walked_fit_into_200_mib_and_the_descriptor_budget() {
         assert!(server.descriptors() < DESCRIPTORS + 100);
     }
     forest.weigh(&server, empty, "walked", 200 << 20);
-    // All are there, those whose descriptors went as well.
+    // All fids are valid, including those whose file descriptors were reclaimed.
     for fid in (1..=next).step_by(997) {
         peer.ok(&T::Getattr {
             fid: Fid(fid),
@@ -275,7 +276,7 @@ fn a_million_nodes_that_a_guest_knows_fit_into_250_mib_and_the_descriptor_budget
     let cx = Cx::new(&Caller::ROOT, &call);
     let root = mount.root(&cx).expect("a root");
     let empty = server.memory();
-    // A node that its client lets go of is forgotten.
+    // A node is forgotten when its client forgets it.
     let mut known = Vec::new();
     for dir in 0..forest.files / Forest::PER_DIRECTORY {
         let dir = dir.to_string();

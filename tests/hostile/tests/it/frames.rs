@@ -1,4 +1,4 @@
-//! What is no message, half of one, or too much of one.
+//! Invalid, incomplete and oversized messages.
 
 use hostile::peer::{Bystander, Peer, ROOT, encoded, errno, exclusive, unlock};
 use p9::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
@@ -8,7 +8,7 @@ use crate::over_both;
 
 const MSIZE: u32 = 8192;
 
-/// A header of a Tclunk that claims to have `size` bytes.
+/// Returns a Tclunk with the size field `size`.
 fn claiming(size: u32) -> Vec<u8> {
     let mut message = encoded(Tag(1), &Tmessage::Clunk { fid: Fid(9) });
     message[..4].copy_from_slice(&size.to_le_bytes());
@@ -46,7 +46,7 @@ fn a_message_of_msize_is_served_and_one_more_byte_is_not() {
             Tmessage::Write { fid, offset, data }
         };
         peer.ok(&write(MSIZE));
-        // The rest may find the connection closed already.
+        // The connection may be closed before the rest is sent.
         let _ = peer.try_send(&encoded(Tag(1), &write(MSIZE + 1)));
         assert_eq!(peer.assert_closed(), 0);
         bystander.assert_well();
@@ -63,7 +63,7 @@ fn a_header_without_fields_gets_an_error() {
             let errno = errno(&reply).expect("an error");
             assert_eq!(tag, Tag(1));
             let known = Kind::of(number).is_some_and(|kind| {
-                // Thand is for those who have agreed to it.
+                // Thand requires negotiation.
                 let is_none = matches!(kind, Kind::Error | Kind::Lerror | Kind::Hand);
                 kind.request() == number && kind.is_in(Dialect::Linux) && !is_none
             });
@@ -79,7 +79,7 @@ fn a_header_without_fields_gets_an_error() {
     });
 }
 
-/// Numbers without any order, the same in each run: xorshift.
+/// A deterministic pseudorandom number generator (xorshift).
 struct Noise(u64);
 
 impl Noise {
@@ -106,10 +106,10 @@ fn garbage_gets_errors_or_ends_the_connection() {
                 peer.begin(MSIZE);
             }
             if seed % 4 < 2 {
-                // Not even frames.
+                // Bytes that are not framed.
                 let _ = peer.try_send(&noise.bytes(10_000));
             } else {
-                // Frames with anything in them, but for a Tversion, whose answer changes the dialect.
+                // Frames with arbitrary contents, except Tversion, whose reply changes the dialect.
                 for _ in 0..200 {
                     let len = noise.next() as usize % 64;
                     let mut message = (len as u32 + 7).to_le_bytes().to_vec();
@@ -140,12 +140,12 @@ fn part_of_a_message_and_then_silence_holds_nobody_up() {
             })
             .collect();
         bystander.assert_well();
-        // The half that was missing makes it whole.
+        // The missing half completes the message.
         for (len, peer) in silent.iter_mut().enumerate() {
             peer.send(&statfs[len..]);
             assert!(matches!(peer.reply(), (Tag(1), Rmessage::Statfs { .. })));
         }
-        // And what ends within a message ends without an answer.
+        // A connection closed within a message gets no reply.
         for (len, peer) in silent.iter_mut().enumerate() {
             peer.send(&statfs[..len]);
             peer.end_sending();
@@ -190,12 +190,12 @@ fn who_has_ended_sending_waits_for_no_lock_any_more() {
         let mut waiter = Peer::attached(&server.addr, MSIZE);
         waiter.open(Fid(1), &[b"f"]);
         waiter.ask(1, &exclusive(Fid(1), 1));
-        // Served in turn, so the lock waits by now.
+        // Requests are served in order, so the lock is waiting now.
         waiter.ok(&Tmessage::Statfs { fid: ROOT });
         waiter.end_sending();
         waiter.assert_closed();
         holder.ok(&unlock(Fid(1), 1));
-        // Nobody has it.
+        // The lock is free.
         holder.ok(&exclusive(Fid(1), 2));
     });
 }
@@ -218,7 +218,7 @@ fn a_version_in_the_midst_ends_that_session_alone() {
             version: b"9P2000.L",
         };
         peer.ask(Tag::NONE.0, &version);
-        // First what was in flight, then what ends it.
+        // First the reply to the request in flight, then the reply to Tversion.
         let (tag, reply) = peer.reply();
         assert_eq!((tag, errno(&reply)), (Tag(5), Some(Errno::EINTR)));
         let (tag, reply) = peer.reply();
@@ -227,7 +227,7 @@ fn a_version_in_the_midst_ends_that_session_alone() {
         for fid in [ROOT, Fid(1), Fid(2)] {
             assert_eq!(peer.err(&Tmessage::Clunk { fid }), Errno::EBADF);
         }
-        // Its locks went with its fids, another's have not.
+        // Its locks are released with its fids, another client's are not.
         holder.open(Fid(3), &[b"g"]);
         holder.ok(&exclusive(Fid(3), 3));
         peer.attach(b"");

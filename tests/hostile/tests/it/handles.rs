@@ -1,4 +1,4 @@
-//! File handles that a client makes up, alters or takes elsewhere, and clients that take all
+//! File handles that a client forges, changes or uses elsewhere, and clients that take all file
 //! descriptors.
 
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ use vfs::{Errno, Export, FileSystem, HandleKey, Op, sip};
 
 const OK: u32 = 0;
 
-/// NFS, as the engine takes it.
+/// NFS as an engine service.
 struct Nfs(Arc<nfs::server::Server>);
 
 impl engine::Service for Nfs {
@@ -39,7 +39,7 @@ fn serve(fs: Arc<dyn FileSystem>) -> Server {
     Server::of(Via::Tcp, tuning(), Arc::new(Nfs(nfs)))
 }
 
-/// `dir` as the program exports it under `name`: with a key from one secret.
+/// Exports `dir` as the program does under `name`: with a key derived from one secret.
 fn export(dir: &Path, name: &str) -> Arc<HostDir> {
     static SECRET: OnceLock<HandleKey> = OnceLock::new();
     let secret = SECRET.get_or_init(|| HandleKey::new(sys::random::bytes().expect("random")));
@@ -51,7 +51,7 @@ fn export(dir: &Path, name: &str) -> Arc<HostDir> {
     HostDir::open(dir, options).expect("a directory")
 }
 
-/// A client of calls by hand, as the super-user.
+/// A client with hand-made calls as root.
 struct Client(TcpStream);
 
 impl Client {
@@ -62,7 +62,7 @@ impl Client {
         Client(TcpStream::connect((host.as_str(), *port)).expect("connected"))
     }
 
-    /// Calls a procedure and returns the results after the head of an accepted reply.
+    /// Calls a procedure and returns the results of an accepted reply.
     fn call(&mut self, program: u32, version: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
         let call = rpc::call(7, (program, version, procedure), arguments);
         self.0.write_all(&call).expect("sent");
@@ -73,7 +73,7 @@ impl Client {
         results(&reply).to_vec()
     }
 
-    /// The handle of what is at `path`.
+    /// Returns the file handle of `path`.
     fn handle(&mut self, path: &str) -> Vec<u8> {
         let found = self.call(MOUNT, 3, 1, &opaque(b"/"));
         assert_eq!(word(&found), OK);
@@ -91,11 +91,11 @@ impl Client {
         handle
     }
 
-    /// Returns the statuses of a handle: from v3's GETATTR, and from PUTFH and GETATTR, which v4.0
+    /// Returns the statuses of a file handle: of v3's GETATTR, and of PUTFH and GETATTR, which v4.0
     /// and v4.1 share.
     fn statuses(&mut self, handle: &[u8]) -> [u32; 2] {
         let v3 = word(&self.call(NFS, 3, 1, &opaque(handle)));
-        // PUTFH, and GETATTR of the kind.
+        // PUTFH, and GETATTR of the type.
         let ops = rpc::Ops::default().op(22, &[]).opaque(handle);
         let compound = ops.op(9, &[1, 1 << 1]).compound(0);
         [v3, word(&self.call(NFS, 4, 1, &compound))]
@@ -115,7 +115,7 @@ impl Client {
     }
 }
 
-/// A directory with an export and a secret beside it.
+/// Makes a directory with an export and a file `secret` next to it.
 fn with_secret() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(dir.path().join("export")).expect("made");
@@ -125,8 +125,8 @@ fn with_secret() -> tempfile::TempDir {
     dir
 }
 
-/// Returns the facts of a file that every user of the machine can learn: its number, and its
-/// kernel's handle.
+/// Returns the facts of a file that every user of the machine can learn: its inode number, and its
+/// kernel file handle.
 fn public(path: &Path) -> Option<(u64, FileHandle)> {
     use std::os::unix::fs::MetadataExt;
     let file = std::fs::File::open(path).expect("opened");
@@ -134,7 +134,7 @@ fn public(path: &Path) -> Option<(u64, FileHandle)> {
     Some((ino, FileHandle::of(file.as_fd()).ok()?))
 }
 
-/// Bodies of handles of `path` by all that is known of their structure, once and now.
+/// Returns handle bodies of `path` in all known formats, former and current.
 fn bodies(path: &Path) -> Vec<Vec<u8>> {
     let (ino, kernel) = public(path).expect("a handle");
     let kind = kernel.kind() as u8;
@@ -150,7 +150,7 @@ fn bodies(path: &Path) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Keys that are made of what everybody on the machine can read.
+/// Returns keys derived from data that every user of the machine can read.
 fn public_keys() -> Vec<[u8; 16]> {
     let id = std::fs::read("/etc/machine-id").unwrap_or_default();
     let half = |which: u8| {
@@ -234,7 +234,7 @@ fn a_handle_of_one_export_is_good_in_no_other() {
         let fs = if read_only { stack(fs, ReadOnly) } else { fs };
         Arc::new(Export::new(name, fs))
     };
-    // One that may be written, one that may not, and what may be written by another name.
+    // A writable export, a read-only one, and a read-only view of the writable one.
     let members = [
         member("rw", "shared", false),
         member("ro", "kept", true),
@@ -247,7 +247,7 @@ fn a_handle_of_one_export_is_good_in_no_other() {
     for name in ["ro/f", "view/f", "ro", "view"] {
         let handle = client.handle(name);
         assert_eq!(client.statuses(&handle), [OK; 2]);
-        // The form, and the number of the export.
+        // The format, and the number of the export.
         let moved = [&writable[..9], &handle[9..]].concat();
         assert_ne!(moved, handle);
         client.assert_refused(&moved, name);
@@ -258,7 +258,7 @@ fn a_handle_of_one_export_is_good_in_no_other() {
     let kept = std::fs::read(dir.path().join("kept/f")).expect("read");
     assert_eq!(kept, b"as it was");
 
-    // A file beside an export, with the stamp of an export that has it.
+    // A file next to an export, with a handle issued by an export that contains it.
     let other = serve(export(dir.path(), ""));
     let mut client = Client::new(&other);
     let outside = client.handle("kept/f");
@@ -318,7 +318,7 @@ fn open_directories_do_not_take_all_descriptors() {
                 peer.ok(&T::Readdir { fid, offset, count });
                 opened += 1;
             }
-            // Where they cannot be opened again there is an end, for this client alone.
+            // Without kernel file handles there is a limit, for this client alone.
             Err(errno) => assert_eq!(errno, Errno::EMFILE),
         }
         bystander.assert_well();
@@ -356,7 +356,7 @@ fn files_without_names_do_not_take_all_descriptors() {
         bystander.assert_well();
     }
     assert!(refused > 0, "there is an end");
-    // What it has is good, and given back it can have more.
+    // Its open files are valid, and after a close it can open another.
     let (fid, offset) = (Fid(1), 0);
     peer.ok(&T::Write {
         fid,
@@ -401,7 +401,7 @@ fn walking_up_below_an_attach_path_asks_for_each_directory_once() {
     count.store(0, Ordering::Relaxed);
     peer.walk(Fid(1), Fid(2), &[&b".."[..]; 16]);
     assert_eq!(count.load(Ordering::Relaxed), 16);
-    // The root of the attach is above itself.
+    // The parent of the attach's root is the root itself.
     for _ in 0..DEPTH / 10 + 1 {
         peer.walk(Fid(1), Fid(1), &[&b".."[..]; 10]);
     }

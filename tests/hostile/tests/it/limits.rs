@@ -1,4 +1,4 @@
-//! Everything that a client can have many of ends at a bound, and another's do not count.
+//! Every resource of a client is limited, without affecting other clients.
 
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ fn open_files_of_a_host_directory_stay_within_its_budget_of_descriptors() {
             Err(errno) => break Some(errno),
         }
     };
-    // Idle files lend theirs where kernel handles are permitted; elsewhere there is an end.
+    // File descriptors of idle files are reclaimed if kernel file handles are permitted; otherwise
+    // there is a limit.
     if rustix::process::geteuid().is_root() {
         assert_eq!(errno, None);
         for fid in (1..=opened).step_by(7) {
@@ -61,13 +62,13 @@ fn open_files_of_a_host_directory_stay_within_its_budget_of_descriptors() {
             peer.ok(&attr);
         }
     } else {
-        // Half of what is not kept for leases, for one client.
+        // One client's limit is half of what is not reserved for leases.
         assert_eq!(errno, Some(Errno::EMFILE));
         assert!(opened > 20, "only {opened} of 64");
     }
-    // What others have open is theirs.
+    // Other clients' open files are not affected.
     bystander.assert_reads();
-    // With some of them closed others can have more.
+    // After some are closed, others can open files.
     peer.ok(&T::Clunk { fid: Fid(2) });
     peer.ok(&T::Clunk { fid: Fid(3) });
     bystander.assert_well();
@@ -120,7 +121,7 @@ fn connections_end_at_their_bound() {
         Peer::connect(&server.addr).assert_closed();
         bystander.assert_well();
         drop(first);
-        // Its place is free once the server has seen it go.
+        // The place is free once the server has noticed the disconnect.
         while server.engine.stats().0 == 3 {
             std::thread::yield_now();
         }
@@ -152,7 +153,7 @@ fn waiting_requests_end_at_their_bound_and_hold_only_their_client_up() {
             std::thread::yield_now();
         }
         bystander.assert_well();
-        // One after the other has it, and gives it to the next by closing the file.
+        // Each waiter gets the lock in turn, and releases it by closing the file.
         drop(holder);
         waiter.reply();
         drop(waiter);

@@ -1,4 +1,4 @@
-//! Clients that misbehave: see the crate's own words.
+//! Tests with misbehaving clients; see the crate's documentation.
 
 #![forbid(unsafe_code)]
 
@@ -25,14 +25,14 @@ use hostile::server::{Server, Via};
 use remote::virtiofs::{Options, RemoteFuse, WaitMode};
 use transports::Addr;
 
-/// Runs a test against a tree in memory, by Unix socket and by TCP.
+/// Runs a test against a tree in memory, over a Unix socket and over TCP.
 fn over_both(test: impl Fn(&Server)) {
     for via in Via::ALL {
         test(&Server::memory(via));
     }
 }
 
-/// A connection to a server's Unix socket.
+/// Connects to a server's Unix socket.
 fn socket(addr: &Addr) -> UnixStream {
     let Addr::Unix(path) = addr else {
         panic!("{addr} is no Unix socket");
@@ -40,7 +40,7 @@ fn socket(addr: &Addr) -> UnixStream {
     UnixStream::connect(path).expect("connected")
 }
 
-/// A virtiofs device with a driver that behaves.
+/// Connects a well-behaved driver to a virtiofs device.
 fn mounted(addr: &Addr) -> Arc<RemoteFuse> {
     let options = Options {
         queues: 2,

@@ -1,4 +1,4 @@
-//! Monitors that tell a device what is not so: each gets an error or loses its own connection.
+//! Front ends that send false messages to a device: each gets an error or loses its own connection.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,9 @@ use vfs::{Call, Caller, Cx, FileSystem, Want};
 
 use crate::{mounted, socket};
 
-/// Runs `lie` against a device whose queue 1 has not begun, which then takes the truth from that monitor, or
-/// has ended its connection; another's is as it should be meanwhile.
+/// Runs `lie` against a device whose queue 1 is not started, and asserts that the device then
+/// accepts valid messages from that front end, or has closed its connection; another front end is
+/// not affected.
 #[track_caller]
 fn refused(server: &Server, what: &str, lie: impl FnOnce(&Guest) -> io::Result<()>) {
     let witness = mounted(&server.addr);
@@ -96,14 +97,14 @@ fn memory_that_is_not_there_is_refused() {
     let region = Guest::region;
     let elsewhere = |at| [at, 4096, Guest::BASE, 0];
     for regions in [
-        // Behind the end of their file: looking there would be the end of the server.
+        // Beyond the end of the file: an access there would kill the server.
         vec![region(0, 2 * Guest::MEMORY)],
         vec![region(Guest::MEMORY, 4096)],
         vec![[Guest::BASE, 4096, Guest::BASE, u64::MAX - 4095]],
-        // One over the other.
+        // Overlapping regions.
         vec![region(0, 8192), region(4096, 8192)],
         vec![region(0, 4096), region(0, 4096)],
-        // Behind the end of all addresses, nothing at all, and no page.
+        // Beyond the address space, empty, and less than a page.
         vec![elsewhere(u64::MAX - 4095)],
         vec![[u64::MAX, 4096, 0, 0]],
         vec![[0, 4096, u64::MAX, 0]],
@@ -181,7 +182,7 @@ fn messages_that_never_end_keep_no_server_from_stopping() {
             guest
         })
         .collect();
-    // Answers that nobody takes.
+    // A front end that does not read replies.
     let deaf = socket(&server.addr);
     deaf.set_nonblocking(true).expect("set");
     while io::Write::write(&mut &deaf, &whole).is_ok() {}
@@ -213,7 +214,7 @@ fn memory_may_go_from_under_a_queue_that_runs() {
     guest.write(16, &descriptor(reply, 4096, 2, 0));
     guest.start(1, place, 0).expect("started");
     for available in 1..=100u16 {
-        // The request and its reply go, then the rings as well.
+        // Removes the request and its reply from the memory, then also the rings.
         let kept = [Guest::MEMORY, 0x8000, 0x1000][usize::from(available % 3)];
         guest.tell_memory(&[Guest::region(0, kept)]).expect("told");
         guest.write(place.available + 2, &available.to_le_bytes());

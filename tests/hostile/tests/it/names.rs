@@ -1,4 +1,4 @@
-//! Names that are none, and paths that lead out of the tree.
+//! Invalid names, and paths that lead out of the tree.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -33,7 +33,8 @@ fn bad_names() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Everything that takes a name, with a bad one; [`ONE`] is a file, [`ROOT`] the directory it is in.
+/// Returns every request that takes a name, with `name`; [`ONE`] is a file in the directory
+/// [`ROOT`].
 fn requests(name: &[u8]) -> Vec<T<'_>> {
     let (mode, gid) = (0o777, 0);
     vec![
@@ -110,7 +111,7 @@ fn refuses_bad_names(server: &Server) {
                 && name.len() <= 255
                 && !name.contains(&0)
             {
-                // Names of attributes may have slashes and dots.
+                // Attribute names may contain slashes and dots.
                 continue;
             }
             peer.err(&request);
@@ -123,7 +124,7 @@ fn refuses_bad_names(server: &Server) {
             }
             _ => assert!(walked.is_err(), "{shown}"),
         }
-        // Behind a name that is there, a bad one ends the walk.
+        // After an existing name, an invalid one ends the walk.
         assert_eq!(
             peer.try_walk(ROOT, TWO, &[b".", &name, b"x", b"y"])
                 .map(|qids| qids.len() < 4),
@@ -141,7 +142,7 @@ fn bad_names_are_refused_by_a_tree_in_memory() {
     });
 }
 
-/// A directory `outside`, and in it the served one with a file `there`.
+/// Makes a directory `outside`, and serves a directory in it with a file `there`.
 fn host() -> (tempfile::TempDir, Server) {
     let outside = tempfile::tempdir().expect("a directory");
     let served = outside.path().join("served");
@@ -229,7 +230,7 @@ fn links_that_lead_outside_are_not_followed() {
             peer.err(&T::Lopen { fid: ONE, flags });
         }
         for request in requests(b"new") {
-            // As a directory they do not serve.
+            // The link does not work as a directory.
             match request {
                 T::Mkdir {
                     name, mode, gid, ..
@@ -251,7 +252,7 @@ fn links_that_lead_outside_are_not_followed() {
                 _ => Errno::EIO,
             };
         }
-        // Nor by a name that is to be created.
+        // Nor as the name of a file to create.
         peer.walk(ROOT, TWO, &[]);
         assert!(peer.try_create(TWO, link.as_bytes()).is_err());
         peer.ok(&T::Clunk { fid: TWO });
@@ -268,7 +269,7 @@ fn links_that_lead_outside_are_not_followed() {
 fn more_names_than_a_walk_may_have_are_refused() {
     over_both(|server| {
         let mut peer = Peer::attached(&server.addr, 8192);
-        // By hand: encoding asserts that nobody sends this.
+        // Encoded by hand: the encoder asserts that the count is valid.
         let mut walk = vec![0, 0, 0, 0, 110, 1, 0];
         walk.extend([0; 4]);
         walk.extend([1, 0, 0, 0]);

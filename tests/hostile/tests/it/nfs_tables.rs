@@ -1,4 +1,4 @@
-//! NFS state is bounded, and is each client's own: a stranger neither takes it nor crowds it out.
+//! NFS state is limited, and separate for each client: a stranger can neither use nor evict it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ const NSM: u32 = 100_024;
 
 const MIB: usize = 1 << 20;
 
-/// A server in this process, asked by its sessions.
+/// A server in this process, used through its sessions.
 struct Host(Arc<Server>);
 
 impl Host {
@@ -34,7 +34,7 @@ impl Host {
         Host(Server::new(Arc::new(Export::new("", tree())), options))
     }
 
-    /// A connection from this address.
+    /// Connects from this address.
     fn from(&self, addr: [u8; 4]) -> Net {
         Net {
             session: self.0.session(),
@@ -51,7 +51,7 @@ struct Net {
 }
 
 impl Net {
-    /// Calls a procedure and returns the results after the head of the reply.
+    /// Calls a procedure and returns the results of the reply.
     fn ask(&self, what: (u32, u32, u32), body: &[u8]) -> Vec<u8> {
         let xid = self.xid.fetch_add(1, Ordering::Relaxed);
         let call = Call::detached().coming_from(self.peer.clone());
@@ -60,7 +60,7 @@ impl Net {
         let served = session::serve_patiently(&self.session, &call, &message, 4 * MIB);
         let (answer, reply) = served.expect("a call");
         assert_eq!(answer, Answer::Done);
-        // The mark, id, kind, status, verifier and status once more.
+        // The message type, reply status, verifier and accept status.
         assert_eq!(
             reply[8..28],
             [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
@@ -74,17 +74,17 @@ impl Net {
         self.ask(what, &body)
     }
 
-    /// A compound: its status, and the results of its operations.
+    /// Executes a compound; returns its status, and the results of its operations.
     fn compound(&self, minor: u32, ops: &Ops) -> (Status, Vec<u8>) {
         let reply = self.ask((NFS, 4, 1), &ops.compound(minor));
         let mut from = XdrReader::new(&reply);
         let status = Status::get(&mut from).expect("a status");
-        // The tag, and how many there are.
+        // The tag, and the number of results.
         let (_, _) = (from.u32(), from.u32());
         (status, from.rest().to_vec())
     }
 
-    /// EXCHANGE_ID: the client's id and its next number.
+    /// Performs EXCHANGE_ID; returns the client ID and its sequence ID.
     fn exchange_id(&self, owner: &[u8]) -> Result<([u8; 8], u32), Status> {
         let ops = Ops::default().op(42, &[1, 1]).opaque(owner);
         let (status, results) = self.compound(1, &ops.words(&[0, 0, 0]));
@@ -99,7 +99,7 @@ impl Net {
         }
     }
 
-    /// CREATE_SESSION of one slot: its id.
+    /// Performs CREATE_SESSION with one slot; returns the session ID.
     fn create_session(&self, (client, sequence): ([u8; 8], u32)) -> Result<[u8; 16], Status> {
         const CHANNEL: [u32; 7] = [0, 8192, 8192, 4096, 16, 1, 0];
         let ops = Ops::default().op(43, &[]).raw(&client);
@@ -111,7 +111,7 @@ impl Net {
         }
     }
 
-    /// A handle of a new file in the root.
+    /// Creates a file in the root; returns its file handle.
     fn file(&self, name: &[u8]) -> Handle {
         let path = mount::Path { bytes: b"/" };
         let reply = self.call((MOUNT, 3, 1), &path);
@@ -137,7 +137,7 @@ impl Net {
         }
     }
 
-    /// NLM's LOCK of the whole file, for a client of this name.
+    /// Calls NLM's LOCK of the whole file, for the client `caller`.
     fn lock(&self, file: &Handle, caller: &[u8]) -> NlmStatus {
         let args = LockArgs {
             cookie: b"",
@@ -176,7 +176,7 @@ fn a_stranger_frees_no_locks_of_another_host() {
     };
     stranger.call((NLM, 4, 23), &free);
     stranger.call((NSM, 1, 6), &changed);
-    // A client with the same name is not the owner, either.
+    // A client with the same name at another address is not the owner either.
     assert_eq!(stranger.lock(&file, b"guest"), NlmStatus::Denied);
     owner.call((NSM, 1, 6), &changed);
     assert_eq!(stranger.lock(&file, b"guest"), NlmStatus::Granted);
@@ -205,7 +205,7 @@ fn a_stranger_takes_no_slot_and_ends_no_session() {
     let session = owner.create_session(client).expect("a session");
     let root = |seqid| Ops::default().sequence(&session, seqid, 0, 1).root();
     assert_eq!(owner.compound(1, &root(1)).0, Status::Ok);
-    // He knows the session's id, and nothing of it is to be had.
+    // The stranger knows the session ID, and cannot use it.
     assert_eq!(stranger.compound(1, &root(2)).0, Status::Badsession);
     let bind = Ops::default().op(41, &[]).raw(&session).words(&[3, 0]);
     assert_eq!(stranger.compound(1, &bind).0, Status::Badsession);
@@ -215,14 +215,14 @@ fn a_stranger_takes_no_slot_and_ends_no_session() {
     assert_eq!(more, Err(Status::StaleClientid));
     let destroy = Ops::default().op(57, &[]).raw(&client.0);
     assert_eq!(stranger.compound(1, &destroy).0, Status::StaleClientid);
-    // Nor does he end the client by giving its name.
+    // Nor can it end the client with the same owner name.
     let other = stranger.exchange_id(b"owner").expect("a client");
     let _ = stranger.create_session(other);
     assert_eq!(owner.compound(1, &root(2)).0, Status::Ok);
-    // Other connections of the owner's join by themselves.
+    // Other connections of the owner join implicitly.
     let another = host.from([10, 0, 0, 1]);
     assert_eq!(another.compound(1, &root(3)).0, Status::Ok);
-    // And nobody guesses an id.
+    // Session IDs cannot be guessed.
     let second = owner.create_session((client.0, client.1 + 1)).expect("one");
     let mut next = session;
     next[15] = next[15].wrapping_add(1);
@@ -235,7 +235,7 @@ fn clients_that_one_host_makes_up_leave_room_for_others() {
     let [attacker, bystander, third] =
         [[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 0, 3]].map(|addr| host.from(addr));
     let pending = bystander.exchange_id(b"bystander").expect("a client");
-    // He confirms none, and then all.
+    // The attacker leaves all client IDs unconfirmed, and then confirms them.
     for number in 0..8500u32 {
         let _ = attacker.exchange_id(&number.to_be_bytes());
     }
@@ -252,7 +252,7 @@ fn clients_that_one_host_makes_up_leave_room_for_others() {
     assert_eq!(bystander.compound(1, &root).0, Status::Ok);
 }
 
-/// Counts events.
+/// A subscriber that counts events.
 struct Counting(Arc<AtomicUsize>);
 
 impl tracing::Subscriber for Counting {
@@ -293,7 +293,7 @@ fn mounts_that_fail_do_not_fill_the_log() {
 
 const SERVER: &str = env!("CARGO_BIN_EXE_hostile-server");
 
-/// A connection to a server of its own process.
+/// Connects to a server in a separate process.
 fn connect(server: &Process) -> UnixStream {
     let Addr::Unix(path) = &server.addr else {
         panic!("{} is no Unix socket", server.addr);
@@ -304,7 +304,7 @@ fn connect(server: &Process) -> UnixStream {
     stream
 }
 
-/// The length of the record that comes next, which has one fragment.
+/// Reads the length of the next record, which has one fragment.
 fn mark(stream: &mut UnixStream) -> usize {
     let mut mark = [0; 4];
     stream.read_exact(&mut mark).expect("a reply");
@@ -329,7 +329,7 @@ fn replies_of_small_requests_are_bounded() {
         let len = mark(peer);
         assert!((1000..2 * MIB).contains(&len), "{len} bytes");
     }
-    // None has taken its reply.
+    // No client has read its reply.
     let memory = server.memory() as usize;
     assert!(memory < 100 * MIB, "{} MiB", memory / MIB);
 }

@@ -1,4 +1,4 @@
-//! Somebody changes the host's tree while a client walks it: it never leads outside.
+//! A concurrent process changes the host's tree while a client walks it: no walk leads outside.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,11 +12,11 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 const ONE: Fid = Fid(1);
 
-/// How many walks of each outcome a race must have had.
+/// Minimum number of walks with each outcome.
 const ENOUGH: usize = 200;
 
-/// Runs `walk` again and again until each of its outcomes has come often enough, while another thread
-/// runs `change`.
+/// Repeats `walk` until each of its outcomes was frequent enough, while another thread repeats
+/// `change`.
 fn race(change: impl Fn() + Sync, mut walk: impl FnMut() -> usize, outcomes: usize) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -25,7 +25,7 @@ fn race(change: impl Fn() + Sync, mut walk: impl FnMut() -> usize, outcomes: usi
                 change();
             }
         });
-        // Whatever ends the walks ends the other thread.
+        // Ends the other thread, even on a panic.
         let _end = End(&over);
         let mut seen = vec![0; outcomes];
         while seen.iter().any(|&count| count < ENOUGH) {
@@ -46,8 +46,8 @@ fn exchange(one: &Path, other: &Path) {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).expect("exchanged");
 }
 
-/// `outside` with a `secret`; `served` in it, with a directory `x` and, to change places with it, a link
-/// `y` to where `target` says.
+/// Makes `outside` with a file `secret`, and `served` in it with a directory `x` and a symbolic
+/// link `y` to `target`, which are swapped.
 fn tree(target: &str) -> tempfile::TempDir {
     let outside = tempfile::tempdir().expect("a directory");
     let served = outside.path().join("served");
@@ -76,7 +76,7 @@ fn a_directory_that_becomes_a_link_to_outside_leads_nowhere() {
                     2 => {}
                     more => panic!("{more} of two names"),
                 }
-                // Opening and reading what was walked to, by now perhaps another's name.
+                // Opens and reads the walked file, which may have another name by now.
                 peer.ok(&T::Lopen { fid: ONE, flags: 0 });
                 let (fid, offset, count) = (ONE, 0, 100);
                 let Rmessage::Read { data } = peer.ok(&T::Read { fid, offset, count }) else {
@@ -84,7 +84,7 @@ fn a_directory_that_becomes_a_link_to_outside_leads_nowhere() {
                 };
                 assert_eq!(data.0, b"inside");
                 peer.ok(&T::Clunk { fid: ONE });
-                // A name that is in / too.
+                // A name that also exists in /.
                 if let Ok([_, qid]) = peer.try_walk(ROOT, ONE, &[b"x", b"etc"]).as_deref() {
                     let Rmessage::Getattr { mtime_sec, .. } = peer.ok(&T::Getattr {
                         fid: ONE,
@@ -117,7 +117,7 @@ fn creating_below_a_directory_that_becomes_a_link_makes_nothing_outside() {
             let made = peer.try_create(ONE, b"new").is_ok();
             peer.ok(&T::Clunk { fid: ONE });
             assert!(!outside.path().join("new").exists(), "made outside");
-            // It is in the directory, whatever that is called by now.
+            // The file is in the directory, whatever its current name is.
             while made && fs::remove_file(x.join("new")).is_err() {}
             usize::from(made)
         },

@@ -1,4 +1,4 @@
-//! Guests whose queues are none: a real engine serves them while they change.
+//! Guests with invalid queues: a real engine serves them while they change.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// How often a guest kicks, and how often its memory changes meanwhile.
+/// Number of kicks of a guest, and of changes of its memory meanwhile.
 const KICKS: u16 = 300;
 const CHANGES: usize = 20_000;
 
-/// How often a guest looks for an answer.
+/// Number of polls for a reply.
 const LOOKS: usize = 200;
 
-/// A row of numbers that is the same each time (xorshift64).
+/// A deterministic pseudorandom number generator (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -41,11 +41,11 @@ const MESSAGES: u64 = 0x8000;
 const REPLIES: u64 = 0x4_0000;
 const TABLES: u64 = 0x3000;
 
-/// Writes requests into the guest's memory, and a queue of them that is as it should be: two descriptors for
-/// each, every fourth by a table of its own.
+/// Writes requests into guest memory, and a valid queue of them: two descriptors for each, every
+/// fourth in an indirect table.
 fn lay(guest: &Guest, place: Place, random: &mut Random) {
-    // LOOKUP, GETATTR, SETATTR, MKDIR, OPEN, READ, WRITE, RELEASE, SETXATTR, OPENDIR, READDIR, SETLKW, CREATE,
-    // INTERRUPT, BATCH_FORGET, READDIRPLUS, INIT, DESTROY.
+    // LOOKUP, GETATTR, SETATTR, MKDIR, OPEN, READ, WRITE, RELEASE, SETXATTR, OPENDIR, READDIR,
+    // SETLKW, CREATE, INTERRUPT, BATCH_FORGET, READDIRPLUS, INIT, DESTROY.
     const OPCODES: [u32; 18] = [
         1, 3, 4, 9, 14, 15, 16, 18, 21, 27, 28, 33, 35, 36, 42, 44, 26, 38,
     ];
@@ -81,11 +81,11 @@ fn lay(guest: &Guest, place: Place, random: &mut Random) {
     }
 }
 
-/// Changes something of what the device looks at.
+/// Changes bytes that the device reads.
 fn change(guest: &Guest, random: &mut Random) {
     let (begin, len) = match random.below(4) {
         0 => (0, 0x400),
-        // But for how many are available: a jump there ends a queue.
+        // Except the available index: a jump of it stops a queue.
         1 => (0x1004, 0x80),
         2 => (TABLES, 0x400),
         _ => (MESSAGES + 0x1000 * random.below(32), 136),
@@ -94,7 +94,7 @@ fn change(guest: &Guest, random: &mut Random) {
     match random.below(3) {
         0 => guest.write(at, &random.bytes::<1>()),
         1 => guest.write(at & !7, &random.bytes::<8>()),
-        // Small numbers lead to what is there.
+        // Small numbers are valid indexes.
         _ => guest.write(at & !1, &(random.below(64) as u16).to_le_bytes()),
     }
 }
@@ -102,7 +102,7 @@ fn change(guest: &Guest, random: &mut Random) {
 #[test]
 fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
     let server = Process::virtiofs(SERVER, None, None);
-    // What is needed once is there before it is measured.
+    // Makes one-time allocations before the measurement.
     let witness = mounted(&server.addr);
     let (memory, descriptors) = (server.memory(), server.descriptors());
     for seed in 1..=8 {
@@ -122,7 +122,7 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
                 available = available.wrapping_add(1 + random.below(4) as u16);
                 guest.write(place.available + 2, &available.to_le_bytes());
                 guest.kick();
-                // It is answered soon, or never: its queue may be at its end.
+                // The reply comes soon or never: the queue may be stopped.
                 let waits = || guest.number(place.used + 2) == answered;
                 (0..LOOKS)
                     .take_while(|_| waits())
@@ -132,7 +132,7 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
                     let jump = available.wrapping_add(random.below(1 << 16) as u16);
                     guest.write(place.available + 2, &jump.to_le_bytes());
                     guest.kick();
-                    // A queue that was abandoned begins again, with a driver that knows what is used.
+                    // Restarts a stopped queue, with a driver that knows the used index.
                     guest.stop(1).expect("stopped");
                     lay(guest, place, &mut random);
                     guest.write(place.available + 2, &available.to_le_bytes());
@@ -142,7 +142,7 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
             assert!(answered > KICKS / 2, "{answered} answered");
         });
     }
-    // Devices end some time after their monitors.
+    // Devices end some time after their front ends.
     let deadline = Instant::now() + Duration::from_secs(30);
     while server.descriptors() > descriptors && Instant::now() < deadline {
         std::thread::yield_now();

@@ -1,4 +1,5 @@
-//! Clients of NFS over TLS that misbehave: before, in and behind the handshake. Theirs alone is the connection that ends.
+//! Misbehaving clients of NFS over TLS: before, during and after the handshake. Only their own
+//! connections are closed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,7 +29,7 @@ impl engine::Service for Nfs {
     }
 }
 
-/// A server that NFS may be asked of over TLS only, and a client that behaves.
+/// An NFS server that requires TLS, and a well-behaved client.
 struct Rig {
     server: Server,
     connector: Arc<Connector>,
@@ -92,13 +93,13 @@ impl Rig {
             panic!("{}", self.server.addr);
         };
         let stream = TcpStream::connect((host.as_str(), *port)).expect("connected");
-        // Far more than any machine takes.
+        // Far longer than any machine takes.
         let patience = Some(Duration::from_secs(60));
         stream.set_read_timeout(patience).expect("a timeout");
         stream
     }
 
-    /// A connection whose server waits for a handshake.
+    /// Connects and sends STARTTLS, so that the server waits for a handshake.
     fn asked(&self) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(&start_tls::ask(1, 3)).expect("sent");
@@ -108,7 +109,7 @@ impl Rig {
         stream
     }
 
-    /// A connection under TLS, and its socket.
+    /// Connects and performs the TLS handshake; returns the connection and its socket.
     fn secured(&self) -> (TlsLink, TcpStream) {
         let stream = self.asked();
         let socket = stream.try_clone().expect("another");
@@ -119,9 +120,9 @@ impl Rig {
     }
 }
 
-/// Sends what it takes; the server ends the connection, whether or not it said why.
+/// Sends `bytes`, and asserts that the server closes the connection, with or without an alert.
 fn ends(mut stream: TcpStream, bytes: &[u8]) {
-    // It may end while this is sent.
+    // The server may close it meanwhile.
     let _ = stream.write_all(bytes);
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -136,7 +137,7 @@ fn garbage_in_place_of_a_handshake() {
     for bytes in [
         &[0x80, 0, 0, 40, 0, 0, 0, 1][..],
         b"GET / HTTP/1.1\r\n\r\n",
-        // More than a record holds, and a kind that there is not.
+        // Larger than a record, and an unknown type.
         &[22, 3, 1, 0xff, 0xff, 1],
         &[99, 3, 3, 0, 1, 0],
         &start_tls::ask(2, 3),
@@ -193,13 +194,13 @@ fn plain_bytes_behind_a_handshake() {
     let rig = Rig::new();
     for bytes in [
         &start_tls::ask(2, 3)[..],
-        // Sealed by nobody, and larger than there are.
+        // Not encrypted, and oversized.
         &[
             23, 3, 3, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
             0, 0, 0, 0, 0, 0, 0, 0, 0,
         ],
         &[23, 3, 3, 0xff, 0xff],
-        // A handshake anew.
+        // A new handshake.
         &[22, 3, 3, 0, 4, 1, 0, 0, 0],
     ] {
         let (_link, socket) = rig.secured();
@@ -246,7 +247,7 @@ fn any_bytes_in_place_of_records() {
             true => rig.secured().1,
             false => rig.asked(),
         };
-        // The server may be ahead.
+        // The server may have closed the connection.
         let _ = socket.write_all(&bytes);
         rig.assert_well();
         Ok(())

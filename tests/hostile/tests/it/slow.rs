@@ -1,4 +1,4 @@
-//! Clients that ask and do not take what they asked for.
+//! Clients that send requests and do not read the replies.
 
 use hostile::peer::{Bystander, Peer, ROOT, encoded, exclusive};
 use hostile::process::Process;
@@ -9,7 +9,7 @@ use crate::over_both;
 
 const MSIZE: u32 = 1 << 20;
 
-/// A file as large as the largest reply.
+/// Attaches, and creates a file as large as the maximum reply.
 fn with_large_file(addr: &Addr, msize: u32) -> Peer {
     let mut peer = Peer::attached(addr, msize);
     peer.create(Fid(1), b"large");
@@ -23,7 +23,7 @@ fn with_large_file(addr: &Addr, msize: u32) -> Peer {
     peer
 }
 
-/// A prime apart, so that no piece of it looks like the next.
+/// Returns contents with a prime period, so that adjacent pieces differ.
 fn contents(msize: u32) -> Vec<u8> {
     (0..msize - 100).map(|n| (n % 251) as u8).collect()
 }
@@ -42,7 +42,7 @@ fn who_does_not_read_is_not_heard_and_gets_all_in_the_end() {
         assert!(asked < 1_000_000, "no bound");
         bystander.assert_well();
         let expected = contents(MSIZE);
-        // As many as it makes sense to wait for; the rest are for nobody.
+        // A limited number; the other replies are not read.
         for _ in 0..asked.min(100) {
             let (tag, reply) = slow.reply();
             let Rmessage::Read { data } = reply else {
@@ -74,8 +74,8 @@ fn many_who_do_not_read_hold_nobody_up() {
     });
 }
 
-/// What a server holds for a client that does not read, while one of its requests waits: then replies are
-/// not sent one by one.
+/// The server's memory for a client that does not read, while one of its requests waits: then
+/// replies are not sent one by one.
 #[test]
 fn who_does_not_read_while_a_request_waits_costs_bounded_memory() {
     let server = Process::start(env!("CARGO_BIN_EXE_hostile-server"), None, None);
@@ -88,7 +88,7 @@ fn who_does_not_read_while_a_request_waits_costs_bounded_memory() {
     slow.ok(&T::Statfs { fid: ROOT });
     let before = server.memory();
     slow.stuff(&encoded(Tag(1), &read(MSIZE)), 1_000_000);
-    // It holds what it is going to hold when it has not grown while others were served again and again.
+    // The memory is final when it has not grown while other requests were served.
     let (mut held, mut rounds) = (server.memory(), 0);
     while rounds < 500 {
         bystander.assert_well();

@@ -1,4 +1,4 @@
-//! Tags used twice, and cancellations without end.
+//! Duplicate tags, and endless flushes.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use vfs::Errno;
 
 use crate::over_both;
 
-/// A client that holds a lock on a file, and one that waits for it by tag 5.
+/// Returns a client that holds a lock on a file, and one that waits for it with tag 5.
 fn holder_and_waiter(server: &Server) -> (Peer, Peer) {
     let mut holder = Peer::attached(&server.addr, 8192);
     holder.create(Fid(1), b"f");
@@ -51,7 +51,7 @@ fn thousands_of_flushes_of_nothing_are_answered_in_turn() {
         let mut peer = Peer::attached(&server.addr, 8192);
         let mut bytes = Vec::new();
         for tag in 0..10_000 {
-            // Every third of itself.
+            // Every third flushes its own tag.
             let oldtag = Tag(if tag % 3 == 0 { tag } else { tag ^ 1 });
             bytes.extend(encoded(Tag(tag), &Tmessage::Flush { oldtag }));
         }
