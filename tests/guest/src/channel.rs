@@ -1,7 +1,9 @@
-//! What guest and harness say to each other over the control port.
+//! The protocol between guest and harness on the control port.
 //!
-//! The guest sends lines: `ready`, `begin CASE`, `end CASE STATUS`, `fault TEXT`, `done`, and `host LENGTH` followed by that many bytes of a shell command.
-//! That is answered by `STATUS LENGTH`, a newline, and that many bytes of output; so is `meet`, once every guest of the run has said it.
+//! The guest sends lines: `ready`, `begin CASE`, `end CASE STATUS`, `fault TEXT`, `done`, and `host
+//! LENGTH` followed by that many bytes of a shell command. The reply to `host` is `STATUS LENGTH`,
+//! a newline, and that many bytes of output; `meet` gets the same reply once every guest of the run
+//! has sent it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,45 +18,45 @@ use anyhow::{Context, Result, bail};
 use crate::family::Family;
 use crate::meeting::Meeting;
 
-/// What the guests of a run have on the host.
+/// The host side of a run's guests.
 pub(crate) struct Host {
-    /// The directory that is served.
+    /// The served directory.
     pub(crate) share: PathBuf,
-    /// The directory of the run: `$RUN` to commands.
+    /// The run directory: `$RUN` in commands.
     pub(crate) run: PathBuf,
-    /// Their processes, and those of their commands.
+    /// The processes of the run, including those of guests' commands.
     pub(crate) family: Family,
     pub(crate) meeting: Meeting,
 }
 
-/// What a guest reports.
+/// An event reported by a guest.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
     /// The share is mounted.
     Ready,
-    /// A case starts.
+    /// A case has started.
     Begin(String),
     /// A case has ended with this status.
     End(String, i32),
-    /// The guest cannot go on.
+    /// The guest cannot continue.
     Fault(String),
-    /// All cases are through and the share is unmounted.
+    /// All cases have ended and the share is unmounted.
     Done,
 }
 
 #[derive(Debug, PartialEq)]
 enum Line {
     Event(Event),
-    /// A command of this many bytes follows.
+    /// A command with this many bytes follows.
     Host(usize),
-    /// It waits for the other guests.
+    /// The guest waits for the others.
     Meet,
 }
 
-/// Longest command a guest may send: far above any script's, far below what hurts.
+/// Maximum length in bytes of a guest's command: far longer than any script's.
 const LONGEST_COMMAND: usize = 1 << 20;
 
-/// Serves the control port of a guest until its end.
+/// Serves the control port of a guest until it closes.
 pub(crate) fn serve(
     stream: UnixStream,
     host: &Host,
@@ -65,7 +67,7 @@ pub(crate) fn serve(
     served
 }
 
-/// Commands of a case run in the share, or in the subdirectory the case has there.
+/// Serves the guest's lines. Commands run in the share, or in the case's subdirectory there.
 fn serve_lines(stream: UnixStream, host: &Host, events: &Sender<(Instant, Event)>) -> Result<()> {
     let share = &host.share;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -129,7 +131,8 @@ fn parse(line: &str) -> Result<Line> {
     })
 }
 
-/// Runs a guest's command; what it leaves in the background lives as long as the run, but must not hold its output.
+/// Runs a guest's command. Its background processes live as long as the run, but must not hold its
+/// output open.
 fn execute(command: &str, dir: &Path, host: &Host) -> Result<(i32, Vec<u8>)> {
     let (mut output, input) = std::io::pipe()?;
     let mut child = host.family.spawn(

@@ -1,6 +1,6 @@
-//! The kernel's console: which lines mean that a run has failed although its script was content.
+//! The kernel console: detection of messages that make a run fail although its script succeeded.
 
-/// Lines which a healthy guest never prints.
+/// Messages that a healthy guest never prints.
 const BAD: &[&str] = &[
     "BUG:",
     "kernel BUG at",
@@ -30,7 +30,8 @@ const BAD: &[&str] = &[
     "list_del corruption",
 ];
 
-/// Subsystems of the file system under test: what they log above debug is a complaint, save what `HARMLESS` lists.
+/// Subsystems of the file system under test: their messages above debug level are complaints,
+/// except those in `HARMLESS`.
 const WATCHED: &[&str] = &[
     "9p:",
     "9pnet:",
@@ -49,7 +50,7 @@ const WATCHED: &[&str] = &[
 ];
 
 const HARMLESS: &[&str] = &[
-    // Said once when a module is loaded.
+    // Printed once when a module is loaded.
     "Installing v9fs 9p2000 file system support",
     "Installing 9P2000 support",
     "FS-Cache: Loaded",
@@ -62,10 +63,11 @@ const HARMLESS: &[&str] = &[
     "Registering the id_resolver key type",
 ];
 
-/// What stage two writes to the kernel's log at the start of each case; after the last it names `-`.
+/// The marker that stage two writes to the kernel log at the start of each case; after the last
+/// case it names `-`.
 const MARK: &str = "barge-guest: case ";
 
-/// The offending lines of a console log which came during a case, or outside of any.
+/// Returns the complaints in a console log during a case, or outside of any.
 pub(crate) fn complaints_in(log: &str, case: Option<&str>) -> Vec<String> {
     let mut current = None;
     let mut found = Vec::new();
@@ -80,7 +82,7 @@ pub(crate) fn complaints_in(log: &str, case: Option<&str>) -> Vec<String> {
 }
 
 fn is_complaint(line: &str) -> bool {
-    // `[   12.345678] text`; what is not the kernel's own is the init script's.
+    // A kernel message: `[   12.345678] text`; other lines come from the init script.
     let Some((_, text)) = line
         .strip_prefix('[')
         .and_then(|rest| rest.split_once("] "))

@@ -1,6 +1,7 @@
-//! A writer of `newc` cpio archives, as the kernel unpacks them into its first root. Lacks: hard links, owners other than root, times.
+//! Writer of `newc` cpio archives, the format of an initramfs. Not supported: hard links, owners
+//! other than root, times.
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -8,7 +9,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Adds a directory. Parents come first: the kernel makes none.
+    /// Adds a directory, after its parents: the kernel does not create them.
     pub(crate) fn dir(&mut self, path: &str) {
         self.entry(path, 0o040_755, &[], (0, 0));
     }
@@ -23,7 +24,7 @@ impl Archive {
         self.entry(path, 0o020_600, &[], (major, minor));
     }
 
-    /// The finished archive.
+    /// Returns the finished archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[], (0, 0));
         self.bytes
@@ -33,7 +34,8 @@ impl Archive {
         self.entries += 1;
         let size = u32::try_from(content.len()).expect("a file of an initramfs is below 4 GiB");
         let name_size = path.len() as u32 + 1;
-        // ino mode uid gid nlink mtime filesize devmajor devminor rdevmajor rdevminor namesize check
+        // ino mode uid gid nlink mtime filesize devmajor devminor rdevmajor rdevminor namesize
+        // check
         let fields = [
             self.entries,
             mode,
@@ -61,7 +63,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Every header and every content starts at a multiple of four.
+    /// Pads to a multiple of four, the alignment of headers and contents.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

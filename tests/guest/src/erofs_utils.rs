@@ -1,7 +1,7 @@
-//! The newest of EROFS's tools that Debian has: codecs and forms of images that those of the machine may lack.
+//! Debian's newest erofs-utils, for codecs and image formats that the machine's version may lack.
 //!
-//! They come with the libraries they need, as tlshd does. All is made once, below the cache: in `erofs-utils/` the unpacked packages, and in `erofs-utils/bin`
-//! a script for each tool, by its name.
+//! They come with their libraries, as tlshd does. Everything is made once, in `erofs-utils/` of the
+//! cache: the unpacked packages, and in `erofs-utils/bin` a script for each tool.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use anyhow::Result;
 
 use crate::kernel::{self, Apt};
 
-/// A suite that has 1.8.
+/// A suite with version 1.8.
 const SUITE: &str = "trixie";
 
-/// They, and what they need; how a package of it is called changes from suite to suite.
+/// The tools and their dependencies, whose package names depend on the suite.
 const PACKAGES: &[&str] = &[
     "erofs-utils",
     "erofsfuse",
@@ -32,7 +32,7 @@ const PACKAGES: &[&str] = &[
     "zlib1g",
 ];
 
-/// The directory of the tools, made if need be.
+/// Returns the directory of the tools, which is made if missing.
 pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
     let _lock = kernel::lock(cache)?;
     let dir = cache.join("erofs-utils");
@@ -49,7 +49,7 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
     Ok(dir.join("bin"))
 }
 
-/// A script that runs a tool by its own loader, wherever all of it is.
+/// Returns a script that runs a tool with its own loader, at any location.
 fn starts(tool: &str) -> String {
     format!(
         "#!/bin/sh\nusr=$(dirname \"$(readlink -f \"$0\")\")/../usr\nexec \"$usr/lib64/ld-linux-x86-64.so.2\" --library-path \"$usr/lib/x86_64-linux-gnu\" \"$usr/bin/{tool}\" \"$@\"\n"

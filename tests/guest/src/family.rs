@@ -1,7 +1,8 @@
-//! The processes of a run die with it, however it ends.
+//! The process group of a run, which is killed when the run ends.
 //!
-//! They share a process group whose leader waits for the end of its input and then kills the group. The input is a pipe from this process: dropping
-//! [`Family`] closes it, and so does any death of ours. As the leader lives as long as the group is used, the group's number is never someone else's.
+//! Its leader waits for the end of its input and then kills the group. The input is a pipe from
+//! this process, which closes when [`Family`] is dropped or this process dies. Since the leader
+//! lives as long as the group is used, the group's ID is not reused.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +24,7 @@ impl Family {
         Ok(Self { leader })
     }
 
-    /// Starts a command as a member.
+    /// Starts a command in the group.
     pub(crate) fn spawn(&self, command: &mut Command) -> Result<Child> {
         command.process_group(self.leader.id().cast_signed());
         command
@@ -35,7 +36,7 @@ impl Family {
 impl Drop for Family {
     fn drop(&mut self) {
         drop(self.leader.stdin.take());
-        // Killed by itself: there is no status to look at.
+        // Killed by itself, so the status is irrelevant.
         let _ = self.leader.wait();
     }
 }

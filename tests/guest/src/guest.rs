@@ -1,8 +1,10 @@
-//! A guest: QEMU with a kernel, an initramfs, the host's tree as its root, and two ports to the harness, one for output and one for control.
+//! A guest: QEMU with a kernel, an initramfs, the host's tree as its root, and two ports to the
+//! harness, one for output and one for control.
 //!
-//! It knows nothing of servers: what the mount options name must be there when it boots, so several guests can share one.
+//! It is independent of servers: the addresses in the mount options must exist when it boots, so
+//! several guests can share a server.
 //!
-//! Lacks: graceful shutdown from outside; a guest ends by itself or is killed.
+//! Not supported: graceful shutdown from outside; a guest ends by itself or is killed.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,57 +24,57 @@ use crate::channel::{self, Event, Host};
 use crate::kernel::Kernel;
 use crate::{TimedOut, Unavailable, console, initramfs, tail};
 
-/// What to mount at the guest's `/mnt`.
+/// The mount at the guest's `/mnt`.
 #[derive(Clone, Debug)]
 pub struct Mount {
-    /// The file system's type, such as `9p`.
+    /// The file-system type, such as `9p`.
     pub kind: String,
-    /// Its options.
+    /// The mount options.
     pub options: String,
-    /// Its device: an address or a tag.
+    /// The device: an address or a tag.
     pub device: String,
 }
 
 /// A script to run in the guest.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its name: one word without slashes.
+    /// The name: one word without slashes.
     pub name: String,
-    /// Its text, for `sh`.
+    /// The text, for `sh`.
     pub script: String,
     /// Whether it runs in a directory of its own below the mount.
     pub own_dir: bool,
 }
 
-/// What tells one guest of a run from another.
+/// The individual configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct Seat {
-    /// What it mounts.
+    /// The mount of the share.
     pub mount: Mount,
-    /// Types of file systems that its scripts mount besides.
+    /// Types of other file systems that its scripts mount.
     pub kinds: Vec<&'static str>,
-    /// Its processors.
+    /// Number of processors.
     pub cpus: u16,
-    /// Further arguments for QEMU.
+    /// Additional arguments for QEMU.
     pub qemu: Vec<String>,
 }
 
-/// What a guest is made of.
+/// The configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Its own.
+    /// The individual part.
     pub seat: Seat,
-    /// Its number, from 1 to that of the run's guests.
+    /// Its number, from 1 to `guests`.
     pub number: usize,
-    /// How many guests the run has.
+    /// The number of guests in the run.
     pub guests: usize,
-    /// The root below its tmpfs.
+    /// The lower root below its tmpfs.
     pub root: Mount,
-    /// What it runs, in this order.
+    /// The cases, in execution order.
     pub cases: Vec<Case>,
-    /// How long one case may take.
+    /// Timeout of one case.
     pub case_timeout: Duration,
-    /// How long the guest may take, boot and all.
+    /// Timeout of the guest, including its boot.
     pub timeout: Duration,
     /// QEMU's `-accel`.
     pub accel: String,
@@ -80,48 +82,49 @@ pub struct Spec {
     pub path: String,
     /// The directory of the scripts, as `$BARGE_SCRIPTS`.
     pub scripts: String,
-    /// The directory of tlshd, which runs if the mount is secured.
+    /// The directory of tlshd, which runs if the mount uses TLS.
     pub tls: String,
 }
 
-/// How one case ended.
+/// The result of one case.
 #[derive(Clone, Debug)]
 pub struct CaseResult {
-    /// The case.
+    /// The name of the case.
     pub name: String,
     /// The script's exit status.
     pub status: i32,
-    /// How long it ran.
+    /// Its duration.
     pub took: Duration,
-    /// What the kernel complained of meanwhile.
+    /// Kernel complaints during the case.
     pub complaints: Vec<String>,
 }
 
-/// How a guest ended.
+/// The result of a guest.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The cases that ended, in their order.
+    /// The cases that ended, in order.
     pub cases: Vec<CaseResult>,
-    /// From QEMU's start to the mounted share.
+    /// Time from QEMU's start until the share is mounted.
     pub boot: Duration,
-    /// Complaints of the kernel outside of any case.
+    /// Kernel complaints outside of any case.
     pub complaints: Vec<String>,
-    /// Why not every case ended, if so: the guest died, a fault, no more time.
+    /// The reason if not all cases ended: the guest died, a fault, or a timeout.
     pub broken: Option<Broken>,
 }
 
-/// Why a guest did not come to its end.
+/// The reason why a guest did not finish.
 #[derive(Debug)]
 pub enum Broken {
-    /// Its time was over.
+    /// A timeout.
     TimedOut(String),
-    /// Anything else.
+    /// Any other reason.
     Failed(String),
 }
 
 impl Outcome {
-    /// Whether the emulator is to blame: one of its processors has run an instruction that the kernel was about to replace in itself, as happens while
-    /// several of them boot, or it came to a halt in its own PCI bus, before anything was mounted.
+    /// Returns whether the emulator is at fault: a processor executed an instruction that the
+    /// kernel was patching, which happens while several boot, or QEMU aborted in its PCI bus before
+    /// the share was mounted.
     pub(crate) fn tripped(&self) -> bool {
         let is_patching = |line: &String| line.contains("Oops: int3");
         let halted = |text: &str| text.contains("/hw/pci/") && text.contains("Assertion `");
@@ -129,7 +132,8 @@ impl Outcome {
             || self.boot.is_zero() && self.broken.as_ref().is_some_and(|why| halted(why.text()))
     }
 
-    /// Of two guests that ran the same cases: each has passed where both say so.
+    /// Merges the results of two guests that ran the same cases: a case passes if it passed in
+    /// both.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.cases.truncate(other.cases.len());
         for (case, other) in self.cases.iter_mut().zip(other.cases) {
@@ -147,13 +151,13 @@ impl Outcome {
 }
 
 impl Broken {
-    /// Why, in words.
+    /// Returns the description.
     pub(crate) fn text(&self) -> &str {
         let (Self::TimedOut(text) | Self::Failed(text)) = self;
         text
     }
 
-    /// As an error of the harness.
+    /// Converts the reason to an error of the harness.
     pub fn into_error(self) -> anyhow::Error {
         match self {
             Self::TimedOut(text) => TimedOut(text).into(),
@@ -165,7 +169,7 @@ impl Broken {
 /// A running guest.
 pub(crate) struct Guest {
     qemu: Child,
-    /// With the time when each came: guests of a run are heard one after the other.
+    /// Events with their arrival times: the guests of a run are processed one after the other.
     events: Receiver<(Instant, Event)>,
     control: JoinHandle<Result<()>>,
     output: JoinHandle<()>,
@@ -205,7 +209,8 @@ impl Guest {
             "-smp",
             &spec.seat.cpus.to_string(),
         ]);
-        // Under TCG a plain CPU is quicker than the largest: the C library of the guest then leaves emulated AVX alone.
+        // Under TCG a basic CPU is faster than the largest: the guest's C library then does not use
+        // AVX, which is emulated.
         let cpu = if spec.accel.starts_with("kvm") {
             "host"
         } else {
@@ -213,7 +218,7 @@ impl Guest {
         };
         let machine = "q35,memory-backend=memory";
         command.args(["-machine", machine, "-accel", &spec.accel, "-cpu", cpu]);
-        // Memory that a vhost-user server can map.
+        // Shared memory, so that a vhost-user server can map it.
         command.arg("-object").arg(format!(
             "memory-backend-memfd,id=memory,size={MEMORY}M,share=on"
         ));
@@ -271,7 +276,8 @@ impl Guest {
         })
     }
 
-    /// Waits for the guest's end and reads what its kernel said; `progress` hears of each case that ended.
+    /// Waits until the guest ends and reads its console log; `progress` is called for each case
+    /// that ended.
     pub(crate) fn finish(mut self, mut progress: impl FnMut(&CaseResult)) -> Result<Outcome> {
         let mut outcome = Outcome {
             cases: Vec::new(),
@@ -288,7 +294,7 @@ impl Guest {
                 Ok((when, Event::Ready)) if outcome.boot.is_zero() => {
                     outcome.boot = when - self.started;
                 }
-                // A guest that was reset begins once more.
+                // A guest that was reset begins again.
                 Ok((_, Event::Ready)) => {}
                 Ok((when, Event::Begin(name))) => {
                     running.get_or_insert((name, when));
@@ -348,7 +354,7 @@ impl Guest {
                 }
             }
         }
-        // Their streams ended with QEMU.
+        // Their streams were closed by QEMU's end.
         self.output
             .join()
             .map_err(|_| anyhow!("the output thread panicked"))?;
@@ -359,7 +365,7 @@ impl Guest {
         Ok(outcome)
     }
 
-    /// A guest that is through powers off at once; one that is not is killed.
+    /// Ends QEMU: a finished guest powers off at once; any other is killed.
     fn end(&mut self) -> Result<()> {
         let patience = Instant::now() + Duration::from_secs(10);
         while Instant::now() < patience.min(self.deadline) {
@@ -380,15 +386,17 @@ impl Guest {
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// MiB: enough for git and gcc, and for page caches that never have to give way.
+/// Memory in MiB: enough for git and gcc, and for page caches without reclaim.
 const MEMORY: &str = "2048";
 
-/// `panic=-1` reboots at once, which `-no-reboot` makes QEMU's end. The watchdogs get time because an emulated processor may stand still for seconds.
+/// `panic=-1` reboots at once, which `-no-reboot` turns into QEMU's exit. The watchdog timeouts are
+/// long because an emulated processor may stall for seconds.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 \
      rcupdate.rcu_cpu_stall_timeout=120 net.ifnames=0 audit=0";
 
-/// The same, and how fast the time stamp counter is where QEMU takes this processor's. Linux finds that out by an emulated timer, which comes late on a
-/// busy machine: it then took seconds for a third of what they are.
+/// Returns the kernel command line, with the frequency of the time stamp counter if QEMU uses this
+/// processor's. Linux would calibrate it with an emulated timer, which is late on a busy machine:
+/// its seconds then took a third of real ones.
 fn kernel_command_line(accel: &str) -> String {
     const TRIED: Duration = Duration::from_millis(20);
     let khz = sys::tsc::khz(TRIED).filter(|_| accel.starts_with("tcg"));
@@ -396,7 +404,7 @@ fn kernel_command_line(accel: &str) -> String {
     format!("{KERNEL_COMMAND_LINE}{khz}")
 }
 
-/// An error with the reason if no guest can run here.
+/// Returns an error with the reason if no guest can run here.
 pub fn available() -> Result<()> {
     match Command::new(QEMU).arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -408,14 +416,14 @@ pub fn available() -> Result<()> {
     }
 }
 
-/// Whether QEMU has a device for users.
+/// Returns whether QEMU has a device that users can instantiate.
 pub(crate) fn has_device(name: &str) -> bool {
     let help = ["-device", &format!("{name},help")].map(str::to_owned);
     let output = Command::new(QEMU).args(help).output();
     output.is_ok_and(|output| output.status.success() && output.stdout.starts_with(name.as_bytes()))
 }
 
-/// Copies live; a broken sink must not stop the guest, which would block on its output.
+/// Copies as data arrives; ignores errors of the sink, since the guest would block on its output.
 fn copy(from: &mut UnixStream, to: &mut impl Write) {
     let mut buffer = [0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {

@@ -1,6 +1,7 @@
-//! Ways to have a script run in what `barge mount` makes of a server on this machine, barge's or another's: without a guest, so in minutes.
+//! Runs of a script in a `barge mount` of a local server, barge's or another's: without a guest, so
+//! in minutes.
 //!
-//! What it lacks: other kernels than the one that runs.
+//! Not supported: kernels other than the running one.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -18,20 +19,20 @@ use crate::server::{Address, Server};
 use crate::{Dirs, local, tail, tools};
 
 #[derive(Debug)]
-/// A server, and how it is mounted. Templates may name what those of a run may, and `{barge}`.
+/// A server, and how to mount it. Templates may contain the placeholders of a run, and `{barge}`.
 pub struct Hosted {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     serve: &'static str,
     source: &'static str,
-    /// What the server is in: the mount is made there.
+    /// Whether the server has a network namespace, in which the mount is made.
     network: bool,
-    /// What scripts have to know: the protocol, and whose server it is.
+    /// Environment of scripts: the protocol, and the server's implementation.
     protocol: &'static str,
     server: &'static str,
 }
 
-/// All of them.
+/// All servers.
 pub const ALL: [Hosted; 9] = [
     Hosted {
         name: "9p",
@@ -107,7 +108,8 @@ pub const ALL: [Hosted; 9] = [
     },
 ];
 
-/// It insists on a portmapper and on ports of its own, so it has a network of its own, and says by a file that it is up.
+/// Ganesha requires a portmapper and fixed ports, so it runs in a network namespace, and creates a
+/// file when it is up.
 const GANESHA: &str = r#"unshare --net --mount sh -c 'set -e
 mount -t tmpfs none /run && mkdir /run/ganesha {run}/recovery && ip link set lo up && rpcbind -f &
 cat >{run}/config <<END
@@ -119,14 +121,15 @@ while ! rpcinfo -p 127.0.0.1 >/dev/null 2>&1; do sleep 0.05; done
 (while ! grep -q "NFS SERVER INITIALIZED" {run}/ganesha.log; do sleep 0.1; done 2>/dev/null; : >{socket}) &
 exec ganesha.nfsd -F -f {run}/config -L {run}/ganesha.log -p {run}/ganesha.pid -N NIV_EVENT'"#;
 
-/// The one of this name.
+/// Returns the server with this name.
 pub fn named(name: &str) -> Result<&'static Hosted, String> {
     let names = || ALL.each_ref().map(|hosted| hosted.name).join(", ");
     let found = ALL.iter().find(|hosted| hosted.name == name);
     found.ok_or_else(|| format!("expected one of {}", names()))
 }
 
-/// Runs a case in what `barge` makes of it, with mount options, and returns its status. `host` runs its command in the directory that is served.
+/// Runs a case in a mount by `barge`, with mount options, and returns its status. The command
+/// `host` runs in the served directory.
 pub fn run(
     dirs: &Dirs,
     case: &Case,
@@ -134,9 +137,9 @@ pub fn run(
     keep: bool,
 ) -> Result<i32> {
     let mut scratch = Scratch::new(dirs, keep)?;
-    // Ganesha follows no links.
+    // Ganesha follows no symbolic links.
     let share = scratch.share()?.canonicalize()?;
-    // A path of the scratch directory may be too long for a socket below it.
+    // The scratch directory's path may be too long for a socket in it.
     let mounted = tempfile::tempdir()?;
     let at = mounted.path();
     let address = Address::choose(
@@ -179,14 +182,14 @@ pub fn run(
             .env("CACHE", "auto")
             .env("SOURCE", hosted.protocol)
             .env("SERVER", hosted.server)
-            // As of a mount in a guest; 9P and v3 have no holes, and v3 no attributes.
+            // As for a mount in a guest; 9P and v3 report no holes, and v3 has no attributes.
             .envs([("ACL", "no"), ("UPPER", "no"), ("HOLES", "no")]);
     });
     if let Some(pid) = Pid::from_raw(mount.id().cast_signed()) {
         kill_process(pid, Signal::TERM)?;
     }
     let ended = mount.wait()?;
-    // An error means that it is gone, as it should.
+    // An error means that it is already unmounted, as expected.
     let _ = unmount(at, UnmountFlags::DETACH);
     let said = fs::read_to_string(&log).unwrap_or_default();
     if !ended.success() || said.contains("panicked at") {
@@ -203,10 +206,10 @@ pub fn run(
     status
 }
 
-/// How long a mount may take.
+/// Timeout of a mount.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whether it is another device than the directory above.
+/// Returns whether the directory is on another device than its parent.
 fn is_mounted(at: &std::path::Path) -> Result<bool> {
     let device = |path| rustix::fs::stat(path).map(|stat| stat.st_dev);
     Ok(device(at)? != device(at.parent().unwrap_or(at))?)

@@ -1,4 +1,4 @@
-//! The guest's first root: busybox, the kernel's modules, both stages of init and the cases to run.
+//! The guest's initramfs: busybox, the kernel's modules, both stages of init, and the cases.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::guest::{Case, Spec};
 use crate::kernel::Kernel;
 use crate::quote;
 
-/// What every guest loads: its buses, its network, its root, and what a script may mount.
+/// Modules that every guest loads: buses, network, root, and file systems for scripts.
 const BASE: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -20,7 +20,7 @@ const BASE: &[&str] = &[
     "virtiofs",
 ];
 
-/// The archive for a guest.
+/// Returns the archive for a guest.
 pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for dir in [
@@ -101,17 +101,17 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
     Ok(archive.finish())
 }
 
-/// What a mount of this type needs beyond what every guest has.
+/// Returns the additional modules for a mount of this type.
 fn modules_of(kind: &str) -> &'static [&'static str] {
     match kind {
         "nfs" | "nfs4" => &["nfsv3", "nfsv4", "tls", "gcm", "ghash_generic"],
-        // What it is linked to looks for the generic one when it is loaded.
+        // Its CRC dependency requires the generic implementation when it is loaded.
         "erofs" => &["crc32c_generic", "erofs", "virtio_blk"],
         _ => &[],
     }
 }
 
-/// What QEMU's arguments bring that not every guest has.
+/// Returns the additional modules for QEMU's arguments.
 fn modules_for(qemu: &[String]) -> &'static [&'static str] {
     let has = |device: &str| qemu.iter().any(|word| word.contains(device));
     if has("-vsock-") {
@@ -123,7 +123,7 @@ fn modules_for(qemu: &[String]) -> &'static [&'static str] {
     }
 }
 
-/// The case's name and its directory below the mount.
+/// Returns the case's name and its directory below the mount.
 fn order_line(case: &Case) -> String {
     format!(
         "{} {}\n",

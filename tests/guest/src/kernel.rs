@@ -1,9 +1,10 @@
-//! Guest kernels: Debian's own images, fetched once and cached.
+//! Guest kernels: Debian's images, fetched once and cached.
 //!
-//! A cached kernel is a directory with `vmlinuz`, a flat `modules/` of decompressed modules and `modules.dep`. The private apt state lives next to it,
-//! so the configuration of the machine's own apt is read (for the mirror) and never written. A filled cache needs no network.
+//! A cached kernel is a directory with `vmlinuz`, a flat `modules/` of decompressed modules, and
+//! `modules.dep`. The private apt state is next to it, so the configuration of the machine's apt is
+//! read (for the mirror) and never written. A filled cache needs no network.
 //!
-//! Lacks: architectures other than amd64, distributions other than Debian.
+//! Not supported: architectures other than amd64, distributions other than Debian.
 //! Lock order: one file lock, `CACHE/lock`, held while a kernel is looked up or made.
 
 use std::collections::BTreeMap;
@@ -16,10 +17,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::modules::{self, Deps};
 use crate::{Unavailable, command_output};
 
-/// The kernel lines a guest can boot: a prefix of the version, and the Debian suite which has it.
+/// The supported kernel lines: a version prefix, and the Debian suite that has it.
 pub const LINES: &[(&str, &str)] = &[("6.1", "bookworm"), ("6.12", "bookworm-backports")];
 
-/// Modules a guest may ask for; these and what they depend on are kept from a package of thousands.
+/// Modules that a guest may load; only these and their dependencies are kept of the package.
 const WANTED: &[&str] = &[
     "9p",
     "9pnet_fd",
@@ -45,7 +46,7 @@ const WANTED: &[&str] = &[
 
 /// A kernel ready to boot.
 pub struct Kernel {
-    /// The line it belongs to, such as `6.12`.
+    /// Its line, such as `6.12`.
     pub line: String,
     /// The directory in the cache.
     dir: PathBuf,
@@ -53,7 +54,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of a line, from the cache or else from the machine's Debian mirror (or `mirror`).
+    /// Returns the kernel of a line, from the cache or else from the machine's Debian mirror (or
+    /// `mirror`).
     pub fn get(cache: &Path, line: &str, mirror: Option<&str>) -> Result<Self> {
         let Some((_, suite)) = LINES.iter().find(|(name, _)| *name == line) else {
             let known: Vec<_> = LINES.iter().map(|(name, _)| *name).collect();
@@ -62,7 +64,7 @@ impl Kernel {
         let _lock = lock(cache)?;
 
         let dir = cache.join(format!("kernel-{line}"));
-        // The stamp names what was asked for, so that a longer list of modules makes a new cache.
+        // The stamp holds the list of modules, so that another list invalidates the cache.
         let stamp = WANTED.join(" ");
         if fs::read_to_string(dir.join("stamp")).ok().as_deref() != Some(&stamp) {
             let fresh = cache.join(format!("kernel-{line}.new"));
@@ -85,12 +87,13 @@ impl Kernel {
         })
     }
 
-    /// The image for QEMU's `-kernel`.
+    /// Returns the image for QEMU's `-kernel`.
     pub fn image(&self) -> PathBuf {
         self.dir.join("vmlinuz")
     }
 
-    /// The modules to load for `wanted`, in loading order, each with its bytes; what is built in is left out.
+    /// Returns the modules to load for `wanted`, in loading order, each with its bytes, without
+    /// built-in ones.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let order = self
             .deps
@@ -108,9 +111,9 @@ impl Kernel {
     }
 }
 
-/// A static busybox: the machine's own, or Debian's fetched as the kernels are.
+/// Returns a static busybox: the machine's own, or Debian's.
 pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
-    // The interpreter's path is at the front of a dynamic program.
+    // A dynamic executable contains the interpreter's path near its beginning.
     let is_static = |bytes: &[u8]| {
         !bytes[..bytes.len().min(4096)]
             .windows(8)
@@ -135,7 +138,7 @@ pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Keeps others from making what is in the cache, until it is dropped.
+/// Locks the cache until the lock is dropped.
 pub(crate) fn lock(cache: &Path) -> Result<fs::File> {
     fs::create_dir_all(cache)?;
     let lock = fs::File::create(cache.join("lock"))?;
@@ -232,7 +235,7 @@ fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
     }
 }
 
-/// apt with a state directory of its own.
+/// An apt with a private state directory.
 pub(crate) struct Apt {
     state: PathBuf,
 }
@@ -266,7 +269,7 @@ impl Apt {
             ),
         )?;
         let apt = Self { state };
-        // The caller holds the cache's lock, so nobody else writes these lists.
+        // The caller holds the cache's lock, so no other process writes these lists.
         command_output(apt.command("apt-get").args(["-qq", "update"]))
             .map_err(|error| Unavailable(format!("no Debian kernel to be had: {error:#}")))?;
         Ok(apt)
@@ -282,7 +285,7 @@ impl Apt {
             format!("Dir::Cache={state}/cache"),
             format!("Dir::Etc::sourcelist={state}/debian.sources"),
             "Dir::Etc::sourceparts=/dev/null".into(),
-            // Downloading as root into a directory which apt's own user cannot reach is what is meant here.
+            // Downloads as root, since apt's own user cannot access the directory.
             "APT::Sandbox::User=root".into(),
         ] {
             command.arg("-o").arg(option);
@@ -291,7 +294,7 @@ impl Apt {
         command
     }
 
-    /// The image package which the newest `linux-image-amd64` of a line depends on.
+    /// Returns the image package that the newest `linux-image-amd64` of a line depends on.
     fn kernel_package(&self, line: &str) -> Result<String> {
         let show = command_output(
             self.command("apt-cache")
@@ -301,7 +304,7 @@ impl Apt {
             .with_context(|| format!("the mirror has no linux-image-amd64 of version {line}"))
     }
 
-    /// Downloads packages and unpacks them into a directory which the caller removes.
+    /// Downloads packages and unpacks them into a directory, which the caller removes.
     pub(crate) fn unpack(&self, packages: &[&str]) -> Result<PathBuf> {
         let tree = self.state.join("tree");
         fs::remove_dir_all(&tree).or_else(missing_is_fine)?;
@@ -321,7 +324,7 @@ impl Apt {
     }
 }
 
-/// The URI of the Debian archive the machine itself uses.
+/// Returns the URI of the machine's Debian archive.
 fn system_mirror() -> Result<String> {
     let targets = command_output(Command::new("apt-get").args([
         "indextargets",
@@ -338,7 +341,8 @@ fn system_mirror() -> Result<String> {
         .to_owned())
 }
 
-/// In the output of `apt-cache show`, the first dependency of the stanza with a version of this line.
+/// Returns the first dependency of the stanza with a version of this line, in the output of
+/// `apt-cache show`.
 fn depends_of(show: &str, line: &str) -> Option<String> {
     let field = |stanza: &str, name: &str| {
         stanza

@@ -1,10 +1,12 @@
-//! Boots a Linux guest on a served tree and runs scripts in it: the subject under test is the server, seen through a real kernel client.
+//! Test harness that boots a Linux guest on a served tree and runs scripts in it: it tests the
+//! server with a real kernel client.
 //!
-//! A **run** ([`run::run`]) is a scratch share, a server of it ([`server::Server`]), a guest (`guest::Guest`) which mounts it at `/mnt`, and cases, each a
-//! script with a status. The guest's own root is the host's root, read-only, below a tmpfs: every program of the host is there. The **matrix**
-//! ([`matrix`]) runs many cases in one boot per kernel and cache mode.
+//! A **run** ([`run::run`]) consists of a scratch share, a server of it ([`server::Server`]), a
+//! guest (`guest::Guest`) that mounts it at `/mnt`, and cases, each a script with an exit status.
+//! The guest's root is a tmpfs over the host's root, which is read-only: every program of the host
+//! is available. The **matrix** ([`matrix`]) runs many cases in one boot per kernel and cache mode.
 //!
-//! Lacks: guests other than Linux on amd64, hosts other than Debian.
+//! Not supported: guests other than Linux on amd64, hosts other than Debian.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,10 +34,10 @@ pub mod tlshd;
 pub mod tools;
 mod ways;
 
-/// What a guest needs cannot be had on this machine: a reason to skip, not a failure.
+/// A requirement of the guest is missing on this machine: a reason to skip, not a failure.
 #[derive(Debug)]
 pub struct Unavailable(
-    /// What is missing.
+    /// The missing requirement.
     pub String,
 );
 
@@ -47,10 +49,10 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// The run was not over when its time was.
+/// The run timed out.
 #[derive(Debug)]
 pub struct TimedOut(
-    /// What was waited for, and the end of the console.
+    /// The condition waited for, and the end of the console log.
     pub String,
 );
 
@@ -62,21 +64,21 @@ impl fmt::Display for TimedOut {
 
 impl std::error::Error for TimedOut {}
 
-/// Where the harness keeps things.
+/// The directories of the harness.
 pub struct Dirs {
     /// The guest scripts in the source tree.
     pub scripts: PathBuf,
-    /// Kernels, tools and the directories of runs.
+    /// Kernels, tools and run directories.
     pub cache: PathBuf,
-    /// Where cargo puts programs: the directory of this one.
+    /// The directory of cargo's executables, including this one.
     pub programs: PathBuf,
 }
 
 impl Dirs {
-    /// The directories of this workspace.
+    /// Finds the directories of this workspace.
     pub fn find() -> Result<Self> {
         let programs = std::env::current_exe()?;
-        // A test's executable is one deeper, in `deps`.
+        // A test's executable is in the subdirectory `deps`.
         let programs = programs
             .ancestors()
             .skip(1)
@@ -91,7 +93,7 @@ impl Dirs {
             programs: programs.into(),
         };
         for dir in [&dirs.scripts, &dirs.cache] {
-            // A guest has its own of these, so what the host keeps there is out of its sight.
+            // A guest has its own directories at these paths, which hide the host's.
             if ["/tmp", "/run", "/dev", "/proc", "/sys", "/mnt"]
                 .iter()
                 .any(|hidden| dir.starts_with(hidden))
@@ -105,7 +107,7 @@ impl Dirs {
         Ok(dirs)
     }
 
-    /// The barge under test: the one named, or this workspace's release build.
+    /// Returns the barge under test: `named`, or this workspace's release build.
     pub fn barge(&self, named: Option<&Path>) -> Result<String> {
         let built = self.programs.with_file_name("release").join("barge");
         let barge = named.unwrap_or(&built);
@@ -118,7 +120,7 @@ impl Dirs {
         Ok(barge.display().to_string())
     }
 
-    /// The search path for scripts: our tools, then the system's.
+    /// Returns the search path for scripts: the harness's tools, then the system's.
     fn path(&self) -> String {
         format!(
             "{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -128,7 +130,8 @@ impl Dirs {
     }
 }
 
-/// Runs a command to its end and returns what it wrote; its last line of complaint is the error.
+/// Runs a command and returns its output; if it fails, the error is its last line on standard
+/// error.
 fn command_output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -144,12 +147,12 @@ fn command_output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A word of a shell command that means exactly `text`.
+/// Quotes `text` as one shell word.
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Replaces each `{name}` of a template by its value; other braces stay.
+/// Replaces each `{name}` of a template with its value; other braces stay.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
     values
         .iter()
@@ -158,7 +161,7 @@ fn fill(template: &str, values: &[(&str, String)]) -> String {
         })
 }
 
-/// The last lines of a log, for an error message.
+/// Returns the last lines of a log, for an error message.
 fn tail(log: &Path, lines: usize) -> String {
     let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
     let all: Vec<_> = text.lines().map(str::trim_end).collect();

@@ -1,4 +1,4 @@
-//! Runs a script in a directory of the host, without guest or server: what passes here shows that the script itself is right.
+//! Runs a script in a directory of the host, without guest or server: this tests the script itself.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,8 @@ use crate::guest::Case;
 use crate::run::Scratch;
 use crate::{Dirs, quote};
 
-/// Runs a case and returns its status. `host` is there and runs its command in the same directory.
+/// Runs a case and returns its status. The command `host` is available and runs in the same
+/// directory.
 pub fn run(dirs: &Dirs, case: &Case, keep: bool) -> Result<i32> {
     let scratch = Scratch::new(dirs, keep)?;
     let share = scratch.share()?;
@@ -22,7 +23,8 @@ pub fn run(dirs: &Dirs, case: &Case, keep: bool) -> Result<i32> {
     })
 }
 
-/// Runs a case in the directory `at`, `host` in `share`; their own programs are in `scratch`. `more` is what else it is told.
+/// Runs a case in the directory `at`, and the command `host` in `share`; the harness's programs are
+/// in `scratch`. `more` adds to the script's command.
 pub(crate) fn run_in(
     dirs: &Dirs,
     case: &Case,

@@ -1,6 +1,7 @@
 //! The command line of the guest harness.
 //!
-//! Exit codes: the script's own; 124 when time ran out; 125 when the harness failed; 77 when a guest cannot be had here, with the reason.
+//! Exit status: the script's own; 124 on a timeout; 125 if the harness failed; 77 with a reason if
+//! no guest can run here.
 
 use std::io::stdout;
 use std::path::PathBuf;
@@ -258,7 +259,7 @@ fn run_one(args: RunArgs) -> Result<u8> {
     run_plan(&dirs, &plan)
 }
 
-/// Runs a plan with one case, whose status this is.
+/// Runs a plan with one case, and returns its exit status.
 fn run_plan(dirs: &Dirs, plan: &Plan) -> Result<u8> {
     let outcome = run::run(dirs, plan, stdout, |_| ())?;
     let complaints: Vec<_> = outcome

@@ -1,4 +1,4 @@
-//! Where the guests of a run wait for each other.
+//! A barrier for the guests of a run.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -9,10 +9,10 @@ pub(crate) struct Meeting {
 
 struct State {
     guests: usize,
-    /// How many have come to the present round.
+    /// Number of guests waiting in this round.
     here: usize,
     round: u64,
-    /// Whether one has gone for good: no round will be full again.
+    /// Whether a guest has ended, so that no round can complete.
     broken: bool,
 }
 
@@ -30,7 +30,7 @@ impl Meeting {
         }
     }
 
-    /// Waits until every guest has come here; false if one never will.
+    /// Waits until all guests have called this. Returns `false` if a guest has ended.
     pub(crate) fn attend(&self) -> bool {
         let mut state = self.lock();
         let round = state.round;
@@ -47,7 +47,7 @@ impl Meeting {
         state.round != round
     }
 
-    /// A guest has come to its end.
+    /// Records that a guest has ended, and releases the waiting ones.
     pub(crate) fn leave(&self) {
         self.lock().broken = true;
         self.changed.notify_all();

@@ -1,15 +1,17 @@
-//! Kernel modules: what one needs, and in which order to load them.
+//! Kernel modules: their dependencies and loading order.
 //!
-//! The needs are read from the module itself (`depends=` in its `.modinfo`, where depmod reads them too), since a package carries no `modules.dep`.
-//! Ours has a line `NAME: NEEDED…` for a module and `NAME builtin` for what the image holds. Lacks: soft dependencies and aliases.
+//! The dependencies are read from the modules themselves (`depends=` in `.modinfo`, as depmod
+//! does), since the package has no `modules.dep`. The cache's `modules.dep` has a line `NAME:
+//! NEEDED…` for a module and `NAME builtin` for a built-in one. Not supported: soft dependencies
+//! and aliases.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 
-/// Which modules there are and what each needs.
+/// The available modules and their dependencies.
 pub(crate) struct Deps {
-    /// None: built into the image.
+    /// `None` for a built-in module.
     needs: BTreeMap<String, Option<Vec<String>>>,
 }
 
@@ -32,7 +34,8 @@ impl Deps {
         Ok(Self { needs })
     }
 
-    /// The loading order for the wanted modules: each after everything it needs, none twice, none that is built in.
+    /// Returns the loading order of the wanted modules: each after its dependencies, without
+    /// duplicates and built-in ones.
     pub(crate) fn order(&self, wanted: &[&str]) -> Result<Vec<String>> {
         let mut order = Vec::new();
         for name in wanted {
@@ -65,13 +68,13 @@ impl Deps {
     }
 }
 
-/// The name of a module from the path of its file: no directories, no `.ko*`, underscores.
+/// Returns the name of a module from its file's path: no directories, no `.ko*`, underscores.
 pub(crate) fn name_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
-/// The modules a module's bytes say it depends on.
+/// Returns the dependencies listed in a module's bytes.
 pub(crate) fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {

@@ -1,9 +1,11 @@
-//! Random operations on one file against a model of it in memory, in the manner of fsx.
+//! Random operations on one file, compared with a model in memory, like fsx.
 //!
-//! Every read, through a descriptor or a mapping, must give the model's bytes; every size must be the model's. Two descriptors are open at a time, and pages
-//! are dropped now and then so that reads reach the server. What the file system lacks (writable mappings, fallocate) is left out and said at the end.
+//! Every read, through a file descriptor or a mapping, must return the model's bytes; every size
+//! must be the model's. Two file descriptors are open at a time, and the page cache is dropped now
+//! and then so that reads reach the server. Operations that the file system does not support
+//! (writable mappings, fallocate) are skipped and reported at the end.
 //!
-//! Lacks: several processes, several files, unaligned direct I/O.
+//! Not supported: several processes, several files, unaligned direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -102,10 +104,10 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How many operations a failure shows: enough to see the last change of a page.
+/// Number of operations shown on a failure: enough to see the last change of a page.
 const HISTORY: usize = 25;
 
-/// Operations which can be left out.
+/// Kinds of operations that can be disabled.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Kind {
     Append,
@@ -184,12 +186,12 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// The next operation. Weights: mostly data, and few of what costs most.
+    /// Draws the next operation. Weights favour data operations over expensive ones.
     fn draw(&mut self) -> Op {
         let fd = self.below(2);
         let len = 1 + self.below(self.args.max_io);
         let at = self.below(self.args.max_size);
-        // Ranges inside the file, for what must not reach beyond its end.
+        // A range inside the file, for operations that must not reach beyond its end.
         let inside = |subject: &mut Self| {
             let at = subject.below(subject.model.len());
             (at, len.min(subject.model.len() - at))
@@ -247,7 +249,7 @@ impl<'a> Subject<'a> {
             }
             Op::Append { both, len } => {
                 let bytes = self.fresh(len);
-                // Clients may keep pages of what is open for reading, too, and write those back in
+                // Clients may also cache pages of a file open for reading, and write them back
                 // whole.
                 OpenOptions::new()
                     .read(both)
@@ -257,7 +259,7 @@ impl<'a> Subject<'a> {
                 self.put(self.model.len(), &bytes);
             }
             Op::MapRead { at, len } => {
-                // A program and its libraries are mapped like this, in every cache mode.
+                // Programs and libraries are mapped like this, in every cache mode.
                 let (map, skip) = self
                     .map(at, len, ProtFlags::READ, MapFlags::PRIVATE)
                     .context("a private mapping")?;
@@ -276,7 +278,7 @@ impl<'a> Subject<'a> {
                     map.get_slice(skip, len)?.copy_from(&bytes[..]);
                     self.put(at, &bytes);
                 }
-                // What v9fs says without a cache to map from; a mapping it would not refuse must not fail.
+                // The error of v9fs without a cache; a supported mapping must not fail.
                 Err(MmapRegionError::Mmap(error))
                     if matches!(
                         Errno::from_io_error(&error),
@@ -328,7 +330,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Maps the pages around a range; the range starts at the second value.
+    /// Maps the pages around a range, which starts at the returned offset in the mapping.
     fn map(
         &self,
         at: usize,
@@ -347,7 +349,7 @@ impl<'a> Subject<'a> {
         Ok((map, skip))
     }
 
-    /// False, once and for all, where the file system cannot.
+    /// Returns `false`, and disables the operation, if the file system does not support it.
     fn fallocate(&mut self, flags: FallocateFlags, at: usize, len: usize) -> Result<bool> {
         match fallocate(&*self.files[0], flags, at as u64, len as u64) {
             Ok(()) => Ok(true),
@@ -359,7 +361,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Bytes which no write before had in this place.
+    /// Returns bytes that differ from all previous ones at this offset.
     fn fresh(&mut self, len: usize) -> Vec<u8> {
         self.stamp = if self.stamp == u8::MAX {
             1
@@ -377,7 +379,7 @@ impl<'a> Subject<'a> {
         self.model[at..end].copy_from_slice(bytes);
     }
 
-    /// xorshift64*, below a limit.
+    /// Returns a random number below `limit` (xorshift64*).
     fn below(&mut self, limit: usize) -> usize {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -387,7 +389,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The page size of every kernel we boot.
+/// The page size of every kernel used.
 const PAGE: usize = 4096;
 
 fn open(path: &Path) -> Result<Arc<File>> {

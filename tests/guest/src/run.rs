@@ -1,4 +1,4 @@
-//! One run: a scratch share, servers, guests, and a verdict.
+//! One run: a scratch share, servers, guests, and a result.
 
 use std::fs;
 use std::io::Write;
@@ -17,34 +17,36 @@ use crate::meeting::Meeting;
 use crate::server::{Address, Server};
 use crate::{Dirs, quote, tlshd, tools};
 
-/// A run: servers, guests and scripts. Templates may name `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
+/// A run: servers, guests and scripts. Templates may contain `{share}`, `{port}` to `{port4}`,
+/// `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.
     pub kernel: String,
-    /// The commands that start servers; none if QEMU serves, or nobody.
+    /// The commands that start servers; none if QEMU serves, or no server is needed.
     pub serve: Vec<String>,
-    /// The guests, which run the same cases at the same time. Mounts and arguments are templates.
+    /// The guests, which run the same cases concurrently. Mounts and arguments are templates.
     pub seats: Vec<Seat>,
     /// The root of the guests, if not QEMU's share of the host's; a template.
     pub root: Option<Mount>,
-    /// The directory to serve; none for a scratch one.
+    /// The directory to serve; a scratch directory if none.
     pub share: Option<PathBuf>,
     /// The cases.
     pub cases: Vec<Case>,
-    /// How long one case may take.
+    /// Timeout of one case.
     pub case_timeout: Duration,
-    /// How long it may take from the guest's start to its end.
+    /// Timeout from the guest's start to its end.
     pub timeout: Duration,
     /// QEMU's `-accel`.
     pub accel: String,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
-    /// Keep the directory of the run even when all is well.
+    /// Keep the run directory even on success.
     pub keep: bool,
 }
 
-/// Runs a plan. The scripts' output goes to a sink for each guest, each case that ended to `progress`. A server that fails is a broken outcome.
+/// Runs a plan. The scripts' output goes to a sink for each guest; `progress` is called for each
+/// case that ended. If a server fails, the outcome is broken.
 pub fn run<W: Write + Send + 'static>(
     dirs: &Dirs,
     plan: &Plan,
@@ -117,7 +119,7 @@ pub fn run<W: Write + Send + 'static>(
         .context("a run has a guest")??;
     for server in servers {
         if let Err(error) = server.stop() {
-            // A server that died explains whatever the guests saw.
+            // A server's failure explains those of the guests.
             outcome.broken = Some(Broken::Failed(error.to_string()));
         }
     }
@@ -131,14 +133,14 @@ pub fn run<W: Write + Send + 'static>(
 }
 
 impl CaseResult {
-    /// Whether the script and the kernel were both content.
+    /// Returns whether the script succeeded without kernel complaints.
     pub fn passed(&self) -> bool {
         self.status == 0 && self.complaints.is_empty()
     }
 }
 
 impl Seat {
-    /// With all its templates changed.
+    /// Applies `change` to all of its templates.
     pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self {
             mount: self.mount.map(&change),
@@ -150,7 +152,7 @@ impl Seat {
 }
 
 impl Mount {
-    /// With its templates changed.
+    /// Applies `change` to its templates.
     pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self {
             kind: self.kind.clone(),
@@ -159,20 +161,21 @@ impl Mount {
         }
     }
 
-    /// QEMU's share of the host's root. The tree does not change while a guest looks at it, save for shares, which are not looked at from here.
+    /// Returns QEMU's share of the host's root. The tree does not change while a guest uses it,
+    /// except for shares, which are not accessed through it.
     fn root() -> Self {
         let options = ["ro,trans=virtio,msize=512000,cache=loose,access=any,noxattr".into()];
         Self::usual("9p", Some("root".into()), &options)
     }
 
-    /// A mount with the usual device and options of its type, to which `options` are added.
+    /// Returns a mount with the usual device and options of its type, to which `options` are added.
     pub fn usual(kind: &str, device: Option<String>, options: &[String]) -> Self {
         let (usual_device, usual_options) = match kind {
             "9p" if options.iter().any(|option| option.contains("trans=")) => {
                 ("share", "version=9p2000.L")
             }
             "9p" => ("{host}", "trans=tcp,port={port},version=9p2000.L"),
-            // The program that mounts, and what it is told first.
+            // The mounting program with its first arguments.
             "barge9p" => ("{barge} connect 9p://{host}:{port}/", ""),
             "fuse.barge" => ("{barge} mount 9p://{host}:{port}/", ""),
             "nfs" | "nfs4" => ("{host}:/", "addr={host},port={port},mountport={port}"),
@@ -196,7 +199,7 @@ impl Mount {
 }
 
 impl Case {
-    /// A case that is the text of a script of `sh`, which the guest's root need not have.
+    /// Returns a case with the text of an `sh` script, which need not exist in the guest's root.
     pub fn text(name: &str, file: &Path) -> Result<Self> {
         let script = fs::read_to_string(file);
         Ok(Self {
@@ -206,7 +209,8 @@ impl Case {
         })
     }
 
-    /// A case that runs a program with arguments and environment, both visible in the guest.
+    /// Returns a case that runs a program with arguments and environment; the program must exist in
+    /// the guest.
     pub fn program(name: &str, program: &Path, args: &[String], env: &[(String, String)]) -> Self {
         let mut script = String::new();
         for (name, value) in env {
@@ -224,7 +228,7 @@ impl Case {
     }
 }
 
-/// The directory of a run: logs, the initramfs and the share, removed unless something is to be looked at.
+/// The run directory: logs, the initramfs and the share. Removed unless `keep` is set.
 pub(crate) struct Scratch {
     pub(crate) dir: PathBuf,
     pub(crate) keep: bool,
@@ -248,7 +252,7 @@ impl Scratch {
         unreachable!("a run has a free number")
     }
 
-    /// An empty directory to serve, which any user may enter.
+    /// Makes an empty directory to serve, which any user may enter.
     pub(crate) fn share(&self) -> Result<PathBuf> {
         let share = self.dir.join("share");
         fs::create_dir(&share)?;

@@ -1,4 +1,4 @@
-//! A server: any command that serves a directory on a port or a socket.
+//! A server: any command that serves a directory on a port or socket.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::family::Family;
 use crate::{fill, tail};
 
-/// How long a server may take to accept, and to stop when told to.
+/// Timeout for a server to accept connections, and to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where QEMU's user network shows the host's loopback.
+/// The address of the host's loopback in QEMU's user network.
 pub(crate) const HOST: &str = "10.0.2.2";
 
 /// A running server.
@@ -25,18 +25,18 @@ pub struct Server {
     log: PathBuf,
 }
 
-/// Where servers are reached, and what the placeholders of the templates stand for.
+/// The addresses of servers, and the values of template placeholders.
 pub struct Address {
     values: Vec<(&'static str, String)>,
 }
 
-/// For several servers, or for several guests of one.
+/// For several servers, or several guests of one.
 const PORTS: [&str; 4] = ["port", "port2", "port3", "port4"];
 const SOCKETS: [&str; 3] = ["socket", "socket2", "socket3"];
 
 impl Address {
-    /// Free loopback ports, and names for sockets below the directory `run` of a run. In `tls` are certificates, if there are any, and in `tools` the harness's
-    /// own programs.
+    /// Chooses free loopback ports, and names for sockets in the run directory `run`. `tls` is the
+    /// directory of certificates, if there are any, and `tools` that of the harness's programs.
     pub fn choose(share: &Path, run: &Path, tls: &Path, tools: &Path) -> Result<Self> {
         let mut values = vec![
             ("share", share.display().to_string()),
@@ -45,7 +45,7 @@ impl Address {
             ("tools", tools.join("bin").display().to_string()),
             ("run", run.display().to_string()),
         ];
-        // Held until all are known, lest two be the same.
+        // All listeners stay open until the end, so that the ports differ.
         let mut held = Vec::new();
         for name in PORTS {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -58,12 +58,13 @@ impl Address {
         Ok(Self { values })
     }
 
-    /// A template with `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}` replaced.
+    /// Replaces `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`,
+    /// `{tls}` and `{tools}` in a template.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
     }
 
-    /// Whether all ports and sockets that a command names are there.
+    /// Returns whether all ports and sockets in a command accept connections or exist.
     fn accepts(&self, command: &str) -> bool {
         let named = |name: &&str| command.contains(&format!("{{{name}}}"));
         let value = |name: &str| self.fill(&format!("{{{name}}}"));
@@ -77,7 +78,8 @@ impl Address {
 }
 
 impl Server {
-    /// Starts a shell command and waits until its ports accept and its sockets exist, as far as the command names them.
+    /// Starts a shell command and waits until the ports in it accept connections and the sockets
+    /// exist.
     pub(crate) fn start(
         command: &str,
         address: &Address,
@@ -111,12 +113,12 @@ impl Server {
         }
     }
 
-    /// The number of its process.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// An error if the server is gone or has panicked.
+    /// Returns an error if the server has exited or panicked.
     pub(crate) fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the server ended with {status}: {}", tail(&self.log, 5));
@@ -129,7 +131,8 @@ impl Server {
         }
     }
 
-    /// Stops the server as an administrator would; an error if it was gone before, fails, or does not stop.
+    /// Stops the server with SIGTERM. Returns an error if it had exited before, fails, or does not
+    /// stop.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.check()?;
         let pid = Pid::from_raw(self.child.id().cast_signed()).context("a process has a number")?;

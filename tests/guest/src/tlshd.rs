@@ -1,7 +1,9 @@
-//! What a guest needs to mount over TLS: tlshd, which shakes hands for the kernel, and certificates.
+//! Setup of mounts over TLS: tlshd, the kernel's TLS handshake daemon, and certificates.
 //!
-//! A suite of Debian that has it is newer than the guest's root may be, so it comes with the libraries it needs, and is run by its own loader. All of it is made once,
-//! below the cache: in `TLSHD/` the unpacked packages, `tlshd.conf`, and PEM files of an authority, a server at `server::HOST` and a client.
+//! The Debian suite with tlshd may be newer than the guest's root, so it comes with its libraries
+//! and runs with their loader. Everything is made once, in `TLSHD/` of the cache: the unpacked
+//! packages, `tlshd.conf`, and PEM files of a certificate authority, a server at `server::HOST` and
+//! a client.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,10 +16,10 @@ use crate::command_output;
 use crate::kernel::{self, Apt};
 use crate::server::HOST;
 
-/// The oldest suite that has tlshd.
+/// The oldest suite with tlshd.
 const SUITE: &str = "trixie";
 
-/// It, and what it needs; how a package of it is called changes from suite to suite.
+/// tlshd and its dependencies, whose package names depend on the suite.
 const PACKAGES: &[&str] = &[
     "ktls-utils",
     "libatomic1",
@@ -40,7 +42,7 @@ const PACKAGES: &[&str] = &[
     "zlib1g",
 ];
 
-/// Where it is, made if need be.
+/// Returns the directory, which is made if missing.
 pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
     let _lock = kernel::lock(cache)?;
     let dir = place(cache);
@@ -54,7 +56,7 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Where it would be.
+/// Returns the directory without making it.
 pub(crate) fn place(cache: &Path) -> PathBuf {
     cache.join("tlshd")
 }
@@ -66,7 +68,7 @@ fn configuration(dir: &Path) -> String {
     )
 }
 
-/// Certificates for as long as a cache is kept.
+/// Makes certificates that are valid for the cache's lifetime.
 fn certify(dir: &Path) -> Result<()> {
     let openssl = |text: &str| {
         let mut command = Command::new("openssl");

@@ -1,4 +1,4 @@
-//! Programs the scripts need and no Debian package has.
+//! Programs needed by scripts that Debian does not package.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::Dirs;
 
-/// Each with its version; that of pjdfstest is the one whose test names `pjdfstest-skips.txt` uses.
+/// Names and versions; `pjdfstest-skips.txt` uses the test names of this version of pjdfstest.
 const TOOLS: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("vhost-device-vsock", "0.3.0")];
 
-/// Installs what is missing, by cargo, below the cache.
+/// Installs missing tools with cargo into the cache.
 pub fn install(dirs: &Dirs) -> Result<()> {
     let root = place(&dirs.cache);
     for (name, version) in TOOLS {
@@ -29,7 +29,7 @@ pub fn install(dirs: &Dirs) -> Result<()> {
     Ok(())
 }
 
-/// Where they are: in `bin` there.
+/// Returns their installation root, which has them in `bin`.
 pub(crate) fn place(cache: &Path) -> PathBuf {
     cache.join("tools")
 }

@@ -1,42 +1,44 @@
-//! The ways to mount the share.
+//! The mount configurations of the share.
 
 use crate::guest::{Mount, Seat};
 
-/// A way to mount the share.
+/// A mount configuration of the share.
 pub(crate) struct Way {
-    /// What it is called: a cache mode of 9P, or `virtiofs` and what is special.
+    /// The name: a cache mode of 9P, or a protocol with its variant.
     pub(crate) name: &'static str,
     pub(crate) protocol: Protocol,
-    /// The cache mode: the client's choice in 9P, the server's in virtiofs.
+    /// The cache mode: a client option in 9P, a server option in virtiofs.
     pub(crate) cache: &'static str,
 }
 
 pub(crate) enum Protocol {
-    /// By TCP.
+    /// 9P over TCP.
     NineP,
-    /// 9P with barge in the guest between the kernel and the server.
+    /// 9P through barge in the guest, between the kernel and the server.
     Connected,
-    /// What `barge mount` in the guest makes of a source, for the kernel's FUSE.
+    /// `barge mount` of a source in the guest, over the kernel's FUSE.
     Mounted(&'static Protocol),
-    /// By a virtio device, for which QEMU needs [`TEST_DEVICE`].
+    /// 9P over a virtio device, for which QEMU needs [`TEST_DEVICE`].
     NinepVirtio,
     Virtiofs {
-        /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
+        /// Number of request queues, and of processors, since a kernel uses no more queues than
+        /// processors.
         queues: u16,
     },
     Nfs {
         version: &'static str,
-        /// v3 with locks, for which the host's port 111 has to be free: one run at a time.
+        /// Whether v3 uses locks, which requires the host's port 111: one run at a time.
         rpcbind: bool,
-        /// What the connection has to be (`xprtsec=`), if not plain.
+        /// Required security of the connection (`xprtsec=`), if it is not plain.
         security: Option<&'static str>,
     },
 }
 
 use Protocol::{Connected, Mounted, Nfs, NineP, NinepVirtio, Virtiofs};
 
-/// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
-/// without a cache; NFS, where attributes are a second old at most, as with virtiofs.
+/// 9P in the cache modes that every kernel line supports and that need no other daemon; virtiofs
+/// with one queue (6.1 uses no more), with several, and without a cache; NFS with an attribute
+/// cache timeout of one second at most, as with virtiofs.
 pub(crate) const WAYS: &[Way] = &[
     way("none", NineP, "none"),
     way("mmap", NineP, "mmap"),
@@ -84,13 +86,13 @@ const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way
 }
 
 impl Way {
-    /// The way of this name.
+    /// Returns the configuration with this name.
     pub(crate) fn named(name: &str) -> &'static Way {
         let found = WAYS.iter().find(|way| way.name == name);
         found.expect("the matrix names ways that there are")
     }
 
-    /// What barge serves it by.
+    /// Returns the protocol that barge serves.
     fn served(&self) -> &Protocol {
         match &self.protocol {
             Mounted(source) => source,
@@ -98,7 +100,7 @@ impl Way {
         }
     }
 
-    /// Whether this kernel knows it: TLS came with 6.5.
+    /// Returns whether this kernel supports it: TLS requires 6.5.
     pub(crate) fn fits(&self, kernel: &str) -> bool {
         !matches!(
             self.protocol,
@@ -109,7 +111,7 @@ impl Way {
         ) || kernel != "6.1"
     }
 
-    /// The device that QEMU has to have for it, if not every QEMU has it.
+    /// Returns the device it requires, if not every QEMU has it.
     pub(crate) fn needs(&self) -> Option<&'static str> {
         match self.protocol {
             NinepVirtio => Some(TEST_DEVICE),
@@ -117,7 +119,7 @@ impl Way {
         }
     }
 
-    /// Where barge serves it.
+    /// Returns the server's address options.
     pub(crate) fn address(&self) -> &'static str {
         match self.served() {
             NineP | Connected | Mounted(_) => "--9p tcp:127.0.0.1:{port}",
@@ -128,7 +130,7 @@ impl Way {
         }
     }
 
-    /// What else barge is told.
+    /// Returns the server's other options.
     pub(crate) fn arguments(&self) -> String {
         match self.served() {
             NineP | Connected | Mounted(_) | NinepVirtio => String::new(),
@@ -148,14 +150,14 @@ impl Way {
         }
     }
 
-    /// What scripts have to know of it.
+    /// Returns environment variables for scripts.
     pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
         const NONE: (&str, &str) = ("XATTR", "no");
         const BARE: (&str, &str) = ("ATTRIBUTE", "");
-        // Clients remove a file that is open by giving it another name.
+        // Clients rename an open file on unlink.
         const RENAMED: (&str, &str) = ("UNLINKED", "renamed");
         const SOLID: (&str, &str) = ("HOLES", "no");
-        // 9P's clients have ACLs only if they are told to.
+        // 9P clients support ACLs only with an option.
         const OPEN: (&str, &str) = ("ACL", "no");
         const ACL: (&str, &str) = ("ACL", "nfs4");
         const BELOW: (&str, &str) = ("UPPER", "no");
@@ -173,12 +175,12 @@ impl Way {
                 ..
             } => &[NONE, BARE, RENAMED, SOLID, ("HOST_LOCKS", "no")],
             Nfs { version: "3", .. } => &[NONE, BARE, RENAMED, SOLID],
-            // RFC 8275 is for 4.2.
+            // RFC 8275 applies to 4.2.
             Nfs { .. } => &[NONE, BARE, RENAMED, SOLID, ACL, ("UMASK", "client")],
         }
     }
 
-    /// A guest that mounts the share in this way, with further mount options.
+    /// Returns a guest that mounts the share with this configuration and additional mount options.
     pub(crate) fn seat(&self, further: &[String]) -> Seat {
         let usual = match self.protocol {
             NineP | Connected => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
@@ -211,7 +213,7 @@ impl Way {
         }
     }
 
-    /// This way to the root of a guest, which serves nothing but to be read.
+    /// Returns the read-only mount of a guest's root with this configuration.
     pub(crate) fn root(&self) -> Mount {
         let options: Vec<String> = match self.protocol {
             NineP | Connected | Mounted(_) | NinepVirtio => {
@@ -237,7 +239,7 @@ impl Way {
         }
     }
 
-    /// What is mounted, if it is not what is usual for the kind.
+    /// Returns the mount source, if it is not the usual one of the type.
     fn source(&self) -> Option<String> {
         match self.protocol {
             Mounted(Nfs { version, .. }) => Some(format!(
@@ -247,7 +249,7 @@ impl Way {
         }
     }
 
-    /// QEMU's device for a mount with this tag, if it takes one.
+    /// Returns QEMU's arguments for the device of a mount with this tag, if it needs one.
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
             NineP | Connected | Mounted(_) | Nfs { .. } => Vec::new(),
@@ -257,7 +259,7 @@ impl Way {
     }
 }
 
-/// What mounts NFS of a version: v3 has its locks elsewhere, if at all.
+/// Returns the mount options for an NFS version: v3 uses a separate lock protocol, if any.
 fn nfs_options(version: &str, rpcbind: bool) -> String {
     match (version, rpcbind) {
         ("3", true) => "vers=3,proto=tcp,mountproto=tcp,lock".into(),
@@ -266,7 +268,8 @@ fn nfs_options(version: &str, rpcbind: bool) -> String {
     }
 }
 
-/// QEMU's arguments for a virtiofs device. Requests are as long as the queue has room for, less four pages.
+/// Returns QEMU's arguments for a virtiofs device. The maximum request size is the queue's size
+/// minus four pages.
 pub(crate) fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
     let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag}");
     [
@@ -277,10 +280,11 @@ pub(crate) fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 
     ]
 }
 
-/// What stands for any vhost-user device; QEMU has it for users since 10.2.
+/// A generic vhost-user device; users can instantiate it since QEMU 10.2.
 const TEST_DEVICE: &str = "vhost-user-test-device-pci";
 
-/// QEMU's arguments for a 9P device with a tag, which its configuration holds behind two bytes. Linux uses up to 128 descriptors at once.
+/// Returns QEMU's arguments for a 9P device with a tag, which its configuration holds after two
+/// bytes. Linux uses up to 128 descriptors at once.
 fn ninep_device(tag: &str, socket: &str) -> [String; 4] {
     let config = 2 + tag.len();
     [
@@ -293,7 +297,7 @@ fn ninep_device(tag: &str, socket: &str) -> [String; 4] {
     ]
 }
 
-/// A template with the second port and socket in the place of the first.
+/// Replaces the first port and socket in a template with the second ones.
 pub(crate) fn beside(template: &str) -> String {
     template
         .replace("{port}", "{port2}")

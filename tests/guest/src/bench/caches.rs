@@ -1,11 +1,12 @@
-//! The guest makes the mounts itself, one at a time, of the one server there is, or of a disk that QEMU has of a file in the same memory.
+//! Cache modes of the kernel's 9P client. The guest itself makes the mounts, one at a time, from
+//! one server, or from a QEMU disk with a file in the same memory.
 
 use std::time::Duration;
 
 use super::{Subject, with_port_told};
 use crate::ways::Way;
 
-/// Room for two files of any size that is sensible; only what is written takes space.
+/// Space for two files of any reasonable size; the file is sparse.
 const DISK: &str = "truncate -s 2G {share}/disk && mkfs.ext4 -q {share}/disk && exec";
 
 pub(super) fn subject(barge: &str, rounds: Option<u16>) -> Subject {

@@ -1,8 +1,8 @@
-//! Servers with default options, each through the plain mount line of its protocol: no server
-//! option but those that it cannot run without, and no mount option but those that reach it.
+//! Servers with default options, each with its protocol's basic mount command: only the server
+//! options required to run, and only the mount options required to connect.
 //!
-//! TCP goes through QEMU's network, which is emulated; virtio devices go through shared memory.
-//! Servers of one protocol are compared, not protocols.
+//! TCP goes through QEMU's emulated network; virtio devices use shared memory. Only servers of the
+//! same protocol are comparable.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,9 +33,9 @@ use Protocol::{Nfs, NineP, Virtiofs};
 struct Column {
     protocol: Protocol,
     name: &'static str,
-    /// The program of a peer that may be absent.
+    /// The program of a peer that may not be installed.
     program: Option<PathBuf>,
-    /// Its command; none for QEMU itself.
+    /// The server's command; none for QEMU itself.
     serve: Option<String>,
     /// The mount command, without the directory.
     mount: String,
@@ -159,7 +159,7 @@ pub(super) fn subject(
     });
     let mounts: String = columns.iter().map(Column::line).collect();
     let mut serve: Vec<String> = columns.iter().filter_map(Column::command).collect();
-    // The last, for a server counts as ready once everything that its command names accepts.
+    // Goes last, since a server counts as ready when everything in its command accepts connections.
     let last = serve.last_mut().context("no server to measure")?;
     let lines = quote(&mounts);
     *last = format!(
@@ -172,7 +172,7 @@ pub(super) fn subject(
         name: "defaults",
         serve,
         seat: Seat {
-            // The script makes the mounts that it measures.
+            // The script makes the mounts to measure.
             mount: Mount::usual("tmpfs", None, &[]),
             kinds: vec!["nfs"],
             cpus: 2,
@@ -181,21 +181,21 @@ pub(super) fn subject(
         env: vec![("SECONDS", seconds.to_string())],
         size: 128,
         rounds,
-        // Six loads, and as long again for what is around them.
+        // Six loads, and the same time for setup.
         timeout: Duration::from_secs(turns * (12 * u64::from(seconds) + 20) + 120),
     })
 }
 
 impl Column {
-    /// A line for the script: protocol, column, mount command.
+    /// Returns a line for the script: protocol, column, mount command.
     fn line(&self) -> String {
         let protocol = self.protocol.to_possible_value();
         let protocol = protocol.expect("no protocol is skipped");
         format!("{}\t{}\t{}\n", protocol.get_name(), self.name, self.mount)
     }
 
-    /// The command of a run's server. A shell outlives a peer that ends with its guest, and ends on
-    /// SIGTERM at once.
+    /// Returns the command of the server. A shell outlives a peer that exits with its guest, and
+    /// exits on SIGTERM at once.
     fn command(&self) -> Option<String> {
         let serve = self.serve.as_ref()?;
         Some(match self.program {
@@ -205,7 +205,7 @@ impl Column {
     }
 }
 
-/// Whether a program is installed, by its path or on the search path.
+/// Returns whether a program is installed, at its path or on the search path.
 fn is_program(name: &Path) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     name.is_file() || std::env::split_paths(&paths).any(|dir| dir.join(name).is_file())

@@ -1,4 +1,5 @@
-//! Measurements in one guest, on a RAM disk of the host. They are not tests: a guest is emulated, so what counts is what stands side by side.
+//! Measurements in one guest, on a RAM disk of the host. They are not tests: a guest is emulated,
+//! so only relative figures are meaningful.
 
 mod caches;
 mod defaults;
@@ -14,36 +15,36 @@ use crate::guest::{Case, Seat};
 use crate::run::Plan;
 use crate::{Dirs, quote};
 
-/// What can be measured.
+/// The available measurements.
 pub enum Table {
     /// Servers with default options through plain mounts.
     Defaults {
-        /// The only protocol, if not all are measured.
+        /// The protocol to measure; all if none.
         only: Option<Protocol>,
-        /// The time of each load, seconds.
+        /// Duration of each load in seconds.
         seconds: u16,
-        /// The virtiofsd, if not that of the search path.
+        /// The virtiofsd to measure, if not that of the search path.
         virtiofsd: Option<PathBuf>,
     },
-    /// Files of data and holes by NFS 4.2, with READ_PLUS and with READ.
+    /// Reads of sparse files over NFS 4.2, with READ_PLUS and with READ.
     Readplus,
-    /// Page coalescing's jobs by the kernel's 9P client in each cache mode.
+    /// The page coalescing jobs with the kernel's 9P client in each cache mode.
     Caches,
 }
 
 pub use defaults::Protocol;
 
-/// How anything is measured.
+/// Options of a measurement.
 pub struct Options {
     /// The kernel line.
     pub kernel: String,
-    /// How often each thing is measured; what suits the table if none.
+    /// Number of rounds; the table's default if none.
     pub rounds: Option<u16>,
-    /// The size of its file or files, MiB; what suits the table if none.
+    /// Size of its file or files in MiB; the table's default if none.
     pub size: Option<u16>,
-    /// The program that serves; this workspace's release build if none.
+    /// The barge under test; this workspace's release build if none.
     pub barge: Option<PathBuf>,
-    /// Tell all runs in a line of JSON, too.
+    /// Also print all results as a line of JSON.
     pub json: bool,
     /// QEMU's `-accel`.
     pub accel: String,
@@ -51,25 +52,25 @@ pub struct Options {
     pub mirror: Option<String>,
 }
 
-/// What a table is about.
+/// The configuration of a table.
 struct Subject {
     /// The script that measures, without `.py`.
     name: &'static str,
     serve: Vec<String>,
     seat: Seat,
-    /// What its script has to know besides `ROUNDS` and `SIZE`.
+    /// Environment of its script besides `ROUNDS` and `SIZE`.
     env: Vec<(&'static str, String)>,
-    /// MiB.
+    /// In MiB.
     size: u16,
     rounds: u16,
     timeout: Duration,
 }
 
-/// A directory in the host's memory, for as long as this lives.
+/// A directory in the host's memory, removed when dropped.
 pub struct RamDisk(PathBuf);
 
 impl RamDisk {
-    /// An empty one.
+    /// Makes an empty directory.
     pub fn new() -> Result<Self> {
         let dir = PathBuf::from(format!("/dev/shm/barge-guest-{}", std::process::id()));
         fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -83,7 +84,7 @@ impl Drop for RamDisk {
     }
 }
 
-/// The run that measures `table` on `disk`.
+/// Returns the run that measures `table` on `disk`.
 pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Result<Plan> {
     let barge = dirs.barge(options.barge.as_deref())?;
     let subject = match table {
@@ -123,8 +124,8 @@ pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Resu
     })
 }
 
-/// A command that writes the port `{NAME}` to a file of that name in the directory of the run, where the guest can ask for it, and then
-/// becomes `serve`.
+/// Returns a command that writes the port `{NAME}` to a file of that name in the run directory,
+/// where the guest can read it, and then executes `serve`.
 fn with_port_told(name: &str, serve: &str) -> String {
     let command = format!("echo {{{name}}} >{{run}}/{name}; exec {serve}");
     format!("sh -c {}", quote(&command))

@@ -1,4 +1,4 @@
-//! Two servers of one directory, of which one refuses READ_PLUS.
+//! READ_PLUS: two servers of one directory, one of which does not support it.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! Every script with every kernel and cache mode, one boot for all the scripts of a pair, and a table at the end.
+//! The matrix: every script with every kernel and mount configuration, one boot for all scripts of
+//! a pair, and a table of results.
 //!
-//! A guest that dies takes one script with it: what remains is run in a new one.
+//! If a guest dies, one script fails and the remaining ones run in a new guest.
 
 mod report;
 mod scripts;
@@ -24,7 +25,8 @@ use crate::run::{self, Plan};
 use crate::ways::{WAYS, Way};
 use crate::{Dirs, guest, tools};
 
-/// The pairs of a quick run, and what is run of each, the longest first: both kernels by each protocol, as its users have it.
+/// The pairs of a quick run with their scripts, the longest first: both kernels with each protocol,
+/// in its usual configuration.
 const QUICK: &[(&str, &str, Part)] = &[
     ("6.12", "mmap", Part::All),
     ("6.12", "nfs4.2", Part::All),
@@ -34,50 +36,51 @@ const QUICK: &[(&str, &str, Part)] = &[
     ("6.1", "virtiofs", Part::Core),
 ];
 
-/// Which scripts a pair runs, of those that fit.
+/// The scripts that a pair runs, of those that fit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
-    /// What breaks most, and what takes a boot of its own: for what another kernel runs all of.
+    /// The scripts that fail most often, and those that need a boot of their own: used if another
+    /// kernel runs all.
     Core,
 }
 
-/// A column to be.
+/// A column of the table.
 struct Pair {
     kernel: &'static str,
     way: &'static Way,
     part: Part,
 }
 
-/// Which part of the matrix to run, and how.
+/// Options of a matrix run.
 pub struct Options {
-    /// Small sizes and few pairs.
+    /// Use small sizes and few pairs.
     pub quick: bool,
-    /// Only these kernels; all if empty.
+    /// Kernels to run; all if empty.
     pub kernels: Vec<String>,
-    /// Only these ways to mount: cache modes of 9P, `virtiofs`; all if empty.
+    /// Mount configurations to run: cache modes of 9P, `virtiofs`, and so on; all if empty.
     pub ways: Vec<String>,
-    /// Only these scripts; all if empty.
+    /// Scripts to run; all if empty.
     pub scripts: Vec<String>,
     /// The command that serves `{share}` on `{port}`; barge if none.
     pub serve: Option<String>,
-    /// The program that serves; this workspace's release build if none.
+    /// The barge under test; this workspace's release build if none.
     pub barge: Option<PathBuf>,
-    /// How many guests at a time.
+    /// Number of concurrent guests.
     pub jobs: usize,
     /// Mount options besides the cache mode.
     pub options: Vec<String>,
-    /// How long one boot may take.
+    /// Timeout of one boot.
     pub timeout: Duration,
     /// QEMU's `-accel`.
     pub accel: String,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
-    /// A markdown file whose section of results is replaced.
+    /// A Markdown file whose results section is replaced.
     pub report: Option<PathBuf>,
 }
 
-/// How a script fared with a kernel and a cache mode.
+/// The result of a script with a kernel and a mount configuration.
 #[derive(Clone, Debug, PartialEq)]
 enum Verdict {
     Passed(Duration),
@@ -85,7 +88,7 @@ enum Verdict {
     Skipped,
 }
 
-/// The results of a pair, in the order of the scripts.
+/// The results of a pair, in script order.
 struct Column {
     kernel: String,
     way: &'static str,
@@ -195,7 +198,7 @@ fn chosen(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|one| one == name)
 }
 
-/// All scripts of a pair, in as few boots as their setups and the guest's health allow.
+/// Runs all scripts of a pair, in as few boots as their setups and the guest's health allow.
 fn column(
     dirs: &Dirs,
     options: &Options,
@@ -232,7 +235,7 @@ fn column(
     Ok(column)
 }
 
-/// Runs scripts in one boot, as far as it goes.
+/// Runs scripts in one boot until it ends.
 fn boot(
     dirs: &Dirs,
     options: &Options,
@@ -284,7 +287,7 @@ fn boot(
     run::run(dirs, &plan, sink, progress)
 }
 
-/// Standard output for one of several guests: whole lines, each with the guest's name.
+/// Standard output of one of several guests: whole lines, each with the guest's name.
 struct Prefixed {
     prefix: String,
     line: Vec<u8>,
@@ -326,7 +329,7 @@ fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Resu
     match unfinished {
         Some(_) if outcome.boot.is_zero() => bail!(trouble),
         Some(script) => column.cells.push((script.name, Verdict::Failed(trouble))),
-        // Between the scripts or at the unmount: a failure of its own.
+        // Between the scripts or at the unmount: a separate failure.
         None => column.cells.push(("(unmount)", Verdict::Failed(trouble))),
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! The results as a table of markdown, and its place in a document.
+//! The results as a Markdown table, and its insertion into a document.
 
 use super::{Column, Verdict};
 
-/// The results as a table of markdown, a row for each script and a column for each pair.
+/// Returns the results as a Markdown table with a row for each script and a column for each pair.
 pub(super) fn table(columns: &[Column]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in columns.iter().flat_map(|column| &column.cells) {
@@ -38,7 +38,7 @@ pub(super) fn table(columns: &[Column]) -> String {
 const SECTION_START: &str = "<!-- matrix: written by barge-guest matrix --report -->\n";
 const SECTION_END: &str = "<!-- matrix end -->\n";
 
-/// A document with its section of results replaced, or added at its end.
+/// Replaces the results section of a document, or appends one.
 pub(super) fn with_section(document: &str, table: &str) -> String {
     let (before, after) = match (document.find(SECTION_START), document.find(SECTION_END)) {
         (Some(start), Some(end)) if start < end => {

@@ -8,7 +8,7 @@ use crate::Dirs;
 use crate::guest::Case;
 use crate::ways::Way;
 
-/// A script of the matrix, with the sizes it is given.
+/// A script of the matrix, with its sizes.
 pub(super) struct Script {
     pub(super) name: &'static str,
     file: &'static str,
@@ -16,9 +16,9 @@ pub(super) struct Script {
     quick: &'static [(&'static str, &'static str)],
     full: &'static [(&'static str, &'static str)],
     pub(super) setup: Setup,
-    /// Only by the ways of these names; by all if empty.
+    /// The mount configurations to run it with; all if empty.
     ways: &'static [&'static str],
-    /// It breaks first where a kernel or a protocol differs.
+    /// Whether it detects differences between kernels or protocols early.
     core: bool,
 }
 
@@ -33,7 +33,8 @@ const PLAIN: Script = Script {
 };
 
 impl Script {
-    /// Whether it is run by this way. What other servers are tried with is the usual setup.
+    /// Returns whether it runs with this configuration. Other servers are tested only with the
+    /// usual setup.
     pub(super) fn fits(&self, way: &Way, options: &Options) -> bool {
         (self.ways.is_empty() || self.ways.contains(&way.name))
             && (self.shares_boot() || options.serve.is_none())
@@ -47,7 +48,7 @@ impl Script {
         self.setup == Setup::Usual
     }
 
-    /// What may take reading of a file of this workspace, for a guest that has no other.
+    /// Returns the case. May read a file of this workspace, for a guest that does not have it.
     pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: &[(&str, &str)]) -> Result<Case> {
         let sizes = if quick { self.quick } else { self.full };
         let env: Vec<_> = sizes
@@ -67,7 +68,7 @@ impl Script {
     }
 }
 
-/// In the order of running: what breaks most tells first.
+/// In execution order: the scripts that fail most often come first.
 pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "pjdfstest",

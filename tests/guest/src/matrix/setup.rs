@@ -1,40 +1,46 @@
-//! What is set up for a script: servers, guests, and the root of those.
+//! The setups of scripts: servers, guests, and their roots.
 
 use crate::guest::{Mount, Seat};
 use crate::ways::{Protocol, Way, beside};
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Setup {
-    /// A guest with the share, in which other scripts run too.
+    /// A guest with the share, shared with other scripts.
     Usual,
-    /// Two guests with the share of one server, by the ways of these names.
+    /// Two guests with the share of one server, with these two mount configurations.
     Two(&'static str, &'static str),
-    /// A guest whose root is served by barge too, in the way of the share.
+    /// A guest whose root is also served by barge, with the configuration of the share.
     Root,
-    /// A guest whose root is an image of busybox, made in `{run}/tree`, that barge serves in the way of the share.
+    /// A guest whose root is a busybox image, made in `{run}/tree` and served by barge with the
+    /// configuration of the share.
     Image,
-    /// The same image as a disk that the guest mounts by itself.
+    /// The same image as a disk that the guest mounts.
     ImageDisk,
-    /// A guest with the share, and with a device beside that shows it and memory as one.
+    /// A guest with the share, and with a second device that serves it and a memory tree as a
+    /// bundle.
     Bundle,
-    /// A guest with the share, and with a vsock whose ports are Unix sockets of the host at `{run}/vm`; barge serves the share there, too, at port 5640.
+    /// A guest with the share, and with a vsock whose ports are Unix sockets of the host at
+    /// `{run}/vm`; barge also serves the share there, on port 5640.
     Vsock,
-    /// A guest with the share, and with a disk beside it: the file `{run}/disk`, by a vhost-user device, and by NBD as well.
+    /// A guest with the share, and with a disk: the file `{run}/disk`, as a vhost-user device, and
+    /// over NBD as well.
     Drive,
-    /// A guest that may reset itself, and then begins the script again.
+    /// A guest that may reset itself, and then restarts the script.
     Reset,
-    /// A guest with a share that is a file system of its own, made by mkfs of this name with these arguments. It is mounted for the server alone: what runs
-    /// on the host sees an empty directory.
+    /// A guest with a share that is a separate file system, made by this mkfs with these arguments.
+    /// It is mounted only in the server's namespace: commands on the host see an empty directory.
     Disk(&'static str),
-    /// A guest with the share, whose server begins again when it is killed. Its number is in `{run}/server.pid`, its lease [`LEASE`] seconds.
+    /// A guest with the share, whose server is restarted when it is killed. Its process ID is in
+    /// `{run}/server.pid`, its lease time is [`LEASE`] seconds.
     Restart,
-    /// A guest with the share, whose server does what `{run}/barge.toml` says; its number is in `{run}/server.pid`.
+    /// A guest with the share, whose server is configured by `{run}/barge.toml`; its process ID is
+    /// in `{run}/server.pid`.
     Reload,
-    /// A guest with the share, which is the server's only export and has a name: `share`.
+    /// A guest with the share as the server's only export, named `share`.
     Named,
 }
 
-/// All of it, as templates.
+/// The servers and guests of a setup, as templates.
 pub(super) struct Scene {
     pub(super) serve: Vec<String>,
     pub(super) seats: Vec<Seat>,
@@ -44,7 +50,8 @@ pub(super) struct Scene {
 }
 
 impl Setup {
-    /// With the share by `way` and with mount options besides its own, where the setup has no ways of its own.
+    /// Returns the scene with the share mounted as `way` with additional mount options, unless the
+    /// setup has its own configurations.
     pub(super) fn scene(self, way: &Way, barge: &str, options: &[String]) -> Scene {
         let serve = |source, addresses: &str, way: &Way| {
             let arguments = way.arguments();
@@ -72,7 +79,7 @@ impl Setup {
             }
             Self::Root => {
                 let root = format!("--read-only {}", beside(way.address()));
-                // Without what is mounted below: overlayfs refuses directories where a client is to mount something by itself.
+                // Excludes submounts: overlayfs rejects directories that a client would automount.
                 let command = serve("/mnt", &root, way);
                 let bound = format!("unshare -m sh -c 'mount --bind / /mnt && exec {command}'");
                 scene.serve.push(bound);
@@ -139,9 +146,10 @@ impl Setup {
     }
 }
 
-/// A server's command behind the packing of an image: busybox with a link for each of its programs, the directories that a guest mounts
-/// something at, and files of several sizes and kinds. Not every busybox has a flock(1), which one guest can do without, and its timeout(1)
-/// leaves somebody behind in the share.
+/// Returns a server command preceded by packing an image: busybox with a link for each applet, the
+/// directories that a guest uses as mount points, and files of several sizes and types. Some
+/// busyboxes lack flock(1), which a single guest does not need, and timeout(1) of busybox leaves a
+/// process behind in the share.
 fn packed(barge: &str, command: &str) -> String {
     let tree = "mkdir -p {run}/tree/bin && cd {run}/tree && mkdir dev proc sys run tmp mnt root etc data && ln -s /proc/mounts etc/mtab && cp {run}/busybox bin && \
         for name in $(bin/busybox --list); do [ $name = busybox ] || ln -s busybox bin/$name; done && \
@@ -153,7 +161,8 @@ fn packed(barge: &str, command: &str) -> String {
     format!("sh -ec '{tree} && {pack} && exec {command}'")
 }
 
-/// A server that is told by a file what it would be told by its command line, and whether the share is read-only.
+/// Returns a server command with a configuration file in place of options, including whether the
+/// share is read-only.
 fn by_file(barge: &str, way: &Way) -> String {
     let told = format!("{} {}", way.address(), way.arguments());
     let mut keys = String::new();
@@ -169,13 +178,13 @@ fn by_file(barge: &str, way: &Way) -> String {
     )
 }
 
-/// The shortest that there is.
+/// The minimum lease time in seconds.
 const LEASE: &str = "10";
 
-/// Runs a command, and again whenever it is killed; asked to end, it has the command end.
+/// A shell command that restarts its argument whenever it is killed; on SIGTERM it stops it.
 const AGAIN: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
 
-/// A second way to the share: QEMU's own server with its own idea of owners.
+/// QEMU's own server of the share, with mapped owners.
 const MAPPED: [&str; 4] = [
     "-fsdev",
     "local,id=mapped,path={share},security_model=mapped-xattr",
@@ -183,7 +192,7 @@ const MAPPED: [&str; 4] = [
     "virtio-9p-pci,fsdev=mapped,mount_tag=mapped",
 ];
 
-/// A vsock by the device at the socket.
+/// A vsock with the device at the socket.
 const VSOCK: [&str; 4] = [
     "-chardev",
     "socket,id=vsock,path={socket}",
@@ -191,7 +200,7 @@ const VSOCK: [&str; 4] = [
     "vhost-user-vsock-pci,chardev=vsock",
 ];
 
-/// A disk by the device at the socket.
+/// A disk with the device at the socket.
 const DRIVE: [&str; 4] = [
     "-chardev",
     "socket,id=drive,path={socket}",
