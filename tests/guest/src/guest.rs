@@ -396,7 +396,7 @@ const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic 
 
 /// Returns the kernel command line, with the frequency of the time stamp counter if QEMU uses this
 /// processor's. Linux would calibrate it with an emulated timer, which is late on a busy machine:
-/// its seconds then took a third of real ones.
+/// its seconds were then a third as long.
 fn kernel_command_line(accel: &str) -> String {
     const TRIED: Duration = Duration::from_millis(20);
     let khz = sys::tsc::khz(TRIED).filter(|_| accel.starts_with("tcg"));

@@ -1,4 +1,4 @@
-//! Directories of this host to make images of, and what a directory looks like.
+//! Test directories, and snapshots of directory trees for comparison.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use pack::{Kind, Output, Plan, input};
 use rustix::fs::{FileType, Mode, Timespec, Timestamps, XattrFlags};
 use tempfile::TempDir;
 
-/// Attributes of what is at a path, and what it has; the times of links and directories too.
+/// The attributes and contents of a node, including the times of symbolic links and directories.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     mode: u32,

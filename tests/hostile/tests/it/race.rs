@@ -1,4 +1,4 @@
-//! A concurrent process changes the host's tree while a client walks it: no walk leads outside.
+//! The host's tree changes while a client walks it: no walk leads outside.
 
 use std::fs;
 use std::os::unix::fs::symlink;
