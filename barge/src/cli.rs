@@ -18,8 +18,7 @@ use crate::reference::{CompletionsArgs, ManArgs};
 use crate::seeing::TopArgs;
 use crate::serve::{ServeArgs, VirtiofsdArgs};
 
-/// Carries file systems: serves a tree to whatever a virtual machine, a container or another host
-/// can mount
+/// Serves file trees over the protocols that virtual machines, containers and hosts can mount
 #[derive(Parser)]
 #[command(
     name = "barge",
@@ -113,11 +112,11 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
 pub(crate) enum Command {
     /// Serve trees until SIGTERM or SIGINT
     Serve(Box<ServeArgs>),
-    /// Share a directory with a virtual machine, under the options of virtiofsd 1.14
+    /// Share a directory with a virtual machine, with the options of virtiofsd 1.14
     Virtiofsd(Box<VirtiofsdArgs>),
     /// Mount a source on a directory of this host
     Mount(MountArgs),
-    /// Mount a 9P server by the kernel's own client, and stay between them so that the mount outlasts the server
+    /// Mount a 9P server with the kernel's client, through a proxy that reconnects to it
     Connect(ConnectArgs),
     /// List directories of a source
     Ls(LsArgs),
@@ -129,17 +128,17 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// Show a directory as a tree
     Tree(TreeArgs),
-    /// Make an image of a tree
+    /// Build an image of a tree
     Pack(PackArgs),
-    /// Say whether an image is sound, and what is wrong with it
+    /// Check an image and report its errors
     Check(CheckArgs),
-    /// Check what `barge serve` is told by a file, or show it
+    /// Check or show a configuration file of `barge serve`
     Config(ConfigArgs),
-    /// Show what a server does, as it does it: one with --http
+    /// Show the activity of a server that has --http
     Top(TopArgs),
-    /// Say what works on this machine, what each missing piece costs, and what brings it; the status is 0 if directories can be served
+    /// Report which features work on this host, and how to enable the others
     Doctor(DoctorArgs),
-    /// Measure barge beside its peers
+    /// Compare barge with its peers
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -148,11 +147,12 @@ pub(crate) enum Command {
 }
 
 #[derive(Args)]
+#[command(next_help_heading = "Logging")]
 pub(crate) struct LogArgs {
-    /// Log more: connections, and given twice every request
+    /// Log connections, and given twice every request
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// How log lines on standard error look
+    /// Format of log lines on standard error
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 }
@@ -171,15 +171,32 @@ impl LogArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Lines for people
     Text,
-    /// An object a line
+    /// One JSON object per line
     Json,
 }
 
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn each_option_of_serve_has_a_heading_and_one_line_of_short_help() {
+        let mut cli = super::Cli::command();
+        cli.build();
+        let serve = cli.find_subcommand("serve").expect("a command");
+        let shown = |option: &&clap::Arg| !option.is_hide_set() && !option.is_positional();
+        for option in serve.get_arguments().filter(shown) {
+            let long = option.get_long().expect("a long name");
+            if ["help", "version"].contains(&long) {
+                continue;
+            }
+            assert!(option.get_help_heading().is_some(), "--{long}");
+            let help = option.get_help().expect("help").to_string();
+            assert!(help.chars().count() <= 88, "--{long}: {help}");
+        }
+    }
 
     #[test]
     fn the_definition_is_sound() {

@@ -1,4 +1,4 @@
-//! Where what is fetched of images in object stores is kept.
+//! The directory that caches data of images in object stores.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,14 @@ use clap::Args;
 use crate::source::Source;
 
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Caching")]
 pub(crate) struct TierArgs {
-    /// Keep what is fetched of images in object stores in this directory, for the next time too; one process has an image's
+    /// Directory to cache data of images in object stores in
+    ///
+    /// It is kept for the next start. One process uses the data of an image at a time.
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// How large that directory may become; those go first that were used least lately [default: 10G]
+    /// Maximum size of that directory; least recently used data is removed [default: 10G]
     #[arg(long, value_name = "SIZE", requires = "cache_dir", value_parser = TierOptions::size)]
     cache_dir_size: Option<u64>,
 }

@@ -221,16 +221,38 @@ fn broken(error: &dyn std::fmt::Display) -> Answer {
     Answer::refusal("500 Internal Server Error", &error.to_string())
 }
 
-/// The address of `--http`: where programs of this machine, and nobody else, can come unless another is named.
+/// Parses the address of `--http`. A port alone is one of the loopback address.
 pub(crate) fn addr(text: &str) -> Result<Addr, String> {
     let addr = match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => format!("tcp:127.0.0.1:{text}"),
         false => text.to_owned(),
     };
-    match addr.parse() {
+    let with_scheme = addr.parse();
+    match with_scheme.or_else(|_| format!("tcp:{addr}").parse()) {
         Ok(addr @ (Addr::Tcp { .. } | Addr::Unix(_))) => Ok(addr),
         _ => Err(format!(
-            "expected PORT (of this machine alone), tcp:HOST:PORT or unix:PATH, got '{text}'"
+            "expected PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH, got '{text}'"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_port_a_host_with_a_port_or_a_socket() {
+        let tcp = |host: &str| Addr::Tcp {
+            host: host.into(),
+            port: 5641,
+        };
+        assert_eq!(addr("5641"), Ok(tcp("127.0.0.1")));
+        assert_eq!(addr("localhost:5641"), Ok(tcp("localhost")));
+        assert_eq!(addr("tcp:0.0.0.0:5641"), Ok(tcp("0.0.0.0")));
+        assert_eq!(addr("[::1]:5641"), addr("tcp:[::1]:5641"));
+        assert_eq!(addr("unix:/run/s"), Ok(Addr::Unix("/run/s".into())));
+        for bad in ["", "65536", "localhost", "/run/s", "vsock:1:2", "fd:3"] {
+            assert!(addr(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -21,184 +21,304 @@ use crate::Failure;
 use crate::config::Config;
 use crate::source::{Named, Source};
 
+/// Headings of help that options of several files share.
+pub(super) const SOURCES: &str = "Sources";
+pub(super) const IDENTITY: &str = "Identity and access";
+pub(super) const OBSERVABILITY: &str = "Observability";
+
 #[derive(Args)]
 #[allow(
     rustdoc::broken_intra_doc_links,
     reason = "what help has in brackets is no link"
 )]
 pub(crate) struct ServeArgs {
-    /// What to serve: PATH (of a directory or an image), dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
-    /// 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT,
-    /// nfs://HOST[:PORT]/PATH, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY or https://HOST/PATH (images), or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
-    /// current directory, read-only
+    /// Tree to serve: a directory, an image or a URL [default: ., read-only]
+    ///
+    /// PATH (of a directory or an image), dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME,
+    /// 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, nfs://HOST[:PORT]/PATH, an image
+    /// in an object store (s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH),
+    /// or refer:/PATH@HOST[+HOST], an NFSv4 referral to another server. Several sources need names
+    /// (NAME=SOURCE). Together they are one tree with a directory for each. Without a source, the
+    /// current directory is served read-only.
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
-    /// Serve what this file says, and nothing but that: see barge.toml(5), `barge config check`. Read again on SIGHUP
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file to serve, in place of all other options
+    ///
+    /// The format is described in barge.toml(5); `barge config check` checks a file. SIGHUP reads it
+    /// again.
+    #[arg(long, value_name = "FILE", help_heading = SOURCES)]
     pub(crate) config: Option<PathBuf>,
-    /// What that says.
+    /// The contents of that file.
     #[arg(skip)]
     pub(crate) file: Option<Config>,
-    /// Serve 9P at tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT (guests of this host, by the kernel), vsock-uds:PATH:PORT (the guest
-    /// of a monitor whose vsock is at PATH, as Firecracker's) or fd:N; may be repeated [default, if nothing else is named:
-    /// tcp:127.0.0.1:5640]
-    #[arg(long = "9p", value_name = "ADDR")]
-    nine: Vec<Addr>,
-    /// Serve NFS v3 and v4, and MOUNT for v3 on the same port, at tcp:HOST:PORT, unix:PATH or fd:N; may be
-    /// repeated [default, if nothing else is named and it is free: tcp:127.0.0.1:2049]
-    #[arg(long, value_name = "ADDR")]
-    nfs: Vec<Addr>,
-    /// Tell clients of NFS v3 where its locks are, as rpcbind does, by TCP and UDP; without it they mount with
-    /// nolock [default: port 111 of the first --nfs address]
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
-    rpcbind: Option<Option<Addr>>,
-    /// How long an NFS v4 client may be silent before others may get what it has open or locked, seconds: its lease
-    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
-    nfs_lease: u16,
-    /// Refuse READ_PLUS, by which NFS v4.2 clients read holes without their zeros; they read as they do by v4.1 then
-    #[arg(long)]
-    no_read_plus: bool,
-    /// Let NFS v4.2 clients see and set the labels of SELinux, kept as security.selinux, as exports(5)'s security_label does;
-    /// which of them they go by is their kernel's. Setting them takes root here, and users that are not squashed
-    #[arg(long)]
-    nfs_security_label: bool,
-    /// Give NFS v4.1 and v4.2 clients delegations: they then open, read and lock a file that nobody else wants without
-    /// asking. Not where programs of this host rename or remove files that clients use: clients hear of it a moment later
-    #[arg(long)]
-    delegations: bool,
-    /// State directory of NFS: the secret of file handles and the clients that may reclaim after a
-    /// restart [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge
-    /// for others]
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
+    /// Command to run while serving
+    ///
+    /// $BARGE_9P, $BARGE_NFS, $BARGE_NBD and $BARGE_HTTP are set to the addresses. The server stops
+    /// when the command ends, and exits with its status.
+    #[arg(long, value_name = "CMD", help_heading = SOURCES)]
+    run: Option<String>,
+    #[command(flatten)]
+    nine: NineArgs,
+    #[command(flatten)]
+    nfs: NfsArgs,
+    #[command(flatten)]
+    virtiofs: VirtiofsArgs,
+    #[command(flatten)]
+    block: BlockArgs,
+    #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
     #[command(flatten)]
     pub(super) share: ShareArgs,
+    #[command(flatten)]
+    observability: ObservabilityArgs,
+}
+
+// The structures below have no documentation: clap would take it for the command's.
+
+#[derive(Args)]
+#[command(next_help_heading = "9P")]
+struct NineArgs {
+    /// Address to serve 9P at; may be repeated
+    ///
+    /// tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT (guests of this host), vsock-uds:PATH:PORT (the
+    /// guest of a monitor such as Firecracker whose vsock device is at PATH) or fd:N [default if no
+    /// other protocol is served: tcp:127.0.0.1:5640]
+    #[arg(long = "9p", id = "nine", value_name = "ADDR")]
+    addrs: Vec<Addr>,
+    /// vhost-user socket to serve 9P at, as a virtio device; may be repeated
+    ///
+    /// The guest mounts it by its tag, which is NAME or `share` by default. NAME selects one source.
+    #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
+    virtio_9p: Vec<Channel>,
+    /// Maximum size of a 9P message, bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
+          value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
+    msize: u32,
+    /// Answer a 9P lock request at once if the lock is taken
+    ///
+    /// By default the reply is sent when the lock is granted. Without that, Linux asks again after
+    /// its locktimeout= (30 seconds), and signals end its wait, as flock -w needs.
+    #[arg(long)]
+    no_lock_wait: bool,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "NFS")]
+struct NfsArgs {
+    /// Address to serve NFSv3 and NFSv4 at; may be repeated
+    ///
+    /// tcp:HOST:PORT, unix:PATH or fd:N. MOUNT for v3 is served on the same port [default if no other
+    /// protocol is served and the port is free: tcp:127.0.0.1:2049]
+    #[arg(long = "nfs", id = "nfs", value_name = "ADDR")]
+    addrs: Vec<Addr>,
+    /// Address of a port mapper for NFSv3 locks [default: port 111 of the first --nfs address]
+    ///
+    /// NFSv3 clients find the lock service as they do with rpcbind, over TCP and UDP. Without it they
+    /// mount with nolock.
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    rpcbind: Option<Option<Addr>>,
+    /// NFSv4 lease time, seconds
+    ///
+    /// Other clients may get the locks and opens of a client that was silent for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
+    nfs_lease: u16,
+    /// Refuse the READ_PLUS operation of NFSv4.2
+    ///
+    /// Clients then receive the zeros of holes, as they do with v4.1.
+    #[arg(long)]
+    no_read_plus: bool,
+    /// Let NFSv4.2 clients see and set SELinux labels
+    ///
+    /// Labels are stored as security.selinux, as with security_label of exports(5); the kernel of a
+    /// client enforces them. Setting them needs a server that runs as root, and users that are not
+    /// squashed.
+    #[arg(long)]
+    nfs_security_label: bool,
+    /// Grant delegations to NFSv4.1 and v4.2 clients
+    ///
+    /// A client then opens, reads and locks a file that no other client uses without a request. If
+    /// programs of this host rename or remove files that clients use, clients see that a moment
+    /// later.
+    #[arg(long)]
+    delegations: bool,
+    /// State directory of NFS
+    ///
+    /// It holds the secret of file handles and the clients that may reclaim locks after a restart
+    /// [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge for other
+    /// users]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,
     #[cfg(feature = "gss")]
     #[command(flatten)]
     sec: SecArgs,
-    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
-    /// source's; without it, several sources are directories of one share, and mounts of their own there
-    #[arg(long, value_name = "[NAME=]SOCKET")]
-    virtiofs: Vec<Socket>,
-    /// Serve 9P at a vhost-user socket, as a virtio device that a guest mounts by its tag; may be repeated. NAME is a source's, and
-    /// the only one to be seen; the tag, if not given, is NAME or share
-    #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
-    virtio_9p: Vec<Channel>,
-    /// Serve a file as a disk at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a source's, and FILE
-    /// a path within it, or nothing for an image, which is the disk then; ro lets the guest read only
-    #[arg(long, value_name = "[NAME=]SOCKET[,file=FILE][,ro]")]
-    block: Vec<Drive>,
-    /// Serve files as disks by NBD at tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT or fd:N; may be repeated. An export's name is the
-    /// path of a file; an image is the export without a name, or of its source's [usual port: 10809]
-    #[arg(long, value_name = "ADDR")]
-    nbd: Vec<Addr>,
-    /// Show by HTTP what is done here, at PORT of this machine alone, tcp:HOST:PORT or unix:PATH: a status page (/), its figures
-    /// (/status.json), Prometheus's (/metrics), and whether it is there (/healthz). `barge top` shows the same. Whoever can connect sees
-    /// who the clients are
-    #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
-    http: Option<Addr>,
-    /// Write down every call of the sources, with times and results, an object a line, for `barge bench replay`; what an image is packed
-    /// by is --record-trace. It costs some microseconds a call, and 200 bytes
-    #[arg(long, value_name = "FILE")]
-    record_calls: Option<PathBuf>,
-    /// A further name by which browsers and programs may call that, besides addresses, localhost and this machine's name; may be
-    /// repeated
-    #[arg(long, value_name = "NAME", requires = "http")]
-    http_name: Vec<String>,
-    /// What a virtiofs guest may keep
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "virtiofs")]
+struct VirtiofsArgs {
+    /// vhost-user socket to serve virtiofs at; may be repeated
+    ///
+    /// A virtual machine monitor connects to it. NAME selects one source; without it, several sources
+    /// are directories of one share, each a mount of its own in the guest.
+    #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
+    shares: Vec<Socket>,
+    /// Caching policy of virtiofs guests
     #[arg(long, value_name = "MODE", default_value = "auto")]
     cache: Cache,
-    /// Let a virtiofs guest write behind: nobody else may change the share
+    /// Enable the write-back cache of virtiofs guests
+    ///
+    /// Safe only if no other client or program changes the share.
     #[arg(long)]
     writeback: bool,
     /// Honour O_DIRECT of virtiofs guests
     #[arg(long)]
     allow_direct_io: bool,
-    /// Let a virtiofs guest make files without a name (O_TMPFILE); the share is then no upper layer for
-    /// overlayfs
+    /// Let virtiofs guests create unnamed files (O_TMPFILE)
+    ///
+    /// The share is then no upper layer for overlayfs.
     #[arg(long)]
     tmpfile: bool,
-    /// Leave set-id bits and file capabilities of written files to virtiofs guests, which then ask
-    /// for capabilities before each write
+    /// Do not offer FUSE_HANDLE_KILLPRIV_V2 to virtiofs guests
+    ///
+    /// Guests then clear set-id bits and file capabilities of written files themselves, and ask for
+    /// capabilities before each write.
     #[arg(long, overrides_with = "_killpriv_v2")]
     no_killpriv_v2: bool,
     /// The default
     #[arg(long = "killpriv-v2", hide = true, overrides_with = "no_killpriv_v2")]
     _killpriv_v2: bool,
-    /// POSIX ACLs for virtiofs guests: auto where the source has them, always to refuse guests that
-    /// do not enforce them, never to hide them
+    /// When to offer POSIX ACLs to virtiofs guests
+    ///
+    /// auto offers them if the source has them, always also refuses guests that do not enforce them,
+    /// never hides them.
     #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
           default_value = "auto", default_missing_value = "always")]
     posix_acl: Negotiate,
-    /// Show a virtiofs guest what is on other devices below as part of the share, not as mounts of their own,
-    /// which overlayfs does not take
+    /// Do not announce submounts to virtiofs guests
+    ///
+    /// Directories on other devices are then part of the share, not mounts of their own, which
+    /// overlayfs in a guest needs.
     #[arg(long)]
     no_announce_submounts: bool,
-    /// The group whose members may connect to Unix sockets, of devices and of all protocols;
-    /// without it only this user may
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Block")]
+struct BlockArgs {
+    /// vhost-user socket to serve a file at as a disk; may be repeated
+    ///
+    /// A virtual machine monitor connects to it. NAME selects a source and FILE a path within it; an
+    /// image needs no FILE and is the disk itself. ro makes the disk read-only.
+    #[arg(
+        long = "block",
+        id = "block",
+        value_name = "[NAME=]SOCKET[,file=FILE][,ro]"
+    )]
+    drives: Vec<Drive>,
+    /// Address to serve files at as disks over NBD; may be repeated
+    ///
+    /// tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT or fd:N. The name of an export is the path of a file;
+    /// an image is the export without a name, or that of its source [usual port: 10809]
+    #[arg(long, value_name = "ADDR")]
+    nbd: Vec<Addr>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = IDENTITY)]
+struct AccessArgs {
+    /// Group whose members may connect to Unix sockets [default: only this user]
+    ///
+    /// Applies to the sockets of devices and of all protocols.
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
-    /// Believe local processes of these users (names or ids with commas between, or all) whatever
-    /// user they claim to be over 9P and NFS, as it is for root's. Others act as their own user, on
-    /// Unix sockets and on TCP alike. QEMU's user network, for one, connects as the user that runs
-    /// QEMU, and the root of its guest then counts as root here
+    /// Local users to trust with the user ids that their 9P and NFS requests claim
+    ///
+    /// Names or ids with commas between, or all. Root is always trusted. Processes of other users act
+    /// as their own user, over Unix sockets and TCP. The user network of QEMU, for example, connects
+    /// as the user that runs QEMU; root of its guest then counts as root of this host.
     #[arg(long, value_name = "USERS", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     trust_uids: Option<TrustedUsers>,
-    /// Who may use a source by NFS or 9P, and how, as a line of exports(5): NAME CLIENT(OPTION,...)... CLIENT is
-    /// an address, a network as 10.0.0.0/8, localhost (and whoever comes by a Unix socket) or *; OPTION is ro, rw,
-    /// root_squash, no_root_squash, all_squash, secure (clients of other hosts come from ports
-    /// below 1024, for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default:
-    /// ro,root_squash,secure]. NAME is / for
-    /// the only source without one. A source that no line names is for everybody; may be repeated
+    /// Clients that may use a source over NFS and 9P, as a line of exports(5); may be repeated
+    ///
+    /// NAME CLIENT(OPTION,...)... NAME is / for a single source without a name. CLIENT is an address,
+    /// a network such as 10.0.0.0/8, localhost (Unix sockets included) or *. OPTION is ro, rw,
+    /// root_squash, no_root_squash, all_squash, secure (clients of other hosts use ports below 1024,
+    /// for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default: ro,root_squash,secure].
+    /// A source that no line names is open to all clients.
     #[arg(long, value_name = "LINE")]
     export: Vec<ClientList>,
-    /// Run a command with $BARGE_9P, $BARGE_NFS, $BARGE_NBD and $BARGE_HTTP set, stop when it ends, and exit with its status
-    #[arg(long, value_name = "CMD")]
-    run: Option<String>,
-    /// The largest 9P message to agree to, bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
-          value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
-    msize: u32,
-    /// Tell a 9P client at once that a lock is taken, instead of answering when it is granted: Linux then
-    /// asks again after its locktimeout= (30 seconds), and signals end its wait, as flock -w needs
-    #[arg(long)]
-    no_lock_wait: bool,
-    /// Copy long reads into replies, instead of sending the pages of their files where that is faster: what is written to a file
-    /// while a reply is on its way may be in it then
-    #[arg(long)]
-    no_zerocopy: bool,
-    /// How long a connection polls before it sleeps, microseconds; 0 is not at all [default: 50, or
-    /// 0 on one processor]
-    #[arg(long, value_name = "US")]
-    poll_us: Option<u64>,
-    /// Processors that the threads of devices' queues keep to, in turn [default: any]
-    #[arg(long, value_name = "LIST")]
-    queue_affinity: Option<Affinity>,
-    /// Threads for requests that would block [default: 4 per processor, at least 16]
-    #[arg(long, visible_alias = "thread-pool-size", value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
-    workers: Option<u16>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
+    /// Memory for all clients together [default: 1G]
+    ///
+    /// It bounds incomplete and waiting requests, unsent replies, and, up to half of it, state between
+    /// requests (replies kept for retransmissions, fids, opens, locks, listings). One client takes at
+    /// most half of the memory that others leave. Above the limit messages wait, and state is evicted
+    /// or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of the memory limit of the server's
+    /// control group.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<usize>,
     /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
-    /// Maximum number of connections per client: a user of this host, a guest, or an address (a /64
-    /// network for IPv6) [default: half of what other clients leave of --max-connections]
+    /// Maximum number of connections per client
+    ///
+    /// A client is a user of this host, a guest, or an address (a /64 network for IPv6) [default: half
+    /// of the connections that other clients leave of --max-connections]
     #[arg(long, value_name = "N")]
     max_connections_per_client: Option<usize>,
-    #[command(flatten)]
-    timeouts: TimeoutArgs,
-    /// Memory for all clients together: requests that are incomplete or wait, replies that are not
-    /// sent, and, up to half, what stays between requests (replies kept for retransmissions, fids,
-    /// opens, locks, listings). One client takes at most half of what others leave. Beyond, messages
-    /// wait, and what stays is evicted or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of
-    /// the memory limit of the server's control group [default: 1G]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
-    memory: Option<usize>,
-    /// Requests of one connection that may wait for workers
+    /// Maximum number of requests of one connection that wait for workers
     #[arg(long, value_name = "N", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..))]
     max_in_flight: u32,
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
+    /// Number of threads for requests that block [default: 4 per processor, at least 16]
+    #[arg(long, visible_alias = "thread-pool-size", value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    workers: Option<u16>,
+    /// Time that a connection polls before it sleeps, µs [default: 50, or 0 on one processor]
+    ///
+    /// 0 disables polling. Connections stop polling while processors are short.
+    #[arg(long, value_name = "US")]
+    poll_us: Option<u64>,
+    /// Processors for the threads of virtqueues, in turn [default: any]
+    #[arg(long, value_name = "LIST")]
+    queue_affinity: Option<Affinity>,
+    /// Copy long reads into replies instead of sending pages of the file
+    ///
+    /// By default a reply may contain data that is written to the file while the reply is sent.
+    #[arg(long)]
+    no_zerocopy: bool,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = OBSERVABILITY)]
+struct ObservabilityArgs {
+    /// Address to serve the status page, metrics and health checks at
+    ///
+    /// PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH. / is the status page,
+    /// /status.json has its values, /metrics is for Prometheus, /healthz is the health check; `barge
+    /// top` shows the same. Every client of this address sees who the clients of the shares are.
+    #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
+    http: Option<Addr>,
+    /// Host name to accept in HTTP requests; may be repeated
+    ///
+    /// In addition to addresses, localhost and the name of this host.
+    #[arg(long, value_name = "NAME", requires = "http")]
+    http_name: Vec<String>,
+    /// File to log every call of the sources to
+    ///
+    /// Times and results are included, one JSON object per line, for `barge bench replay`. A call costs
+    /// some microseconds and 200 bytes. --record-trace writes the trace that `barge pack` uses.
+    #[arg(long, value_name = "FILE")]
+    record_calls: Option<PathBuf>,
 }
 
 impl ServeArgs {
@@ -222,58 +342,59 @@ impl ServeArgs {
             shares,
             file: self.file.clone(),
             kernel_handles: false,
-            record_calls: self.record_calls.clone(),
-            lists: self.export.clone(),
+            record_calls: self.observability.record_calls.clone(),
+            lists: self.access.export.clone(),
             nine: Some(Nine {
-                addrs: self.nine.clone(),
-                channels: self.virtio_9p.clone(),
-                max_msize: self.msize,
-                wait_for_locks: !self.no_lock_wait,
+                addrs: self.nine.addrs.clone(),
+                channels: self.nine.virtio_9p.clone(),
+                max_msize: self.nine.msize,
+                wait_for_locks: !self.nine.no_lock_wait,
             }),
             nfs: Some(Nfs {
-                addrs: self.nfs.clone(),
-                rpcbind: self.rpcbind.clone(),
-                lease: Duration::from_secs(self.nfs_lease.into()),
-                read_plus: !self.no_read_plus,
-                security_labels: self.nfs_security_label,
-                delegations: self.delegations,
-                state_dir: self.state_dir.clone(),
-                tls: self.tls.plan()?,
+                addrs: self.nfs.addrs.clone(),
+                rpcbind: self.nfs.rpcbind.clone(),
+                lease: Duration::from_secs(self.nfs.nfs_lease.into()),
+                read_plus: !self.nfs.no_read_plus,
+                security_labels: self.nfs.nfs_security_label,
+                delegations: self.nfs.delegations,
+                state_dir: self.nfs.state_dir.clone(),
+                tls: self.nfs.tls.plan()?,
                 #[cfg(feature = "gss")]
-                security: self.sec.plan(),
+                security: self.nfs.sec.plan(),
             }),
             block: Block {
-                drives: self.block.clone(),
-                nbd: self.nbd.clone(),
+                drives: self.block.drives.clone(),
+                nbd: self.block.nbd.clone(),
             },
             virtiofs: Virtiofs {
-                shares: self.virtiofs.clone(),
+                shares: self.virtiofs.shares.clone(),
                 options: fuse::server::Options {
-                    cache: self.cache.into(),
-                    writeback: self.writeback,
-                    allow_direct_io: self.allow_direct_io,
-                    tmpfile: self.tmpfile,
-                    killpriv_v2: !self.no_killpriv_v2,
-                    posix_acl: self.posix_acl.is_offered(),
-                    required: self.posix_acl.required(POSIX_ACL),
-                    announce_submounts: !self.no_announce_submounts,
+                    cache: self.virtiofs.cache.into(),
+                    writeback: self.virtiofs.writeback,
+                    allow_direct_io: self.virtiofs.allow_direct_io,
+                    tmpfile: self.virtiofs.tmpfile,
+                    killpriv_v2: !self.virtiofs.no_killpriv_v2,
+                    posix_acl: self.virtiofs.posix_acl.is_offered(),
+                    required: self.virtiofs.posix_acl.required(POSIX_ACL),
+                    announce_submounts: !self.virtiofs.no_announce_submounts,
                     ..Default::default()
                 },
                 tag: Some(Tag::NONE),
             },
             vhost: Vhost {
-                group: self.socket_group.clone(),
-                affinity: self.queue_affinity.clone().unwrap_or_default(),
+                group: self.access.socket_group.clone(),
+                affinity: self.limits.queue_affinity.clone().unwrap_or_default(),
                 once: false,
             },
             trust: self
+                .access
                 .trust_uids
                 .clone()
                 .map_or(Trust::default(), Trust::from),
             tuning: self.tuning(),
-            http: self.http.clone().map(|addr| Http {
+            http: self.observability.http.clone().map(|addr| Http {
                 addr,
-                names: self.http_name.clone(),
+                names: self.observability.http_name.clone(),
             }),
             run: self.run.clone(),
         })
@@ -282,15 +403,22 @@ impl ServeArgs {
     fn tuning(&self) -> Tuning {
         let default = Tuning::default();
         Tuning {
-            poll: self.poll_us.map_or(default.poll, Duration::from_micros),
-            counts: self.http.is_some(),
-            workers: self.workers.map_or(default.workers, usize::from),
-            connections: self.max_connections,
-            connections_per_client: self.max_connections_per_client,
-            timeouts: self.timeouts.timeouts(),
-            memory: self.memory.unwrap_or(default.memory).min(most_memory()),
-            in_flight: self.max_in_flight as usize,
-            zerocopy: !self.no_zerocopy,
+            poll: self
+                .limits
+                .poll_us
+                .map_or(default.poll, Duration::from_micros),
+            counts: self.observability.http.is_some(),
+            workers: self.limits.workers.map_or(default.workers, usize::from),
+            connections: self.limits.max_connections,
+            connections_per_client: self.limits.max_connections_per_client,
+            timeouts: self.limits.timeouts.timeouts(),
+            memory: self
+                .limits
+                .memory
+                .unwrap_or(default.memory)
+                .min(most_memory()),
+            in_flight: self.limits.max_in_flight as usize,
+            zerocopy: !self.limits.no_zerocopy,
             ..default
         }
     }
@@ -313,22 +441,22 @@ fn most_memory() -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-// No documentation: clap would take it for the command's.
 #[derive(Args)]
 struct TimeoutArgs {
-    /// Close a connection whose first message is not complete after this many seconds
+    /// Time for the first message of a connection, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     handshake_timeout: u32,
-    /// Close a connection if a message that has begun is not complete after this many seconds for
-    /// each MiB of it
+    /// Time for each MiB of a message that has begun, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     message_timeout: u32,
-    /// Close a connection whose client takes no byte of its replies for this many seconds. Shorter
-    /// than a virtual machine is suspended, its guest loses the connection
+    /// Time for a client to take some bytes of its replies, seconds
+    ///
+    /// If a virtual machine is suspended for longer, its guest loses the connection.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     send_timeout: u32,
-    /// Close a connection without requests for this many seconds; 0 is never, as mounts may be idle
-    /// for days
+    /// Time after which a connection without requests is closed, seconds; 0 is never
+    ///
+    /// Mounts may be idle for days.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
 }

@@ -20,23 +20,28 @@ pub(super) fn reload(acceptor: &Acceptor) {
 
 #[derive(Args)]
 pub(crate) struct TlsArgs {
-    /// Offer TLS to NFS clients (RFC 9289, mount option xprtsec=tls): the server's certificate and those between it
-    /// and its authority, PEM. Read again on SIGHUP, with the other files
+    /// Certificate chain to offer TLS to NFS clients with, PEM
+    ///
+    /// RFC 9289, mount option xprtsec=tls. SIGHUP reads it and the other TLS files again.
     #[arg(long, value_name = "FILE", requires_all = ["nfs", "nfs_tls_key"])]
     nfs_tls_cert: Option<PathBuf>,
-    /// The private key of that certificate, PEM
+    /// Private key of that certificate, PEM
     #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
     nfs_tls_key: Option<PathBuf>,
-    /// Ask NFS clients for certificates (xprtsec=mtls), by these authorities, PEM
+    /// Authorities to verify certificates of NFS clients with, PEM
+    ///
+    /// Needed for xprtsec=mtls.
     #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
     nfs_tls_ca: Option<PathBuf>,
-    /// Which connections may use NFS and its locks (NLM), as xprtsec= of exports(5): none, tls and
-    /// mtls, with colons between them. Linux locks over v3 on plain connections only: without none,
-    /// mount v3 with nolock [default: all that can be had]
+    /// Transport security that NFS and NLM accept, as xprtsec= of exports(5)
+    ///
+    /// none, tls and mtls, with colons between them. Linux locks over v3 on plain connections only:
+    /// without none, mount v3 with nolock [default: all that the other options allow]
     #[arg(long, value_name = "LIST", requires = "nfs_tls_cert")]
     nfs_xprtsec: Option<Xprtsec>,
-    /// Take clients whose certificate has this name (email:…, DNS:… or URI:…) for this user, whatever they say; may be
-    /// repeated
+    /// User that clients with a certificate of this name act as; may be repeated
+    ///
+    /// The name is email:…, DNS:… or URI:…. The user of their requests is ignored.
     #[arg(long, value_name = "NAME=UID:GID", requires = "nfs_tls_ca")]
     nfs_tls_user: Vec<User>,
 }

@@ -7,6 +7,7 @@ use layers::gate::Terms;
 use layers::squash::{NOBODY, Whom};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 
+use super::args::{IDENTITY, OBSERVABILITY, SOURCES};
 use super::plan::{Layers, Share};
 use crate::Failure;
 use crate::source::Named;
@@ -16,67 +17,79 @@ use crate::tier::TierArgs;
 pub(crate) struct ShareArgs {
     #[command(flatten)]
     tier: TierArgs,
-    /// Let clients write to a source that cannot be written, an image for one: what they change is kept in this directory, as Linux's
-    /// overlayfs keeps it (DIR/upper, DIR/work). For a single source
-    #[arg(long, value_name = "DIR")]
+    /// Directory for changes to a source that is read-only, such as an image
+    ///
+    /// Changes are stored as Linux's overlayfs does (DIR/upper, DIR/work). For a single source.
+    #[arg(long, value_name = "DIR", help_heading = SOURCES)]
     overlay: Option<PathBuf>,
-    /// Serve images only, and only if they are signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of
-    /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
+    /// Public key (PEM, Ed25519) that images must be signed with; may be repeated
+    ///
+    /// Only images are served, and only if one of the keys has signed them; all data is verified.
+    /// Not with disks (--block, --nbd).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
     verify_key: Vec<PathBuf>,
-    /// Write down which parts of files clients read of the only source, and in which order, for barge pack --trace; every call is what
-    /// --record-calls writes down
-    #[arg(long, value_name = "FILE")]
+    /// File to record a read trace to, for `barge pack --trace`
+    ///
+    /// It lists the parts of files that clients read, in their order. For a single source.
+    /// --record-calls logs every call.
+    #[arg(long, value_name = "FILE", help_heading = OBSERVABILITY)]
     record_trace: Option<PathBuf>,
     #[command(flatten)]
     terms: TermsArgs,
-    /// Map a range of user ids; may be repeated. Ids outside all ranges become 65534
-    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
+    /// Range of user ids to map; may be repeated
+    ///
+    /// Ids outside of all ranges become 65534.
+    #[arg(long, value_name = "CLIENT:HOST:COUNT", help_heading = IDENTITY)]
     map_uid: Vec<IdRange>,
-    /// Map a range of group ids; may be repeated
-    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
+    /// Range of group ids to map; may be repeated
+    #[arg(long, value_name = "CLIENT:HOST:COUNT", help_heading = IDENTITY)]
     map_gid: Vec<IdRange>,
-    /// Rules by which extended attributes have other names at the source, in virtiofsd's syntax:
-    /// ':map::user.virtiofs.:' keeps all of them as a user's
-    #[arg(long, value_name = "RULES")]
+    /// Mapping of extended attribute names, in virtiofsd's syntax
+    ///
+    /// ':map::user.virtiofs.:' stores all of them as user attributes.
+    #[arg(long, value_name = "RULES", help_heading = IDENTITY)]
     xattrmap: Option<XattrMap>,
-    /// On whose behalf a directory is used
-    #[arg(long, value_name = "MODEL", default_value = "auto")]
+    /// Identity with which a directory is accessed
+    #[arg(long, value_name = "MODEL", default_value = "auto", help_heading = IDENTITY)]
     identity: IdentityArg,
-    /// Hand a directory's open files themselves to clients that ask for them by 9P on unix:PATH, as `barge mount` by root does: this host's kernel
-    /// then reads and writes them without asking here. Who has a file keeps it when this program or the share is gone, and root of this host can
-    /// write to one that it has to read. Not with --read-only or --export, and of what is not seen: recorded or counted
-    #[arg(long)]
+    /// Pass descriptors of a directory's files to 9P clients on unix:PATH
+    ///
+    /// The kernel of this host then reads and writes the files of a `barge mount` by root without
+    /// requests. A client keeps a file open after the server or the share is gone, and root of this
+    /// host can write to a file that it may only read. Not with --read-only or --export; such reads
+    /// and writes are neither recorded nor counted.
+    #[arg(long, help_heading = "9P")]
     hand_over_files: bool,
 }
 
-/// On which terms a share is served: those of its options that may change while it is.
+/// The options of a share that may change while it is served.
 #[derive(Args)]
 pub(crate) struct TermsArgs {
-    /// Let clients change nothing
-    #[arg(long)]
+    /// Refuse all changes by clients
+    #[arg(long, help_heading = SOURCES)]
     read_only: bool,
-    /// Which users to squash: their requests become the anonymous user's. Lists of --export say
-    /// that for themselves by default
-    #[arg(long, value_name = "WHOM", default_value = "remote-root")]
+    /// Users to squash: their requests become the anonymous user's
+    ///
+    /// Lines of --export squash root unless they say otherwise.
+    #[arg(long, value_name = "WHOM", default_value = "remote-root", help_heading = IDENTITY)]
     squash: SquashArg,
-    /// The anonymous user's id
-    #[arg(long, value_name = "UID", default_value_t = NOBODY)]
+    /// User id of the anonymous user
+    #[arg(long, value_name = "UID", default_value_t = NOBODY, help_heading = IDENTITY)]
     anon_uid: u32,
-    /// The anonymous user's group
-    #[arg(long, value_name = "GID", default_value_t = NOBODY)]
+    /// Group id of the anonymous user
+    #[arg(long, value_name = "GID", default_value_t = NOBODY, help_heading = IDENTITY)]
     anon_gid: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum SquashArg {
-    /// Nobody's
+    /// No user
     None,
-    /// The super-user's of other hosts; not that of this host and its virtual machines
+    /// The super-user of other hosts, but not of this host and its virtual machines
     RemoteRoot,
-    /// The super-user's
+    /// The super-user
     Root,
-    /// Everyone's
+    /// All users
     All,
 }
 
@@ -84,11 +97,12 @@ pub(crate) enum SquashArg {
 pub(crate) enum IdentityArg {
     /// switch if privileged, otherwise fixed
     Auto,
-    /// As each caller; needs privileges
+    /// The identity of each caller; needs privileges
     Switch,
-    /// As this process, whoever calls
+    /// The identity of this process for all callers
     Fixed,
-    /// As this process, with owners and modes kept in user.virtfs.* attributes, as QEMU's mapped-xattr
+    /// The identity of this process; owners and modes are stored in user.virtfs.* attributes, as
+    /// with QEMU's mapped-xattr
     MappedXattr,
 }
 

@@ -12,14 +12,17 @@ use crate::Failure;
 
 #[derive(Args)]
 pub(crate) struct SecArgs {
-    /// How NFS clients may say who they are, as sec= of exports(5): sys, krb5, krb5i and krb5p,
-    /// with colons between them, the better ways first. For Kerberos there has to be a key of
-    /// nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included, which Linux
-    /// asks for by sys: without sys, mount v3 with nolock [default: sys]
+    /// Security flavors of NFS, as sec= of exports(5) [default: sys]
+    ///
+    /// sys, krb5, krb5i and krb5p, with colons between them, the preferred ones first. Kerberos needs
+    /// a key of nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included, which
+    /// Linux requests with sys: without sys, mount v3 with nolock.
     #[arg(long, value_name = "LIST", requires = "nfs")]
     nfs_sec: Option<Sec>,
-    /// Take NFS clients of this principal, as nfs/host.example.org@EXAMPLE.ORG, for this user; may be repeated
-    /// [default: the user of the name before @, if the server's realm is behind it, else the anonymous user]
+    /// User that a Kerberos principal acts as; may be repeated
+    ///
+    /// A principal is written as nfs/host.example.org@EXAMPLE.ORG [default: the user of the name before
+    /// @ in the realm of the server, else the anonymous user]
     #[arg(long, value_name = "PRINCIPAL=UID:GID", requires = "nfs_sec")]
     nfs_gss_user: Vec<User>,
 }
