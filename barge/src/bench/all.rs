@@ -1,4 +1,4 @@
-//! Tables of a run, one after the other: one that fails does not keep the others from being measured.
+//! Measures the tables of a run, one after the other; the failure of one does not stop the others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -10,7 +10,8 @@ use super::steps::Steps;
 use super::{BenchArgs, Table, guest};
 use crate::{Done, Failure};
 
-/// The tables of `all`, with how many seconds each takes when quick and when not, on two idle cores of 2023: what the time left is told by.
+/// The tables of `all`, each with its duration in seconds when quick and when not, on two idle
+/// cores of 2023. The progress bar estimates the remaining time from them.
 const ALL: [(Table, [f64; 2]); 13] = [
     (Table::Coalescing, [110.0, 1000.0]),
     (Table::Crowd, [100.0, 150.0]),
@@ -27,7 +28,7 @@ const ALL: [(Table, [f64; 2]); 13] = [
     (Table::Nfs, [65.0, 260.0]),
 ];
 
-/// A part of a run.
+/// A part of a run, shown as one table.
 struct Part {
     name: String,
     seconds: f64,
@@ -39,7 +40,7 @@ enum What {
     Guest(guest::Bench),
 }
 
-/// Measures what `args` asks for, and gives the report.
+/// Measures the tables that `args` selects and writes the report.
 pub(super) fn run(args: &BenchArgs) -> Done {
     let (steps, _watch) = Steps::watched()?;
     let args = &BenchArgs {
@@ -101,7 +102,7 @@ fn parts(args: &BenchArgs) -> Vec<Part> {
     };
     let in_guest = |bench: guest::Bench| Part {
         name: format!("guest {}", bench.name()),
-        // It is left out else, at once.
+        // Without `--guest` the part is skipped at once.
         seconds: if args.guest {
             bench.seconds(args.quick)
         } else {
@@ -128,7 +129,7 @@ fn parts(args: &BenchArgs) -> Vec<Part> {
     }
 }
 
-/// What makes the same again, but for where it is written.
+/// Returns the command line that repeats the run, without the options for output files.
 fn command(args: &BenchArgs) -> String {
     let mut words = vec!["barge bench".into(), args.table.name()];
     words.extend(args.quick.then(|| "--quick".into()));
@@ -154,7 +155,7 @@ impl Part {
                 Outcome::LeftOut("it has no such row".into())
             }
             Ok(Ok(measured)) => Outcome::of(measured.shape(&self.name), failed),
-            // What a signal has ended fails in ways of its own.
+            // A run stopped by a signal may fail in any way.
             Ok(Err(_)) if args.steps.is_stopped() => stopped(),
             Ok(Err(Unmeasured::LeftOut(why))) => Outcome::LeftOut(why),
             Ok(Err(Unmeasured::Failed(failure))) => Outcome::Failed(failure.message),
@@ -163,7 +164,7 @@ impl Part {
     }
 }
 
-/// Why there are no results.
+/// The reason why a part has no results.
 pub(super) enum Unmeasured {
     LeftOut(String),
     Failed(Failure),

@@ -1,7 +1,7 @@
 //! The table `find`: `barge mount` of 9P and of NFS, each listing a tree of many files as find(1)
-//! does. It takes names and kinds only, but the kernel asks for attributes with the first names of
-//! a directory, and keeps what it was told. So does the process that serves the mount, whose memory
-//! is shown.
+//! does. find(1) uses names and file types only, but the kernel requests attributes with the first
+//! names of a directory and caches them. So does the process that serves the mount; the table shows
+//! its memory.
 
 use std::fs;
 use std::io;
@@ -16,12 +16,12 @@ use super::report::{Results, Row};
 use super::rounds::Turns;
 use crate::Failure;
 
-/// How many files a directory has.
+/// Files in each directory.
 const TOGETHER: u32 = 100;
 
 const COLUMNS: [&str; 2] = ["9P", "NFS"];
 
-/// Servers of one tree, and where it is mounted.
+/// Servers of one tree, and the URLs to mount it from.
 struct Bed {
     place: Place,
     urls: [String; 2],
@@ -95,7 +95,8 @@ impl Bed {
         })
     }
 
-    /// Lists all by a new mount: files a second, and MiB of its process.
+    /// Lists the whole tree over a new mount; returns files a second, and the memory of the mount's
+    /// process in MiB.
     fn measure(&self, column: usize, files: u32) -> Result<[f64; 2], String> {
         let at = self.place.run.join("mounted");
         let mounted = Mounted::new(this_program()?, &self.urls[column], "ro", at)?;
@@ -112,7 +113,7 @@ impl Bed {
     }
 }
 
-/// How many files are below `root`, by the kinds that directories tell.
+/// Counts the files below `root` by the file types in the directory entries.
 fn count(root: &Path) -> io::Result<u32> {
     let mut found = 0;
     let mut dirs = vec![root.to_owned()];

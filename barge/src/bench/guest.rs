@@ -1,4 +1,5 @@
-//! The parts that want a kernel's own client: `barge-guest` boots Linux in QEMU, measures there, and tells what it found as a line of JSON.
+//! The parts that need a kernel client: `barge-guest` boots Linux in QEMU, measures there, and
+//! reports the results as a line of JSON.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,11 +13,11 @@ use super::{BenchArgs, Table};
 use crate::Failure;
 use crate::tools::{self, Tool, find};
 
-/// What it measures.
+/// A measurement by barge-guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bench {
     Caches,
-    /// Servers with default options, of one protocol.
+    /// Servers of one protocol with default options.
     Defaults(Protocol),
     Readplus,
 }
@@ -30,7 +31,7 @@ pub(super) enum Protocol {
 }
 
 impl Protocol {
-    /// The value of barge-guest's `--only`.
+    /// Returns the value of barge-guest's `--only`.
     fn name(self) -> &'static str {
         match self {
             Protocol::Virtiofs => "virtiofs",
@@ -39,7 +40,7 @@ impl Protocol {
         }
     }
 
-    /// The peers that barge-guest leaves out where they are not installed.
+    /// Returns the peer, which barge-guest leaves out if it is not installed.
     fn peer(self) -> &'static Tool {
         match self {
             Protocol::Virtiofs => &Tool::VIRTIOFSD,
@@ -49,7 +50,7 @@ impl Protocol {
     }
 }
 
-/// What it tells.
+/// The results that barge-guest reports.
 #[derive(Deserialize)]
 struct Told {
     title: String,
@@ -87,7 +88,7 @@ impl Bench {
         }
     }
 
-    /// The subcommand of barge-guest.
+    /// Returns the subcommand of barge-guest.
     fn subcommand(self) -> &'static str {
         match self {
             Bench::Caches => "caches",
@@ -96,7 +97,7 @@ impl Bench {
         }
     }
 
-    /// The table that it is a part of.
+    /// Returns the table that the measurement is a part of.
     pub(super) fn table(self) -> Table {
         match self {
             Bench::Caches => Table::Coalescing,
@@ -107,7 +108,7 @@ impl Bench {
         }
     }
 
-    /// About how long it takes without KVM on two cores.
+    /// Returns the approximate duration in seconds on two cores without KVM.
     pub(super) fn seconds(self, quick: bool) -> f64 {
         match (self, quick) {
             (Bench::Caches, true) => 130.0,
@@ -177,7 +178,7 @@ impl Bench {
     }
 }
 
-/// Beside this program, or on the path.
+/// Returns the path of barge-guest: in the directory of this program, or on the path.
 fn program() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok()?.with_file_name("barge-guest");
     if beside.is_file() {
@@ -186,7 +187,7 @@ fn program() -> Option<PathBuf> {
     find("barge-guest")
 }
 
-/// The last that it has told, and how it ended.
+/// Runs barge-guest; returns the last results that it reported, and its exit status.
 fn told(command: &mut Command) -> Result<(Told, ExitStatus), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(format!("barge-guest: {error}"));
     let mut child = command
@@ -197,7 +198,7 @@ fn told(command: &mut Command) -> Result<(Told, ExitStatus), Failure> {
     let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
     let mut told = None;
     let mut last = String::new();
-    // What the guest's kernel says may be no text at all.
+    // Lines of the guest's kernel log may not be UTF-8.
     for line in lines.into_iter().flatten().map_while(Result::ok) {
         let found = serde_json::from_str(&line).ok();
         told = found.or(told);
@@ -210,7 +211,7 @@ fn told(command: &mut Command) -> Result<(Told, ExitStatus), Failure> {
     }
 }
 
-/// As rows have it: the guest's scripts know no others.
+/// Returns the unit of a [`Row`]: the guest's scripts use no others.
 fn unit(name: &str) -> &'static str {
     ["MB/s", "op/s", "µs"]
         .into_iter()

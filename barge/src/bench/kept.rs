@@ -1,5 +1,6 @@
-//! The table `kept`: `barge mount` of a 9P server that is 1 ms away, with a directory for copies of what is read (`cache_dir=`) and without, beside the
-//! local file system that is served. Each reads a large file and a tree of small ones by a mount that finds no copies, and by the next.
+//! The table `kept`: `barge mount` of a 9P server 1 ms away, with a disk cache (`cache_dir=`) and
+//! without, compared with the local file system that is served. Each reads a large file and a tree
+//! of small ones, over a mount with an empty cache and then over a second one.
 
 use std::fs;
 use std::io;
@@ -16,14 +17,14 @@ use super::report::{Results, Row};
 use super::rounds::Turns;
 use crate::Failure;
 
-/// What is read.
+/// The data to read.
 #[derive(Clone, Copy)]
 enum What {
     File,
     Tree,
 }
 
-/// By what, in the order of the table.
+/// The way to read it, in the order of the table.
 #[derive(Clone, Copy, PartialEq)]
 enum Column {
     Kept,
@@ -33,17 +34,18 @@ enum Column {
 
 const COLUMNS: [Column; 3] = [Column::Kept, Column::Plain, Column::Local];
 
-/// The rows of what is read.
+/// The rows for each kind of data.
 const MOUNTS: [&str; 2] = ["first mount", "next mount"];
 
-/// What has changed less than 10 s ago is not kept (`docs/design/kept.md`).
+/// Longer than the 10 s during which the disk cache does not store a changed file
+/// (`docs/design/kept.md`).
 const SETTLED: Duration = Duration::from_secs(11);
 
-/// Bytes of each file of the tree, and how many stand in a directory.
+/// Bytes in each file of the tree, and (below) files in each directory.
 const SMALL: usize = 16 << 10;
 const TOGETHER: usize = 50;
 
-/// A server, and where its mounts have their copies.
+/// A 9P server, reached through a relay that adds the delay, and the directories of the bench.
 struct Bed {
     place: Place,
     url: String,
@@ -117,7 +119,7 @@ impl What {
         }
     }
 
-    /// Reads all of it below `root`, and says how many MB/s that were.
+    /// Reads the data below `root`; returns MB/s.
     fn read(self, root: &Path) -> io::Result<f64> {
         let begun = Instant::now();
         let bytes = match self {
@@ -156,7 +158,7 @@ impl Bed {
         })
     }
 
-    /// Reads by a mount that finds no copies, and by the next.
+    /// Reads over a mount with an empty disk cache, then over a second mount; returns MB/s of each.
     fn measure(&self, what: What, column: Column) -> Result<[f64; 2], String> {
         let told = |error: io::Error| error.to_string();
         let copies = self.place.run.join("copies");
@@ -198,7 +200,7 @@ fn fill(share: &Path, size: u64, files: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The files below `top`, a directory's one after the other.
+/// Returns the files below `top`, directory by directory.
 fn paths(top: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(top)? {
@@ -211,7 +213,7 @@ fn paths(top: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Has the kernel forget what it has of the files below `top`.
+/// Drops the files below `top` from the kernel's page cache.
 fn forget_all(top: &Path) -> io::Result<()> {
     paths(top)?.iter().try_for_each(|path| forget(path))
 }

@@ -1,8 +1,9 @@
-//! `barge bench`: barge beside its peers, on this machine, in the same run.
+//! `barge bench`: measures barge and its peers on this machine, in the same run.
 //!
-//! Runs alternate between the servers, so that a drift of the machine's speed meets all of them; each cell
-//! is the median of several runs, with the least and the most. Peers that are not installed are named. Where a row has one, what this
-//! machine does at best is measured by turns with the rest ([`physical`]).
+//! Runs alternate between the servers, so that drift of the machine's speed affects all of them
+//! equally. Each cell is the median of several runs, with the minimum and the maximum. Peers that
+//! are not installed are listed. Rows with a hardware limit measure it in alternation with the
+//! servers ([`physical`]).
 
 mod all;
 mod coalescing;
@@ -44,48 +45,55 @@ use crate::{Done, Failure};
 
 #[derive(Args, Clone)]
 pub(crate) struct BenchArgs {
-    /// Which table
+    /// The table to measure
     table: Table,
-    /// Of replay: the calls, and on what they are made. Of show: what --json has written, and of a later run, whose tables stand in for the first one's
+    /// replay: FILE with the calls and SOURCE to make them on; show: FILE written by --json and
+    /// LATER, a second one whose tables replace those of the first
     #[arg(value_names = ["FILE", "SOURCE|LATER"], num_args = 0..=2)]
     files: Vec<String>,
-    /// Of replay: make calls when they were made, not as fast as it goes
+    /// replay: make each call at its recorded time [default: as fast as possible]
     #[arg(long)]
     paced: bool,
-    /// Of replay: make also those calls that change something; zeros are written
+    /// replay: also make calls that change the tree; writes write zeros
     #[arg(long)]
     changes: bool,
-    /// Of 9p: beside a server that counts what it does (serve --http), instead of one that does not poll
+    /// 9p: measure against a server that keeps statistics (serve --http), not one without polling
     #[arg(long)]
     counted: bool,
-    /// Few and short runs, and no system calls counted: to see that it works, not what it is worth
+    /// Few and short runs, and no system call counts: a check that the bench works, not a
+    /// measurement
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 5, or 1; of image, kept, objects and pack 3, or 1]
+    /// Runs of each cell [default: 5, --quick: 3; coalescing: 5, --quick: 1; image, kept, objects
+    /// and pack: 3, --quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
-    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing,
-    /// image, kept and objects always the latter]
+    /// Directory for the files to measure with [default: /dev/shm if it exists, else the temporary
+    /// directory; coalescing, image, kept and objects: the temporary directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The size of each of readplus's files [default: 32, or 8 when quick], and of coalescing's and kept's [default: 128, or 32]
+    /// Size of each file of readplus [default: 32, --quick: 8], and of the file of coalescing and
+    /// kept [default: 128, --quick: 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
-    /// Files in the tree that find lists [default: 100000, or 20000 when quick]
+    /// Files in the tree that find lists [default: 100000, --quick: 20000]
     #[arg(long = "files", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     files_in_tree: Option<u32>,
-    /// Measure beside N busy loops: threads that compute without end, at the usual priority. Shows
-    /// what is left where processors are short
+    /// Measure while N busy loops run: threads that compute without end, at normal priority
+    ///
+    /// Shows the performance that remains when processors are scarce.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     busy: u16,
-    /// Hostile connections of crowd
+    /// crowd: number of hostile connections
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Only rows whose name has this in it
+    /// Measure only rows whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Also what takes a kernel's client, in virtual machines: servers with default options, caches of the 9P client, READ_PLUS
-    /// (of all, virtiofs, 9p, nfs, coalescing and readplus); takes barge-guest
+    /// Also measure kernel clients in virtual machines (needs barge-guest)
+    ///
+    /// Adds servers with default options, caches of the 9P client, and READ_PLUS to the tables all,
+    /// virtiofs, 9p, nfs, coalescing and readplus.
     #[arg(long)]
     guest: bool,
     #[command(flatten)]
@@ -96,38 +104,43 @@ pub(crate) struct BenchArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Table {
-    /// Every table but replay, one after the other; one that fails is told of, and the others go on
+    /// All tables except replay and show, one after the other; if one fails, it is reported and the
+    /// others go on
     All,
-    /// 9P over Unix sockets and TCP, beside diod
+    /// 9P over Unix sockets and TCP, compared with diod
     #[value(name = "9p")]
     Nine,
-    /// `barge mount` of 9P with messages merged and with a page in each, beside the local file system; needs root and fio
+    /// `barge mount` of 9P with merged messages and with one page in each, compared with the local
+    /// file system; needs root and fio
     Coalescing,
-    /// `barge mount` of 9P and of NFS, a tree of many files listed: files a second, and memory of the mount; needs root
+    /// `barge mount` of 9P and of NFS listing a tree of many files: files a second, and memory of
+    /// the mount; needs root
     Find,
-    /// A client of 9P and of NFS beside thousands of hostile connections; needs root
+    /// A 9P and an NFS client while thousands of hostile connections are open; needs root
     Crowd,
-    /// Node.js and a JDK from images, beside the kernel's EROFS and squashfs, squashfuse and erofsfuse; needs root
+    /// Node.js and a JDK from images, compared with EROFS and squashfs in the kernel, squashfuse
+    /// and erofsfuse; needs root
     Image,
-    /// `barge mount` of a 9P server that is 1 ms away, with and without a directory for copies (cache_dir=); needs root
+    /// `barge mount` of a 9P server 1 ms away, with and without a disk cache (cache_dir=); needs
+    /// root
     Kept,
-    /// `barge mount` of a directory, beside bindfs; needs root
+    /// `barge mount` of a directory, compared with bindfs; needs root
     Mount,
-    /// NFS over loopback TCP, beside nfs-ganesha
+    /// NFS over loopback TCP, compared with nfs-ganesha
     Nfs,
-    /// Node.js from an image in an object store that is 20 ms away, with and without a trace
+    /// Node.js from an image in an object store 20 ms away, with and without a read trace
     Objects,
-    /// Sizes and build times of images by `barge pack`, mkfs.erofs and mksquashfs
+    /// Sizes and build times of images made by `barge pack`, mkfs.erofs and mksquashfs
     Pack,
-    /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
+    /// Files of data and holes over each version of NFS, with and without READ_PLUS; needs root
     Readplus,
-    /// Calls that were written down (`barge serve --record-calls`) on any source: `replay FILE SOURCE`
+    /// Replay recorded calls (`barge serve --record-calls`) on any source: `replay FILE SOURCE`
     Replay,
-    /// A report again, of what --json has written: `show FILE [LATER]`
+    /// Render the report of results written by --json: `show FILE [LATER]`
     Show,
-    /// virtiofs without a virtual machine, beside virtiofsd
+    /// virtiofs without a virtual machine, compared with virtiofsd
     Virtiofs,
-    /// 9P with and without zero copy, by sizes, over Unix sockets, TCP and a virtqueue
+    /// 9P with and without zero copy, by block size, over Unix sockets, TCP and a virtqueue
     Zerocopy,
 }
 
@@ -137,7 +150,8 @@ impl BenchArgs {
             .map_or(if self.quick { 3 } else { 5 }, usize::from)
     }
 
-    /// The same with so many runs, or one when quick, if nothing else was said: for tables of which a run of all cells takes long.
+    /// Returns a copy with `runs` runs, or one if quick, unless `--runs` is given: for tables in
+    /// which a run of all cells takes long.
     fn seldom(&self, runs: u16) -> BenchArgs {
         BenchArgs {
             runs: self.runs.or(Some(if self.quick { 1 } else { runs })),
@@ -145,26 +159,27 @@ impl BenchArgs {
         }
     }
 
-    /// How long a run lasts: with five of them, some hundred operations of the slowest kinds, and hundreds of thousands of the fastest.
+    /// Returns the duration of a run: five runs make some hundred operations of the slowest kinds,
+    /// and hundreds of thousands of the fastest.
     fn time(&self) -> Duration {
-        // Where processors are short, time slices of milliseconds come in between: a run has many
-        // of them.
+        // With busy loops, a run is longer, so that it spans many time slices, which last
+        // milliseconds.
         let times = if self.busy > 0 { 5 } else { 1 };
         Duration::from_millis(times * if self.quick { 40 } else { 80 })
     }
 
-    /// Whether a row of this name is asked for.
+    /// Returns whether a row of this name is selected by `--only`.
     fn wants(&self, name: &str) -> bool {
         let only = self.only.as_ref();
         only.is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// So many cells more will be measured, on so many servers each.
+    /// Adds the runs of `cells` cells on `servers` servers each to the planned steps.
     fn plan(&self, cells: usize, servers: usize) {
         self.steps.plan((self.runs() + 1) * cells * servers);
     }
 
-    /// How it is measured.
+    /// Returns the note on how the table is measured.
     fn note(&self, place: &place::Place) -> String {
         format!(
             "{} runs of {} ms each, alternating, after one to warm up; all files below {}",
@@ -176,13 +191,13 @@ impl BenchArgs {
 }
 
 impl Table {
-    /// As the command line has it.
+    /// Returns the name on the command line.
     fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or(String::new(), |value| value.get_name().to_owned())
     }
 
-    /// Measures one that is measured here, beside so many busy loops as are asked for.
+    /// Measures the table on this host, with `args.busy` busy loops running.
     fn measure(self, args: &BenchArgs) -> Result<Results, Unmeasured> {
         let busy = BusyLoops::start(args.busy)?;
         let mut results = self.run(args)?;
@@ -243,7 +258,7 @@ fn run_show(args: &BenchArgs) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `barge bench`
+/// Runs `barge bench`.
 pub(crate) fn run(args: &BenchArgs) -> Done {
     match args.table {
         Table::Replay => run_replay(args),

@@ -1,5 +1,7 @@
-//! The table `mount`: `barge mount` of a directory beside bindfs, which mounts one as well. The kernel has nothing of names and attributes and asks for
-//! all: what is measured is what a request costs. What files have it reads by itself from barge's (passthrough), and asks bindfs for.
+//! The table `mount`: `barge mount` of a directory compared with bindfs, another FUSE mount of one.
+//! The kernel caches no names and attributes and requests them each time, so the table shows the
+//! cost of a request. The kernel itself reads the contents of barge's files (passthrough), and
+//! requests those of bindfs.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -20,7 +22,7 @@ use super::rounds::{Cell, Done, measure_all};
 use crate::Failure;
 use crate::tools::Tool;
 
-/// What is measured, by so many programs at once.
+/// The operations, with the numbers of concurrent programs.
 const WORKS: [(Work, &[usize]); 5] = [
     (Work::Stat, &[1, 2, 4]),
     (Work::SmallFile, &[1, 4]),
@@ -29,17 +31,17 @@ const WORKS: [(Work, &[usize]); 5] = [
     (Work::ReadLarge, &[1, 4]),
 ];
 
-/// What a program does over and over.
+/// An operation that a program repeats.
 #[derive(Clone, Copy)]
 enum Work {
     Stat,
-    /// Opens a small file, reads and closes it.
+    /// Opens a small file, reads it and closes it.
     SmallFile,
-    /// Makes a file, writes, closes and removes it.
+    /// Creates a file, writes, closes and removes it.
     Create,
-    /// 4 KiB from anywhere in a file.
+    /// Reads 4 KiB at a scattered offset of a file.
     ReadSmall,
-    /// The next 1 MiB of a file.
+    /// Reads the next 1 MiB of a file.
     ReadLarge,
 }
 
@@ -48,15 +50,15 @@ struct Load {
     programs: usize,
 }
 
-/// A program.
+/// The state of a program.
 struct Client {
     root: PathBuf,
-    /// Which of so many it is: each has pages and files of its own.
+    /// The program's index among `programs`: each has pages and files of its own.
     number: usize,
     programs: usize,
     file: File,
     buffer: Vec<u8>,
-    /// How often it has done something.
+    /// Operations so far.
     count: usize,
 }
 
@@ -95,7 +97,7 @@ fn barge(place: &Place) -> Result<Mounted, Failure> {
     Mounted::new(this_program()?, &source, "cache=none", at).map_err(Failure::new)
 }
 
-/// Nothing if it is not installed.
+/// Returns `None` if bindfs is not installed.
 fn bindfs(place: &Place) -> Result<Option<Mounted>, Failure> {
     let at = place.run.join("bindfs");
     fs::create_dir_all(&at).map_err(Failure::new)?;
@@ -184,7 +186,7 @@ impl Cell<Mounted> for Load {
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 1 << 20;
 
-/// Pages that are read one after the other are so many apart: none is where the kernel would look ahead.
+/// Distance in pages between successive small reads: too far for the kernel's read-ahead.
 const STRIDE: usize = 7919;
 
 impl Client {
@@ -201,7 +203,7 @@ impl Client {
         })
     }
 
-    /// Does it the next time.
+    /// Does the next operation.
     fn step(&mut self, work: Work) -> io::Result<()> {
         let next = self.count * self.programs + self.number;
         self.count += 1;
@@ -222,7 +224,7 @@ impl Client {
         }
     }
 
-    /// Reads the `number`th piece of `size` bytes, from the first on again behind the last.
+    /// Reads the `number`th piece of `size` bytes; wraps to the first after the last.
     fn read(&mut self, number: usize, size: usize) -> io::Result<()> {
         let pieces = DATA.1 as usize / size;
         if size == LARGE && number % pieces < self.programs {

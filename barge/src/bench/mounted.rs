@@ -1,4 +1,4 @@
-//! A mount that lasts as long as it is measured.
+//! A mount for the duration of a measurement.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::process::{Process, wait_until};
 
-/// Gone when dropped.
+/// A mount; dropping it unmounts it.
 pub(super) struct Mounted {
     at: PathBuf,
     process: Process,
 }
 
 impl Mounted {
-    /// `source` at the directory `at`, by this very program, which `command` begins.
+    /// Mounts `source` at the directory `at` with this program; `command` is the start of its
+    /// command line.
     pub(super) fn new(
         mut command: Command,
         source: &str,
@@ -31,7 +32,8 @@ impl Mounted {
         Ok(Mounted { at, process })
     }
 
-    /// What `process`, which is another's, is about to mount at the directory `at`.
+    /// Waits until `process`, a FUSE server of another project, has mounted its file system at the
+    /// directory `at`. Returns an error after 5 s.
     pub(super) fn by(process: Process, at: PathBuf) -> Result<Mounted, String> {
         let mounted = Mounted { at, process };
         let device = |path: &Path| Some(path.metadata().ok()?.dev());
@@ -48,7 +50,7 @@ impl Mounted {
         self.process.pid()
     }
 
-    /// Ends it as its user would, and waits for that: what it keeps is written.
+    /// Unmounts and waits until the process has ended, after it has written its cache.
     pub(super) fn end(mut self) -> Result<(), String> {
         unmount(&self.at, UnmountFlags::empty())
             .map_err(|errno| format!("{}: {errno}", self.at.display()))?;
@@ -62,7 +64,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // An error means that it is gone already.
+        // An error means that it is already unmounted.
         let _ = unmount(&self.at, UnmountFlags::DETACH);
     }
 }

@@ -1,4 +1,4 @@
-//! A network of its own: nfs-ganesha insists on a portmapper, and its own must not be in anybody's way.
+//! A network namespace: nfs-ganesha requires a portmapper, which must not collide with the host's.
 
 use std::fs::{File, read_link, read_to_string};
 use std::net::{TcpListener, TcpStream};
@@ -11,25 +11,27 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::process::{Process, wait_until};
 
-/// A network with nothing in it but loopback, and perhaps a portmapper.
+/// A network namespace with only loopback in it, and perhaps a portmapper.
 pub(super) struct Network {
-    /// What lives in it as long as it does.
+    /// The process that keeps the namespaces alive.
     keeper: Process,
     space: File,
 }
 
-/// The portmapper and Ganesha both have files below /run.
+/// The portmapper and Ganesha both keep files below /run.
 const RUN: &str =
     "mount -t tmpfs none /run && mkdir /run/ganesha && ip link set lo up && exec rpcbind -f";
 
 impl Network {
-    /// Nothing if it cannot be had here: it takes user 0.
+    /// Creates a network namespace with a portmapper. Returns `None` if that is impossible, for
+    /// example because the user is not root.
     pub(super) fn make() -> Option<Network> {
         let network = Network::kept_by(RUN)?;
         network.listens(PORTMAPPER).then_some(network)
     }
 
-    /// One with nothing in it but loopback; nothing if it cannot be had here: it takes user 0.
+    /// Creates a network namespace with only loopback in it. Returns `None` if that is impossible,
+    /// for example because the user is not root.
     pub(super) fn bare() -> Option<Network> {
         let network = Network::kept_by("ip link set lo up && exec sleep infinity")?;
         let connects = || {
@@ -54,7 +56,7 @@ impl Network {
         Some(Network { keeper, space })
     }
 
-    /// How many bytes have come over its loopback, of whatever kind.
+    /// Returns the number of bytes received on its loopback interface.
     pub(super) fn received(&self) -> std::io::Result<u64> {
         let figures = self.within(|| read_to_string("/proc/thread-self/net/dev"))??;
         let lines = figures
@@ -66,9 +68,9 @@ impl Network {
             .ok_or_else(|| std::io::Error::other("there is no loopback"))
     }
 
-    /// Does something in it.
+    /// Calls `what` on a thread in the namespace.
     pub(super) fn within<T: Send>(&self, what: impl FnOnce() -> T + Send) -> std::io::Result<T> {
-        // A thread stays where it has moved to: another one does.
+        // A thread stays in the namespace that it has entered, so a new thread does the work.
         let moved = || {
             move_into_link_name_space(self.space.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(what())
@@ -77,7 +79,8 @@ impl Network {
         done.unwrap_or_else(|_| Err(std::io::Error::other("a thread panicked")))
     }
 
-    /// Whether somebody listens at a port, or will soon.
+    /// Waits up to 30 s until a server listens on `port` in the namespace; returns whether one
+    /// does.
     pub(super) fn listens(&self, port: u16) -> bool {
         let connects = || TcpStream::connect(("127.0.0.1", port)).is_ok();
         wait_until(Duration::from_secs(30), || {
@@ -85,7 +88,8 @@ impl Network {
         })
     }
 
-    /// The beginning of a command whose program has this network, but the files of everybody.
+    /// Returns the start of a command that runs in the network namespace, but in the host's mount
+    /// namespace.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         let keeper = self.keeper.pid().to_string();
@@ -93,7 +97,7 @@ impl Network {
         command
     }
 
-    /// Starts what runs in it, where it has a /run of its own.
+    /// Starts a program in the network and mount namespaces, with their own /run.
     pub(super) fn start(&self, program: &str, args: &[&str]) -> Option<Process> {
         let mut command = Command::new("nsenter");
         command

@@ -1,7 +1,8 @@
-//! The table `pack`: how large the images of a tree are and how long they take, by `barge pack`, mkfs.erofs and mksquashfs, each with the same
-//! codec, level and size of clusters (of squashfs: blocks).
+//! The table `pack`: sizes and build times of images of a tree, made by `barge pack`, mkfs.erofs
+//! and mksquashfs, each with the same codec, level and cluster size (squashfs: block size).
 //!
-//! Trees and images are in memory, so that no disk is what is measured. A peer that lacks a codec has no figures in its rows, and is named.
+//! Trees and images are in memory, so that the table does not measure a disk. A peer without a
+//! codec is listed, and has no figures in that codec's rows.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,41 +18,42 @@ use super::report::{Results, Row};
 use crate::Failure;
 use crate::tools::{Tool, find};
 
-/// What is packed.
+/// The tree to pack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tree {
-    /// The libraries that come with Python: many small files, some of them equal.
+    /// Python's standard library: many small files, some of them equal.
     Python,
     /// One large program and a hundred small files.
     Node,
-    /// Large archives, some of which are compressed already.
+    /// Large archives, some of them compressed already.
     Java,
 }
 
-/// How contents are stored, in the order of the table.
+/// The storage of contents, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stored {
     Plain,
-    /// As they are, equal chunks of 64 KiB once.
+    /// Uncompressed, with equal chunks of 64 KiB stored once.
     Chunks,
     Lz4,
     Zstd,
 }
 
-/// Who packs, in the order of the table.
+/// The program that packs, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Barge,
     Erofs,
-    /// The same, which also packs ends of files and small files together.
+    /// mkfs.erofs that also packs ends of files and small files together (tail packing and
+    /// fragments).
     ErofsDense,
     Squashfs,
 }
 
-/// The rows of a cell.
+/// The rows of a cell, with their units.
 const FIGURES: [(&str, &str); 3] = [("size", "MiB"), ("time", "ms"), ("processors", "ms")];
 
-/// One image made.
+/// The figures of an image: its size, the time to make it, and the processor time.
 struct Made {
     bytes: u64,
     took: Duration,
@@ -121,7 +123,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     })
 }
 
-/// The rows of a tree, stored in one way.
+/// Measures the rows of a tree with one kind of storage.
 fn measure(
     args: &BenchArgs,
     columns: &[Column],
@@ -140,7 +142,7 @@ fn measure(
             let made = columns[column].pack(stored, at, image);
             args.steps.done()?;
             match made {
-                // The first round warms up, and shows who can.
+                // The first round warms up, and finds the programs that lack the codec.
                 Ok(_) if round == 0 => {}
                 Ok(made) => {
                     let of_run = [
@@ -164,7 +166,7 @@ fn measure(
                         stored.name()
                     ));
                 }
-                // It was told of.
+                // The first round has reported it.
                 Err(_) => {}
             }
         }
@@ -184,11 +186,11 @@ impl Tree {
         }
     }
 
-    /// Makes it at `top`, or says why that cannot be.
+    /// Makes the tree at `top`; returns the reason if that is impossible.
     fn make(self, top: &Path) -> Result<(), String> {
         match self {
             Tree::Python => {
-                // Not any Python of a user's, which would have everything below it that he has installed.
+                // The system's Python: another one may have installed packages below its library.
                 let python = Path::new("/usr/bin/python3");
                 if !python.exists() {
                     return Err("Debian's package python3 brings it".into());
@@ -239,7 +241,8 @@ impl Column {
         }
     }
 
-    /// What is run, or what brings it. `BARGE_MKFS_EROFS` may name another mkfs.erofs, such as one that is newer than the system's.
+    /// Returns the program, or the hint to install it. `BARGE_MKFS_EROFS` may name another
+    /// mkfs.erofs, such as a newer one than the system's.
     fn program(self) -> Result<PathBuf, String> {
         let tool = match self {
             Column::Barge => {
@@ -257,7 +260,7 @@ impl Column {
         find(tool.name).ok_or_else(|| tool.is_missing())
     }
 
-    /// How it is told to store contents so; nothing if it has no such thing.
+    /// Returns the options for this storage; `None` if the program does not support it.
     fn options(self, stored: Stored) -> Option<&'static [&'static str]> {
         Some(match (self, stored) {
             (Column::Barge, Stored::Plain) => &[],
@@ -284,7 +287,7 @@ impl Column {
         })
     }
 
-    /// Packs `tree` into `image`, which is gone afterwards.
+    /// Packs `tree` into `image`, and removes the image afterwards.
     fn pack(self, stored: Stored, tree: &Path, image: &Path) -> Result<Made, String> {
         let options = self.options(stored).unwrap_or_default();
         let [tree, to] = [tree, image].map(OsString::from);
@@ -304,7 +307,7 @@ impl Column {
         let called = call(&mut command);
         let (took, worked) = (began.elapsed(), children_time().saturating_sub(before));
         let bytes = fs::metadata(image).map(|image| image.len());
-        // What could not be made need not be there.
+        // A failed run may leave no image.
         let _ = fs::remove_file(image);
         called?;
         Ok(Made {

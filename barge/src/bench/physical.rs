@@ -1,41 +1,43 @@
-//! What this machine does at best: memory copied, and messages there and back by a connection with nothing at its ends that looks at them.
+//! Hardware limits: memory copies, and round trips of messages over a connection whose ends ignore
+//! the contents.
 //!
-//! Batches of a depth go back and forth whole, by one system call each way where they fit the socket: no server that answers them one
-//! by one can be faster. One that overlaps the two ways could be, by half.
+//! Whole batches of messages go back and forth, with one system call in each direction if they fit
+//! the socket buffer. A server that answers messages one by one cannot be faster; one that overlaps
+//! the two directions could be, by half.
 
 use std::io::{Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// A bound of some row.
+/// The hardware limit of a row.
 pub(super) enum Physical {
-    /// So many bytes copied.
+    /// A copy of so many bytes.
     Copy(usize),
     Exchange(Exchange),
 }
 
-/// Messages there and back.
+/// Round trips of messages.
 pub(super) struct Exchange {
     pub(super) tcp: bool,
     /// Bytes of a request and of its reply.
     pub(super) bytes: (usize, usize),
-    /// How many are under way at a time.
+    /// Requests in flight.
     pub(super) depth: usize,
-    /// How many one after the other are an operation.
+    /// Round trips in an operation, one after the other.
     pub(super) steps: usize,
     pub(super) connections: usize,
 }
 
-/// About as long as a message without payload is, with its names and attributes.
+/// Approximate size in bytes of a message without payload, with its names and attributes.
 pub(super) const BARE: usize = 100;
 
-/// A connection: anything with both directions.
+/// A connection, readable and writable.
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 impl Physical {
-    /// What it is, for people.
+    /// Returns the description for reports.
     pub(super) fn what(&self) -> &'static str {
         match self {
             Physical::Copy(_) => "memory copied",
@@ -44,7 +46,7 @@ impl Physical {
         }
     }
 
-    /// Operations per second, tried for about `time`.
+    /// Returns operations per second, measured for about `time`.
     pub(super) fn rate(&self, time: Duration) -> Result<f64> {
         match self {
             Physical::Copy(bytes) => Ok(copied(*bytes, time)),
@@ -54,13 +56,14 @@ impl Physical {
 }
 
 fn copied(bytes: usize, time: Duration) -> f64 {
-    // What is copied comes from anywhere in as much as the benches' file is, and goes to one place.
+    // The source is as large as the benches' data file and is read throughout; the destination is
+    // always the same.
     const FROM: usize = 64 << 20;
     let from = vec![7_u8; FROM.max(bytes)];
     let mut to = vec![0_u8; bytes];
     let (mut at, mut done, began) = (0, 0_u64, Instant::now());
     loop {
-        // The clock is asked seldom beside the smallest copies.
+        // Small copies are timed in batches: reading the clock takes long compared with one.
         for _ in 0..1 + 65_536 / bytes.max(1) {
             to.copy_from_slice(&from[at..at + bytes]);
             std::hint::black_box(&mut to);
@@ -108,7 +111,7 @@ impl Exchange {
         Ok((Box::new(near), Box::new(far)))
     }
 
-    /// Batches asked for and had, as operations per second.
+    /// Sends batches of requests and reads the replies; returns operations per second.
     fn ask(&self, mut near: Box<dyn Stream>, time: Duration) -> Result<f64> {
         let request = vec![1; self.depth * self.bytes.0];
         let mut reply = vec![0; self.depth * self.bytes.1];
@@ -124,7 +127,7 @@ impl Exchange {
         }
     }
 
-    /// Until whoever asks has gone.
+    /// Answers batches until the client disconnects.
     fn answer(&self, mut far: Box<dyn Stream>) {
         let mut request = vec![0; self.depth * self.bytes.0];
         let reply = vec![1; self.depth * self.bytes.1];

@@ -1,4 +1,4 @@
-//! Where a bench has its files, and which.
+//! The files and directories of a bench.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -9,40 +9,41 @@ use rustix::fs::{Advice, fadvise};
 use super::BenchArgs;
 use crate::Failure;
 
-/// Files in the directory to look up, each of [`CONTENTS`] bytes.
+/// The number of files in the directory for lookups, each of [`CONTENTS`] bytes.
 pub(super) const FILES: usize = 10_000;
-/// How much is in each of them.
+/// The size of each of them in bytes.
 pub(super) const CONTENTS: usize = 1024;
-/// The file to read, and its size: well within the page cache.
+/// The name and size of the file to read: well within the page cache.
 pub(super) const DATA: (&str, u64) = ("data", 64 << 20);
-/// How much of a file is written, over and over: little enough for a disk not to be what is measured.
+/// The bytes of a file that are written over and over: few enough that the bench does not measure a
+/// disk.
 pub(super) const OUT: u64 = 16 << 20;
-/// The directory of the files.
+/// The directory of the small files.
 pub(super) const MANY: &str = "many";
 
-/// The files' names.
+/// Returns the name of a small file.
 pub(super) fn file_name(number: usize) -> String {
     format!("file-{number:05}")
 }
 
-/// The next of some numbers that look random.
+/// Returns the next pseudorandom number after `x` (xorshift).
 pub(super) fn next_random(mut x: u64) -> u64 {
     x ^= x << 13;
     x ^= x >> 7;
     x ^ (x << 17)
 }
 
-/// Where the bench has its files. Removed at the end.
+/// The directories of a bench, removed on drop.
 pub(super) struct Place {
     top: PathBuf,
-    /// What is served.
+    /// The directory that is served.
     pub(super) share: PathBuf,
-    /// For sockets and logs.
+    /// The directory for sockets and logs.
     pub(super) run: PathBuf,
 }
 
 impl Place {
-    /// One with files to measure with.
+    /// Creates the directories, and the files to measure with.
     pub(super) fn make(args: &BenchArgs) -> Result<Place, Failure> {
         let place = Place::empty(args)?;
         fill(&place.share)
@@ -50,12 +51,12 @@ impl Place {
         Ok(place)
     }
 
-    /// One of nothing but directories.
+    /// Creates the directories only.
     pub(super) fn empty(args: &BenchArgs) -> Result<Place, Failure> {
         Place::below(args.dir.clone().unwrap_or_else(memory))
     }
 
-    /// The same, below `parent`.
+    /// Creates the directories only, below `parent`.
     pub(super) fn below(parent: PathBuf) -> Result<Place, Failure> {
         let top = parent.join(format!("barge-bench-{}", std::process::id()));
         let place = Place {
@@ -70,7 +71,7 @@ impl Place {
         Ok(place)
     }
 
-    /// What all its files are below, for people.
+    /// Returns the parent of all the files, for reports.
     pub(super) fn parent(&self) -> std::path::Display<'_> {
         self.top.parent().unwrap_or(&self.top).display()
     }
@@ -82,7 +83,8 @@ impl Drop for Place {
     }
 }
 
-/// What a disk is busy with is not what is measured.
+/// Returns a directory in memory if there is one, so that other users of a disk do not disturb the
+/// bench.
 fn memory() -> PathBuf {
     let shm = Path::new("/dev/shm");
     match shm.is_dir() {
@@ -91,7 +93,7 @@ fn memory() -> PathBuf {
     }
 }
 
-/// Makes a file of `size` bytes, whole MiB, without a hole.
+/// Writes a file of `size` bytes, a multiple of 1 MiB, without holes.
 pub(super) fn write_data(path: &Path, size: u64) -> std::io::Result<File> {
     let mut data = File::create(path)?;
     let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at ^ (at >> 8)) as u8).collect();
@@ -101,7 +103,7 @@ pub(super) fn write_data(path: &Path, size: u64) -> std::io::Result<File> {
     Ok(data)
 }
 
-/// Reads a file, and says how many bytes it has.
+/// Reads a file to its end; returns its size in bytes.
 pub(super) fn read(path: &Path) -> std::io::Result<u64> {
     let mut file = File::open(path)?;
     let mut block = vec![0; 1 << 20];
@@ -114,12 +116,13 @@ pub(super) fn read(path: &Path) -> std::io::Result<u64> {
     }
 }
 
-/// Has the kernel forget what it has of a file, which is read before: a virtual machine may give back to its host what is free for two seconds, and then each page of
-/// it costs microseconds again. What is forgotten now is what the kernel takes next, if that is soon.
+/// Drops a file from the kernel's page cache, after reading it. A virtual machine may return memory
+/// to its host after it is free for two seconds, and then each page of it costs microseconds again;
+/// the pages freed here are the next that the kernel allocates, if that is soon.
 pub(super) fn forget(path: &Path) -> std::io::Result<()> {
     read(path)?;
     let file = File::open(path)?;
-    // Only what is on the disk can be forgotten.
+    // Only clean pages can be dropped.
     file.sync_all()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }

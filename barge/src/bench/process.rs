@@ -1,4 +1,4 @@
-//! The processes that are measured.
+//! The processes to measure.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// A server that runs until it is dropped.
+/// A process, killed on drop.
 pub(super) struct Process(Child);
 
 impl Process {
-    /// Runs `command`, whose output is nobody's business; nothing if there is no such program.
+    /// Runs `command` and discards its output. Returns `None` if it cannot be started.
     pub(super) fn start(command: &mut Command) -> Option<Process> {
         let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
         quiet.spawn().ok().map(Process)
     }
 
-    /// This very program, serving `dir` with `options`.
+    /// Starts this program as a server of `dir` with `options`.
     pub(super) fn barge(dir: &Path, options: &[&str]) -> Result<Process, Failure> {
         let mut command = this_program()?;
         Process::ready(command.arg("serve").args(options).arg(dir))
     }
 
-    /// This very program by `command`, as soon as it says that it is ready.
+    /// Starts this program with `command` and waits until it prints `ready`.
     pub(super) fn ready(command: &mut Command) -> Result<Process, Failure> {
         let mut child = command
             .stdout(Stdio::piped())
@@ -46,7 +46,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has exited by itself; returns an error if it failed.
     pub(super) fn wait(&mut self) -> Result<(), String> {
         match self.0.wait() {
             Ok(status) if status.success() => Ok(()),
@@ -62,19 +62,19 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // None keeps what a kill could lose; an error means it has ended already.
+        // None of the processes has state to lose; an error means that it has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// This very program, without arguments.
+/// Returns a command for this program, without arguments.
 pub(super) fn this_program() -> Result<Command, Failure> {
     let program = std::env::current_exe();
     program.map(Command::new).map_err(Failure::new)
 }
 
-/// Refuses whoever is not user 0, for `what` takes that.
+/// Returns an error unless the user is root, which `what` requires.
 pub(super) fn needs_root(what: &str) -> Result<(), Failure> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
@@ -82,7 +82,7 @@ pub(super) fn needs_root(what: &str) -> Result<(), Failure> {
     }
 }
 
-/// Runs a program to its end, and says what it said if that was not a good one.
+/// Runs a program until it exits; returns its standard error if it failed.
 pub(super) fn call(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
@@ -96,7 +96,7 @@ pub(super) fn call(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Whether `ready` comes to be true within `time`.
+/// Waits up to `time` until `ready` returns true; returns whether it did.
 pub(super) fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + time;
     while Instant::now() < deadline {
@@ -108,7 +108,7 @@ pub(super) fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> boo
     false
 }
 
-/// A process and those it has started, as a daemon does that keeps what it serves in a process of its own.
+/// Returns a process and its descendants: some daemons serve from a child process.
 pub(super) fn family(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;
@@ -125,16 +125,17 @@ pub(super) fn family(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Where in /proc/PID/stat the times of those are that a process has waited for, behind its name.
+/// The index in /proc/PID/stat, counted from the field after the name, of the CPU times of the
+/// waited-for children.
 const CHILDREN: usize = 13;
 
-/// How long processors have worked for a process and those it has started.
+/// Returns the CPU time of a process and its descendants.
 pub(super) fn processor_time(pid: u32) -> Duration {
     let times = family(pid).into_iter().map(sys::usage::process_time);
     times.flatten().sum()
 }
 
-/// The most bytes of memory that a process has had, but for pages of files (proc_pid_status(5)).
+/// Returns the peak resident memory of a process in bytes, without file pages (proc_pid_status(5)).
 pub(super) fn own_memory(process: &Path) -> u64 {
     let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
     let kib = |name: &str| {
@@ -145,37 +146,38 @@ pub(super) fn own_memory(process: &Path) -> u64 {
     most.saturating_sub(kib("RssFile").unwrap_or(0)) << 10
 }
 
-/// How long processors have worked for all processes that this one has started and waited for.
+/// Returns the CPU time of all children of this process that it has waited for.
 pub(super) fn children_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let ticks = ticks(&stat, CHILDREN).unwrap_or(0);
     Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second().max(1) as u32
 }
 
-/// How long a processor has worked for the calling thread.
+/// Returns the CPU time of the calling thread.
 pub(super) fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// User and system time in a line of /proc/PID/stat (proc(5)), which are so many fields behind the name.
+/// Returns the sum of user and system time in clock ticks from a line of /proc/PID/stat (proc(5));
+/// they are `behind` fields after the name.
 fn ticks(stat: &str, behind: usize) -> Option<u64> {
-    // The second field is a name, in parentheses, with anything in it.
+    // The second field is a name in parentheses, with arbitrary contents.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(behind);
     let mut next = || fields.next()?.parse::<u64>().ok();
     Some(next()? + next()?)
 }
 
-/// Loops that keep processors busy at the usual priority, until they are dropped. They are threads,
-/// so that none is left whatever ends this process.
+/// Loops that keep processors busy at normal priority, until dropped. They are threads, so that
+/// none survives this process, however it ends.
 pub(super) struct BusyLoops {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl BusyLoops {
-    /// Starts so many.
+    /// Starts `count` loops.
     pub(super) fn start(count: u16) -> Result<BusyLoops, Failure> {
         let mut loops = BusyLoops {
             stop: Arc::default(),
@@ -195,19 +197,19 @@ impl Drop for BusyLoops {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // It cannot panic.
+            // A loop cannot panic.
             let _ = thread.join();
         }
     }
 }
 
-/// A TCP port that nobody listens at.
+/// Returns a free TCP port.
 pub(super) fn free_port() -> Result<u16, Failure> {
     let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|free| free.local_addr());
     Ok(free.map_err(Failure::new)?.port())
 }
 
-/// What the package manager knows of a program that does not tell its version itself.
+/// Returns the version of a package according to dpkg, for programs that do not print theirs.
 pub(super) fn packaged(package: &str) -> String {
     let query = Command::new("dpkg-query")
         .args(["-W", "-f", "${Version}", package])
@@ -224,7 +226,7 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn();
         let mut child = child.expect("runs");
-        // Children are those of the thread that started them.
+        // The kernel lists children by the thread that started them.
         assert_eq!(super::family(child.id()), [child.id()]);
         drop(child.stdin.take());
         child.wait().expect("ends");
@@ -245,10 +247,10 @@ mod tests {
         assert!(super::wait_until(std::time::Duration::from_secs(60), works));
         let stop = loops.stop.clone();
         drop(loops);
-        // The threads have ended, or they would have it, too.
+        // All threads have ended: none holds a reference.
         assert_eq!(std::sync::Arc::strong_count(&stop), 1);
     }
 
-    /// More than a test that waits takes by itself.
+    /// More CPU time than the waiting test itself takes.
     const WORK: std::time::Duration = std::time::Duration::from_millis(50);
 }

@@ -1,8 +1,9 @@
-//! A way that takes longer: what comes by TCP on loopback is passed on half a millisecond later, in each direction, as a network of
-//! 1 ms would have it. Nothing is dropped, reordered or held back beyond that: what is on its way is bounded by
-//! [`Relay::ON_ITS_WAY`] alone. The kernels' own idea of a round trip stays that of loopback, so congestion control is not part of it.
+//! A relay that adds latency: forwards TCP data on loopback half a millisecond later in each
+//! direction, like a network with a round trip of 1 ms. The relay does not drop, reorder or
+//! throttle data; only [`Relay::ON_ITS_WAY`] bounds the data in flight. The kernels still measure
+//! the round trip of loopback, so congestion control is not simulated.
 //!
-//! It also counts the writes of 9P that pass.
+//! It also counts the 9P writes it forwards.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,40 +13,41 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// Passes connections on, as long as this process lives.
+/// Forwards connections until the process exits.
 pub(super) struct Relay {
-    /// Where clients connect to.
+    /// The port for clients.
     pub(super) port: u16,
     writes: Arc<Writes>,
 }
 
-/// Twrites that have passed, and their bytes.
+/// The Twrites forwarded, and their payload bytes.
 #[derive(Default)]
 struct Writes {
     messages: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// What has come, and when.
+/// A piece of data, with its time of arrival.
 type Come = (Instant, Vec<u8>);
 
 impl Relay {
-    /// Of each direction.
+    /// The delay in each direction.
     pub(super) const DELAY: Duration = Duration::from_micros(500);
 
-    /// Pieces of up to [`Relay::PIECE`] bytes: 256 MB/s take 128 KiB in half a millisecond, so this is never what is waited for.
+    /// The most pieces in flight, of up to [`Relay::PIECE`] bytes each. At 256 MB/s, 128 KiB are in
+    /// flight for half a millisecond, so the bound is never reached.
     const ON_ITS_WAY: usize = 256;
 
     const PIECE: usize = 256 << 10;
 
-    /// Begins to pass connections on to `server`.
+    /// Starts to forward connections to `server`.
     pub(super) fn start(server: SocketAddr) -> std::io::Result<Relay> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
         let writes = Arc::new(Writes::default());
         let counts = writes.clone();
         spawn(move || {
-            // A connection that cannot be passed on ends, which its client sees.
+            // A connection that cannot be forwarded is closed, so its client notices.
             for client in listener.incoming().flatten() {
                 let _ = join(client, server, &counts);
             }
@@ -53,7 +55,8 @@ impl Relay {
         Ok(Relay { port, writes })
     }
 
-    /// How many bytes the writes of 9P had on average since last asked; nothing if there were none.
+    /// Returns the mean payload of the 9P writes since the last call, in bytes; `None` if there
+    /// were none.
     pub(super) fn mean_write(&self) -> Option<u64> {
         let messages = self.writes.messages.swap(0, Ordering::Relaxed);
         let bytes = self.writes.bytes.swap(0, Ordering::Relaxed);
@@ -75,7 +78,7 @@ fn join(client: TcpStream, server: SocketAddr, writes: &Arc<Writes>) -> std::io:
     Ok(())
 }
 
-/// Passes on what comes from one to the other, with a thread for each.
+/// Forwards one direction, with a thread to read and a thread to write.
 fn pass(mut from: TcpStream, to: TcpStream, mut count: Option<Count>) {
     let (tell, told): (SyncSender<Come>, _) = sync_channel(Relay::ON_ITS_WAY);
     spawn(move || give(&told, to));
@@ -103,20 +106,20 @@ fn give(told: &Receiver<Come>, mut to: TcpStream) {
             break;
         }
     }
-    // An error means that it has ended already.
+    // An error means that the connection is already closed.
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What a client says, as far as it is of interest: where messages begin.
+/// Finds the message boundaries in a client's byte stream, and counts its Twrites.
 struct Count {
     writes: Arc<Writes>,
     head: Vec<u8>,
-    /// How much of a message is to come.
+    /// Bytes left of the current message.
     rest: usize,
 }
 
 impl Count {
-    /// Size, type and tag, fid and offset, and the payload's length (`Twrite`, write(5)).
+    /// The bytes of size, type, tag, fid, offset and payload length (`Twrite`, write(5)).
     const HEAD: usize = 7 + 4 + 8 + 4;
     const TWRITE: u8 = 118;
 

@@ -1,8 +1,8 @@
-//! `barge bench replay`: the calls of a record once more, on any source, one after the other.
+//! `barge bench replay`: replays the calls of a call log on any source, one after the other.
 //!
-//! Nodes and files are known by the calls that led to them, so it does not matter which numbers they have here. A call on
-//! something that no call before has led to is passed over, and so is one that changes anything unless that is allowed;
-//! contents are not in a record, and zeros are written.
+//! Nodes and files are identified by the calls that led to them, so their numbers here do not
+//! matter. A call on a node or file that no earlier call returned is skipped, and so is a call that
+//! changes the tree unless that is allowed. A call log holds no contents, so writes write zeros.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -24,24 +24,24 @@ use crate::Failure;
 use crate::calls::Line;
 use crate::source::Source;
 
-/// The longest line and the longest read or write that are taken from a record, bytes.
+/// The longest read or write that is replayed, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// So many differences are told of one by one.
+/// The number of differences that are listed individually.
 const TOLD: usize = 20;
 
-/// What was made of a record.
+/// The results of a replay.
 #[derive(Default)]
 pub(super) struct Replayed {
     operations: BTreeMap<String, Times>,
-    /// Calls that were not made, by operation.
+    /// Skipped calls, by operation.
     passed_over: BTreeMap<String, u64>,
     differences: u64,
     told: Vec<String>,
     seconds: f64,
 }
 
-/// How long calls of one kind took, nanoseconds.
+/// Durations of the calls of one kind in nanoseconds.
 #[derive(Default)]
 struct Times {
     then: Vec<u64>,
@@ -49,7 +49,8 @@ struct Times {
     differences: u64,
 }
 
-/// Makes the calls of the record `file` on `source`: as fast as it goes, or `paced` at the times that the record has.
+/// Replays the call log `file` on `source`: as fast as possible, or, if `paced`, at the recorded
+/// times.
 pub(super) fn run(
     file: &Path,
     source: &str,
@@ -92,7 +93,7 @@ struct Replay {
     exports: HashMap<String, Known>,
 }
 
-/// What was met of an export, by the numbers of the record.
+/// The nodes and files of an export found so far, by their numbers in the call log.
 #[derive(Default)]
 struct Known {
     nodes: HashMap<u64, Arc<dyn Node>>,
@@ -101,15 +102,16 @@ struct Known {
 
 struct Opened {
     file: Arc<dyn vfs::File>,
-    /// Where a listing goes on, by where it did then.
+    /// Directory cookies of this source, by the recorded ones.
     cookies: HashMap<u64, u64>,
 }
 
-/// What a call comes to that did not fail.
+/// The result of a call: on success, a count if the call has one.
 type Outcome = Result<Option<u64>>;
 
 impl Replay {
-    /// Makes the call, if it can be made. Says how many bytes or entries came of it, if it is of that kind.
+    /// Makes the call unless it must be skipped. Returns the number of bytes or entries, for calls
+    /// that have one.
     fn call(&mut self, line: &Line) -> Option<Outcome> {
         let known = self.exports.entry(line.export.clone()).or_default();
         let caller = Caller::new(line.uid, line.gid);
@@ -133,7 +135,7 @@ impl Replay {
     }
 }
 
-/// Whether a call of a node changes anything.
+/// Returns whether a call on a node changes the tree.
 fn changes(line: &Line) -> bool {
     let changing = OpenFlags::TRUNC.bits();
     match line.op.as_str() {
@@ -262,7 +264,7 @@ impl Opened {
     }
 }
 
-/// As many entries as there were then.
+/// A sink that accepts as many entries as the recorded call returned.
 #[derive(Default)]
 struct Entries {
     most: u64,
@@ -301,7 +303,7 @@ impl Replayed {
         }
     }
 
-    /// For people.
+    /// Formats the results as text.
     pub(super) fn text(&mut self) -> String {
         let mut text = format!(
             "{:12} {:>9} {:>12} {:>12} {:>12} {:>12} {:>9}\n",
@@ -339,7 +341,7 @@ impl Replayed {
         text
     }
 
-    /// The same for programs; times are nanoseconds.
+    /// Formats the results as JSON, with times in nanoseconds.
     pub(super) fn json(&mut self) -> String {
         let mut operations = serde_json::Map::new();
         for (op, times) in &mut self.operations {

@@ -1,4 +1,4 @@
-//! Rounds: each cell of a table measured again and again, on one server after the other.
+//! Rounds: each cell of a table is measured repeatedly, on one server after the other.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -10,45 +10,48 @@ use super::report::{PACES, Row, Work};
 use super::{BenchArgs, syscalls};
 use crate::Failure;
 
-/// What is measured, on servers of kind `S`.
+/// A measurement on servers of kind `S`.
 pub(super) trait Cell<S>: Sync {
-    /// What it is done with.
+    /// A connected client.
     type Client: Send;
 
     fn name(&self) -> String;
 
-    /// What is counted, and how many of it an operation is.
+    /// Returns the unit, and the number of units in an operation.
     fn unit(&self) -> (&'static str, f64);
 
-    /// Clients ready to begin, each for a thread of its own.
+    /// Returns clients ready to start, each for a thread of its own.
     fn connect(&self, server: &S) -> Result<Vec<Self::Client>, String>;
 
-    /// The process that serves a client of `server`.
+    /// Returns the id of the process that serves a client of `server`.
     fn pid(&self, server: &S, client: &Self::Client) -> u32;
 
-    /// Does it for about `time` or `most` times, and says how often and how long.
+    /// Repeats the operation for about `time` or `most` times; returns the count and the time
+    /// taken.
     fn run(&self, client: &mut Self::Client, time: Duration, most: usize) -> Done;
 
-    /// How often it is done while system calls are counted; nothing if they are not.
+    /// Returns how many operations run while system calls are counted; `None` if they are not
+    /// counted.
     fn counted(&self) -> Option<usize>;
 
-    /// Whether processor time is measured at a pace, too: for operations that are done one at a
-    /// time.
+    /// Returns whether processor time is measured at fixed rates too: for operations that run one
+    /// at a time.
     fn is_paced(&self) -> bool {
         false
     }
 
-    /// What this machine does of it at best, if that can be said.
+    /// Returns the hardware limit, if there is one.
     fn limit(&self) -> Option<Physical>;
 }
 
-/// How often something was done, and how long that took.
+/// The number of operations done, and the time they took.
 pub(super) type Done = vfs::Result<(usize, Duration)>;
 
-/// Operations of `steps` requests each, `depth` of them under way, for about `time` or `most` times.
+/// Runs operations of `steps` requests each, `depth` of them in flight, for about `time` or `most`
+/// times.
 ///
-/// `submit` sends a request, told which of those under way, its step, and what the step before has found;
-/// `finish` waits for its reply, told the step.
+/// `submit` sends a request, given the operation's slot, its step, and the result of the step
+/// before; `finish` waits for the reply, given the step.
 pub(super) fn overlapped<Flight, Found: Default>(
     (depth, steps): (usize, usize),
     (time, most): (Duration, usize),
@@ -77,7 +80,7 @@ pub(super) fn overlapped<Flight, Found: Default>(
     Ok((done, began.elapsed()))
 }
 
-/// The columns of some rows, those left out that have failed.
+/// The columns of some rows; a column that has failed is skipped.
 pub(super) struct Turns {
     failed: Vec<bool>,
 }
@@ -89,11 +92,12 @@ impl Turns {
         }
     }
 
-    /// Measures one column after the other, of which each is a [step](super::steps::Steps::done). Another one is the first in each round:
-    /// it finds caches as another cell has left them.
+    /// Measures one column after the other, each as one [step](super::steps::Steps::done). Each
+    /// round starts with another column, because the first finds the caches as another cell left
+    /// them.
     ///
-    /// What `measure` fails on is [told](super::steps::Steps::fail) and has no figures from then on: some of its runs are not to stand beside
-    /// all of the others'.
+    /// A column whose `measure` fails is [reported](super::steps::Steps::fail) and loses its
+    /// figures for good: part of its runs would not be comparable with all runs of the others.
     pub(super) fn round(
         &mut self,
         args: &BenchArgs,
@@ -121,8 +125,8 @@ impl Turns {
     }
 }
 
-/// Measures: a row for each cell. Its caller has [planned](BenchArgs::plan) them. What fails on a server is not tried there again, and
-/// is [told](super::steps::Steps::fail).
+/// Measures a row for each cell; the caller has [planned](BenchArgs::plan) them. A cell that fails
+/// on a server is not repeated there, and is [reported](super::steps::Steps::fail).
 pub(super) fn alternate<S, C: Cell<S>>(
     args: &BenchArgs,
     servers: &[(String, S)],
@@ -162,8 +166,8 @@ pub(super) fn alternate<S, C: Cell<S>>(
     Ok(rows)
 }
 
-/// Operations, or megabytes, per second, and what they were for processors; then the same at each
-/// of some paces.
+/// Returns operations, or megabytes, per second, and the processor time used; the latter first at
+/// full speed, then at each of `paces`.
 fn measure<S, C: Cell<S>>(
     server: &S,
     cell: &C,
@@ -210,9 +214,9 @@ fn measure<S, C: Cell<S>>(
     Ok((rate, works))
 }
 
-/// Does it so many times a second: the client sleeps in between.
+/// Runs `pace` operations a second; the client sleeps in between.
 fn paced<S, C: Cell<S>>(cell: &C, client: &mut C::Client, time: Duration, pace: u32) -> Done {
-    // As exactly as the kernel can; 50 µs too late is the default.
+    // The least timer slack: the default of 50 µs would delay each wake-up.
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
         .map_err(|error| vfs::Errno::from_raw(error.raw_os_error()))?;
     let began = Instant::now();
@@ -225,8 +229,8 @@ fn paced<S, C: Cell<S>>(cell: &C, client: &mut C::Client, time: Duration, pace: 
     Ok((done, began.elapsed()))
 }
 
-/// [Plans](BenchArgs::plan) and measures all, and counts system calls if there is time for it; a note says where that was not
-/// possible. `run` is a directory to write to.
+/// [Plans](BenchArgs::plan) and measures all cells, and counts system calls unless quick; adds a
+/// note if they could not be counted. `run` is a directory to write to.
 pub(super) fn measure_all<S, C: Cell<S>>(
     args: &BenchArgs,
     servers: &[(String, S)],
@@ -242,7 +246,8 @@ pub(super) fn measure_all<S, C: Cell<S>>(
     Ok(rows)
 }
 
-/// Fills in the rows' system calls where something was measured; says whether that was possible. `log` is a file to write.
+/// Fills in the system calls of the columns that have figures; returns whether they could be
+/// counted. `log` is a file to write.
 pub(super) fn count_calls<S, C: Cell<S>>(
     args: &BenchArgs,
     servers: &[(String, S)],
@@ -276,7 +281,7 @@ pub(super) fn count_calls<S, C: Cell<S>>(
     counted
 }
 
-/// System calls of an operation, if they can be counted.
+/// Returns the system calls per operation, if they can be counted.
 fn count<S, C: Cell<S>>(
     server: &S,
     cell: &C,

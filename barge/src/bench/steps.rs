@@ -1,6 +1,7 @@
-//! How far a bench is, told to whoever waits for it, and whether it is to go on.
+//! Progress of a bench: shows it to the user and stops the bench on a signal.
 //!
-//! Concurrency: the flag is set by the thread that watches for signals, the rest is the bench's own.
+//! Concurrency: the signal watcher's thread sets the flag; the bench's own thread accesses the
+//! rest.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,22 +13,22 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::Failure;
 use crate::signals::{Watch, on_signal};
 
-/// What the bars of all tables together are long: small enough a part for a step of any table.
+/// The length of the progress bar: long enough that every step of any table moves it.
 const WHOLE: u64 = 1_000_000;
 
-/// The steps of a run of tables. Clones are the same.
+/// The progress of a run of tables. Clones share their state.
 #[derive(Clone, Default)]
 pub(super) struct Steps(Arc<Inner>);
 
 struct Inner {
     bar: ProgressBar,
-    /// Where on the bar the table that runs begins and ends.
+    /// The positions on the bar where the current table begins and ends.
     from: AtomicU64,
     to: AtomicU64,
-    /// Its steps: those that are known of, and those that are done.
+    /// The steps of the current table: planned so far, and done.
     planned: AtomicU64,
     done: AtomicU64,
-    /// Its cells that could not be measured, and why.
+    /// The cells of the current table that failed, with the reasons.
     failed: Mutex<Vec<String>>,
     stopped: AtomicBool,
 }
@@ -47,7 +48,8 @@ impl Default for Inner {
 }
 
 impl Steps {
-    /// With a bar on a terminal, and stopped by the signals that stop programs as long as what is given beside it is kept.
+    /// Creates a progress bar on a terminal, and stops the bench on a terminating signal as long as
+    /// the returned [`Watch`] lives.
     pub(super) fn watched() -> Result<(Steps, Watch), Failure> {
         let bar = ProgressBar::new(WHOLE);
         let style = "{msg:14} {wide_bar} {percent:>3}%, {eta} left";
@@ -63,7 +65,7 @@ impl Steps {
         Ok((steps, on_signal(stop, None)?))
     }
 
-    /// The table `name` begins, which is a part of all: from where to where, as shares of 1.
+    /// Begins the table `name`, which covers the given part of the run, as shares of 1.
     pub(super) fn begin(&self, name: &str, (from, to): (f64, f64)) {
         let on_bar = |share: f64| (share * WHOLE as f64) as u64;
         self.0.from.store(on_bar(from), Ordering::Relaxed);
@@ -72,19 +74,19 @@ impl Steps {
         self.0.done.store(0, Ordering::Relaxed);
         self.0.bar.set_message(name.to_owned());
         self.0.bar.set_position(on_bar(from));
-        // The time that is left is told also while a step takes its time.
+        // The remaining time is also updated during a long step.
         self.0.bar.enable_steady_tick(Duration::from_secs(1));
         if !std::io::stderr().is_terminal() {
             eprintln!("barge: bench {name}, after {:.0} % of all", from * 100.0);
         }
     }
 
-    /// There are so many steps more.
+    /// Adds `more` steps to those planned.
     pub(super) fn plan(&self, more: usize) {
         self.0.planned.fetch_add(more as u64, Ordering::Relaxed);
     }
 
-    /// A step is done; an error if that was the last.
+    /// Counts a step as done; returns an error if the bench is stopped.
     pub(super) fn done(&self) -> Result<(), Failure> {
         let done = self.0.done.fetch_add(1, Ordering::Relaxed) + 1;
         let planned = self.0.planned.load(Ordering::Relaxed).max(done);
@@ -96,7 +98,8 @@ impl Steps {
         }
     }
 
-    /// A cell of the table that runs cannot be measured, and why: the others go on. What fails after a signal has come is nobody's fault.
+    /// Reports that a cell of the current table failed; the others go on. Ignored after a signal,
+    /// which makes cells fail.
     pub(super) fn fail(&self, why: String) {
         if !self.is_stopped() {
             self.0.bar.suspend(|| eprintln!("barge: bench {why}"));
@@ -104,7 +107,7 @@ impl Steps {
         }
     }
 
-    /// What has failed since this was called last.
+    /// Returns the failures since the last call.
     pub(super) fn take_failed(&self) -> Vec<String> {
         std::mem::take(&mut self.failed())
     }
@@ -113,12 +116,12 @@ impl Steps {
         self.0.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a signal has come.
+    /// Returns whether a signal has arrived.
     pub(super) fn is_stopped(&self) -> bool {
         self.0.stopped.load(Ordering::Relaxed)
     }
 
-    /// All is done: no bar any more.
+    /// Removes the bar at the end of the run.
     pub(super) fn end(&self) {
         self.0.bar.finish_and_clear();
     }

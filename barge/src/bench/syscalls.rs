@@ -1,4 +1,4 @@
-//! How many system calls a server makes, as strace(1) counts them.
+//! Counts the system calls of a server with strace(1).
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::process::family;
 
-/// What to say where they cannot be counted.
+/// The note for reports in which they are not counted.
 pub(super) const MISSING: &str =
     "system calls are not counted: Debian's package strace brings what it takes";
 
-/// Counts the calls of process `pid`, of those it has started and of all their threads while `work` runs; nothing without strace or the
-/// permission to use it. `log` is a file to write.
+/// Counts the system calls of process `pid` and its descendants, in all their threads, while `work`
+/// runs. Returns `None` without strace or the permission to trace. `log` is a file to write.
 pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {
     let _ = std::fs::remove_file(log);
     let family = family(pid);
@@ -35,7 +35,7 @@ pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {
     if attached { total(&text) } else { None }
 }
 
-/// Whether all threads of `pid` come to be traced within 3 seconds.
+/// Waits up to 3 s until all threads of `pid` are traced; returns whether they are.
 fn await_tracer(pid: u32) -> bool {
     let traced = |status: std::io::Result<String>| {
         status.is_ok_and(|text| {

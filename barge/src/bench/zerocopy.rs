@@ -1,5 +1,6 @@
-//! The table `zerocopy`: barge's server read and written by barge's client as dd(1) does it, a block after the other, with payloads
-//! that come to where they are wanted and leave from where they are, and with payloads that are copied from and to messages.
+//! The table `zerocopy`: barge's server read and written by barge's client like dd(1), one block
+//! after the other, with zero copy (payloads go directly between their buffers and the transport)
+//! and with payloads copied to and from messages.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use super::report::Results;
 use super::rounds::{self, Done, alternate};
 use crate::Failure;
 
-/// Those by which the gain of such transports was first told, and on to what one message carries.
+/// The sizes with which the gain of zero-copy transports was first reported, and up to the most
+/// that one message carries.
 const SIZES: [usize; 17] = [
     1,
     32,
@@ -38,7 +40,8 @@ const SIZES: [usize; 17] = [
     1 << 20,
 ];
 
-/// Whether the client does without copies, and the server. The first is compared with the second.
+/// The columns: whether the client uses zero copy, and whether the server does. The first column is
+/// compared with the second.
 const COLUMNS: [(&str, bool, bool); 3] = [
     ("zerocopy", true, true),
     ("zerocopy=off", false, false),
@@ -47,23 +50,23 @@ const COLUMNS: [(&str, bool, bool); 3] = [
 
 const TRANSPORTS: [&str; 3] = ["unix", "tcp", "virtqueue"];
 
-/// A server, and how it is read and written.
+/// A server, and the URLs to reach it.
 struct Server {
-    /// Of each transport.
+    /// One for each of [`TRANSPORTS`].
     urls: Vec<Url>,
     _process: Process,
 }
 
 struct Cell {
-    /// By which transport.
+    /// The index of the transport in [`TRANSPORTS`].
     by: usize,
     size: usize,
     writes: bool,
 }
 
-/// A file, and the block that it is read into or written from.
+/// A file, and the block buffer for its reads or writes.
 struct Client {
-    /// Lives as long as its file.
+    /// Keeps the connection of the file open.
     _tree: Arc<dyn FileSystem>,
     file: Arc<dyn File>,
     block: Vec<u8>,
@@ -128,7 +131,7 @@ impl Server {
     }
 }
 
-/// As a URL has it.
+/// Escapes a path for a URL.
 fn encoded(path: &Path) -> String {
     let path = path.display().to_string();
     path.replace('%', "%25").replace('?', "%3f")
@@ -172,7 +175,7 @@ impl rounds::Cell<Server> for Cell {
         }])
     }
 
-    /// The client is in this process, the server a child of it.
+    /// Returns this process, which contains the client; the server is its child.
     fn pid(&self, _: &Server, _: &Client) -> u32 {
         std::process::id()
     }
@@ -187,12 +190,13 @@ impl rounds::Cell<Server> for Cell {
         Ok((done, began.elapsed()))
     }
 
-    /// A process cannot have itself traced.
+    /// Returns `None`: a process cannot trace itself.
     fn counted(&self) -> Option<usize> {
         None
     }
 
-    /// By a virtqueue memory is shared: what is moved has to be copied once.
+    /// Returns the limit of the transport. A virtqueue shares memory, so its limit is one copy of
+    /// the data.
     fn limit(&self) -> Option<Physical> {
         let tcp = match TRANSPORTS[self.by] {
             "virtqueue" => return Some(Physical::Copy(self.size)),
@@ -227,7 +231,7 @@ impl Client {
                 DATA.1,
             )
         };
-        // Short answers are no answers.
+        // A short read or write would be too fast.
         if done != size {
             return Err(Errno::EIO);
         }

@@ -1,4 +1,4 @@
-//! The jobs.
+//! The fio jobs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,28 +11,28 @@ use super::limit::Limit;
 
 pub(super) struct Job {
     pub(super) name: &'static str,
-    /// fio's name of it.
+    /// The value of fio's `--rw`.
     kind: &'static str,
     block: &'static str,
-    /// Who writes.
+    /// The number of writers, and the files that they write.
     pub(super) writers: Writers,
-    /// How many times as fast merging made it when that was first measured (Linux's 9P client, 2016).
+    /// The speed-up by merging when it was first measured (Linux's 9P client, 2016).
     pub(super) first_measured: f64,
-    /// It lasts until all was done once, for only then what was read along is of use.
+    /// The job runs until it has done everything once: only then does read-ahead data get used.
     pub(super) whole: bool,
 }
 
-/// Who does it.
+/// The writers of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writers {
     One,
-    /// Four, each a file of its own.
+    /// Four, each with a file of its own.
     Files,
-    /// Four, each a quarter of the same file.
+    /// Four, each in a quarter of the same file.
     Parts,
 }
 
-/// All of them.
+/// All jobs.
 pub(super) const JOBS: [Job; 10] = [
     Job::new("write 1M", "write", "1m", 2.60),
     Job::new("read 1M", "read", "1m", 1.95),
@@ -42,14 +42,15 @@ pub(super) const JOBS: [Job; 10] = [
     Job::new("random read 1M", "randread", "1m", 1.21),
     Job::new("random write 4K", "randwrite", "4k", 1.10),
     Job::new("random read 4K", "randread", "4k", 1.56).of_all(),
-    // When it was first measured, four writers had one buffer between them: what one gained is what four shall.
+    // When merging was first measured, all writers shared one buffer: the target for four is the
+    // gain of one.
     Job::new("4 files, write 4K", "write", "4k", 2.32).by(Writers::Files),
     Job::new("4 parts, write 4K", "write", "4k", 2.32).by(Writers::Parts),
 ];
 
-/// What is read, or written at random.
+/// The file for reads and random writes.
 const DATA: &str = "data";
-/// What is written.
+/// The file for sequential writes.
 const OUT: &str = "out";
 
 impl Job {
@@ -79,9 +80,10 @@ impl Job {
         self
     }
 
-    /// How many seconds it takes at most: with a page in each message most would take minutes.
+    /// Returns the most seconds that the job may take: with one page in each message most jobs
+    /// would take minutes.
     pub(super) fn seconds(&self, quick: bool) -> f64 {
-        /// Three times what is expected of the slowest.
+        /// Three times the expected time of the slowest.
         const WHOLE: f64 = 10.0;
         match (self.whole, quick) {
             (true, _) => WHOLE,
@@ -98,7 +100,7 @@ impl Job {
         if self.kind == "write" { OUT } else { DATA }
     }
 
-    /// Its files below `dir`.
+    /// Returns the job's files below `dir`.
     fn files(&self, dir: &Path) -> Vec<PathBuf> {
         let file = dir.join(self.file());
         match self.writers {
@@ -109,7 +111,7 @@ impl Job {
         }
     }
 
-    /// Has its file as it begins with.
+    /// Prepares the job's files: removes those to write, creates the one to read.
     pub(super) fn prepare(&self, share: &Path, size: u64) -> Result<(), String> {
         let path = share.join(self.file());
         let told = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -129,7 +131,8 @@ impl Job {
         file.sync_all().map_err(told)
     }
 
-    /// Has its files in `dir` as they are at its end, of `size` bytes together, and nothing of them with the kernel.
+    /// Creates the job's files in `dir` as they are at its end, of `size` bytes together, and drops
+    /// them from the kernel's page cache.
     pub(super) fn lay(&self, dir: &Path, size: u64) -> Result<(), String> {
         let files = self.files(dir);
         files.iter().try_for_each(|path| {
@@ -139,7 +142,7 @@ impl Job {
         })
     }
 
-    /// Has the kernel forget what it has of its files, and nothing else: what is mounted above begins anew anyway.
+    /// Drops the job's files from the kernel's page cache, and no others: the mount is new anyway.
     pub(super) fn forget(&self, share: &Path) -> Result<(), String> {
         for path in self.files(share) {
             match forget(&path) {
@@ -152,7 +155,7 @@ impl Job {
         Ok(())
     }
 
-    /// Who does how much of it and where, in fio's words.
+    /// Returns fio's options that distribute the job's data among its writers.
     fn share_out(&self, dir: &Path, size: u64) -> Vec<String> {
         let file = dir.join(self.file());
         let file = file.display();
@@ -174,7 +177,7 @@ impl Job {
         }
     }
 
-    /// Does it, below `dir`, and says how many MB/s that are.
+    /// Runs the job below `dir`; returns MB/s.
     pub(super) fn run(
         &self,
         dir: &Path,

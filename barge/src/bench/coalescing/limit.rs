@@ -1,24 +1,24 @@
-//! How much memory a program has, the kernel's cache of what it reads and writes included: a control group.
+//! A memory limit for a program, including the page cache of its files: a control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A control group. Removed when dropped.
+/// A control group, removed on drop.
 pub(super) struct Limit {
     dir: PathBuf,
-    /// What a process's number is written to, to have it in the group.
+    /// The file to write a process id to, which moves the process to the group.
     members: PathBuf,
 }
 
 impl Limit {
-    /// The least with which fio runs.
+    /// The least memory in bytes that fio runs with.
     const LEAST: u64 = 32 << 20;
 
-    /// A group of `bytes`; nothing if none can be made.
+    /// Creates a group limited to `bytes`. Returns `None` if that is impossible.
     pub(super) fn new(bytes: u64) -> Option<Limit> {
         let name = format!("barge-bench-{}", std::process::id());
-        // Version 1 has a hierarchy for memory, version 2 one for everything.
+        // Version 1 has a hierarchy for memory, version 2 a single one.
         let versions = [
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "tasks"),
             ("/sys/fs/cgroup", "memory.max", "cgroup.procs"),
@@ -39,7 +39,7 @@ impl Limit {
         })
     }
 
-    /// The beginning of a command whose program is in the group.
+    /// Returns the start of a command whose program runs in the group.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
@@ -50,7 +50,7 @@ impl Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // An error means that somebody is in there still.
+        // An error means that a process is still in the group.
         let _ = fs::remove_dir(&self.dir);
     }
 }

@@ -1,5 +1,7 @@
-//! The table `coalescing`: `barge mount` of 9P, NFS and virtiofs with messages merged and with a page in each, beside the local file
-//! system that is served. The jobs are those of iozone by which page coalescing was first measured in Linux's 9P client, as fio has them.
+//! The table `coalescing`: `barge mount` of 9P, NFS and virtiofs with merged messages and with one
+//! page in each, compared with the local file system that is served. The jobs are the fio
+//! equivalents of the iozone jobs with which page coalescing was first measured in Linux's 9P
+//! client.
 
 mod job;
 mod limit;
@@ -20,20 +22,21 @@ use super::rounds::Turns;
 use crate::Failure;
 use crate::tools::{Tool, find};
 
-/// Ways to the server.
+/// The connection to the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Unix,
-    /// The same, and the server hands its files over: what is not the kernel's own goes by messages yet.
+    /// A Unix socket over which the server passes file descriptors; other data still travels in
+    /// messages.
     Handed,
     Tcp,
-    /// TCP, half a millisecond later in each direction.
+    /// TCP, with half a millisecond of delay in each direction.
     Delayed,
-    /// NFS 4.2 by TCP.
+    /// NFS 4.2 over TCP.
     Nfs,
     /// A virtiofs device.
     Virtiofs,
-    /// None: what is mounted is in the mount's own memory. No mount by FUSE is faster.
+    /// No server: the mounted tree is in the mount's own memory. No FUSE mount is faster.
     Alone,
 }
 
@@ -60,7 +63,7 @@ impl Way {
         }
     }
 
-    /// How many times as fast as with a page in each message `loose` is to be.
+    /// Returns the target ratio of `loose` to one page in each message.
     fn gain(self, job: &Job) -> Option<f64> {
         match self {
             Way::Handed | Way::Alone => None,
@@ -70,7 +73,7 @@ impl Way {
         }
     }
 
-    /// What is to be as fast as the local file system, but for a tenth.
+    /// Returns the column whose target is 90 % of the speed of the local file system.
     fn level(self, job: &Job) -> Option<Column> {
         match self {
             Way::Handed => Some(Column::Mmap),
@@ -80,14 +83,15 @@ impl Way {
     }
 }
 
-/// What is measured, in the order of the table.
+/// The configuration of the mount, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
-    /// By the kernel, where nobody else changes the tree, but for what small reads at random bring along.
+    /// The kernel caches and merges, on the assumption that only this mount changes the tree;
+    /// except for the read-ahead of small random reads.
     Loose,
     Paged,
     Local,
-    /// By the page cache here.
+    /// The mount's own page cache caches and merges.
     Mmap,
 }
 
@@ -104,23 +108,24 @@ impl Column {
     }
 }
 
-/// What is mounted, by one way.
+/// A served tree, over one connection.
 struct Served {
-    /// Where it is, as a source.
+    /// The URL of the tree as a source.
     url: String,
-    /// The same with a page in each message, and the options for that; nothing if there are no messages.
+    /// The URL for one page in each message, and the mount options for it; `None` if there are no
+    /// messages.
     paged: Option<(String, &'static str)>,
     network: Option<Network>,
     relay: Option<Relay>,
     _server: Option<Process>,
 }
 
-/// The sizes of all.
+/// The sizes in bytes.
 struct Sizes {
     file: u64,
-    /// How much of it a job is about.
+    /// The part of the file that a job uses.
     part: u64,
-    /// What the kernel may keep of it, and what barge may.
+    /// The limits of the kernel's page cache and of barge's.
     cache: u64,
 }
 
@@ -133,8 +138,8 @@ impl Sizes {
         }
     }
 
-    /// Those of `job` by `way`: of one that is done to its end as much as takes about 3 s with a page in each message, and half of that
-    /// is what barge may keep.
+    /// Returns the sizes for `job` over `way`. A job that runs to its end uses a part that takes
+    /// about 3 s with one page in each message, and barge may cache half of it.
     fn of(&self, job: &Job, way: Way) -> Sizes {
         let share = match (job.whole, way) {
             (false, _) => return Sizes::new(self.file),
@@ -271,7 +276,8 @@ fn notes(args: &BenchArgs, place: &Place, sizes: &Sizes, limited: bool) -> Vec<S
     notes
 }
 
-/// What of a row is below its target: to a page each, and to the local file system.
+/// Returns the targets that a row misses: compared with one page in each message, and with the
+/// local file system.
 fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String> {
     const LEVEL: f64 = 0.9;
     let median =
@@ -293,7 +299,7 @@ fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String
     short
 }
 
-/// Runs `job` once, with nothing in any cache.
+/// Runs `job` once, with cold caches; returns MB/s.
 fn measure(
     job: &Job,
     served: &Served,
@@ -306,7 +312,7 @@ fn measure(
         column => Some(served.mount(column, &place.run, sizes)?),
     };
     let below = mounted.as_ref().map_or(&*place.share, Mounted::path);
-    // As late as can be: see `place::forget`.
+    // As late as possible: see `place::forget`.
     job.prepare(&place.share, sizes.file)?;
     job.forget(&place.share)?;
     if served.paged.is_none() && mounted.is_some() {
@@ -317,7 +323,7 @@ fn measure(
 
 impl Served {
     fn start(way: Way, place: &Place) -> Result<Served, String> {
-        /// Stands for the port in a source's URL.
+        /// The placeholder for the port in a source's URL.
         const PORT: &str = "{port}";
         let path = place.run.join("socket").display().to_string();
         let port = free_port()?;
@@ -410,7 +416,7 @@ impl Served {
     }
 }
 
-/// This very program, in a network.
+/// Returns a command for this program, in `network` if given.
 fn barge(network: Option<&Network>) -> Result<Command, String> {
     let program = this_program()?;
     Ok(match network {

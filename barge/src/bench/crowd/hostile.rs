@@ -1,5 +1,5 @@
-//! Connections that take what a server has, by bytes: of another user of this host than the
-//! bystander, over TCP.
+//! Hostile connections that exhaust a server's resources, over TCP and as another user of this host
+//! than the bystander's.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -43,22 +43,23 @@ pub(super) enum Protocol {
     Nfs3,
 }
 
-/// Connections that are held, each after its first exchange.
+/// Open connections, each after its first exchange.
 pub(super) struct Crowd(Vec<TcpStream>);
 
-/// The largest messages that hostile connections begin or ask for, bytes.
+/// The largest messages that hostile connections begin or request, in bytes.
 const LARGE: u32 = 1 << 20;
 
-/// How much of a large message is sent, bytes: sockets alone would take gigabytes of the kernel.
+/// The bytes sent of a large message: more would use gigabytes of socket buffers in the kernel.
 const BEGUN: usize = 64 << 10;
 
-/// How many connections a crowd that reopens closes and opens in a second.
+/// The connections that a reopening crowd closes and opens in a second.
 pub(super) const REOPENED: u32 = 1000;
 
-/// A user that is neither root nor the bench's own.
+/// The id of a user that is neither root nor the bench's own.
 const OTHER: u32 = 65534;
 
-/// Makes the calling thread's sockets another user's. Errs without privileges.
+/// Changes the user of the calling thread, and so of its sockets. Returns an error without
+/// privileges.
 pub(super) fn become_another() -> io::Result<()> {
     let other = UserId::from_raw(OTHER);
     Ok(rustix::thread::set_thread_res_uid(other, other, other)?)
@@ -69,14 +70,14 @@ impl Crowd {
     pub(super) fn open(protocol: Protocol, kind: Kind, port: u16, count: u16) -> io::Result<Crowd> {
         let open = |_| protocol.open(kind, port);
         let mut all: Vec<_> = (0..count).map(open).collect::<io::Result<_>>()?;
-        // All at once: what some have taken keeps others of the same client waiting.
+        // After all are open: resources that some use delay others of the same client.
         for (stream, burden) in &mut all {
             stuff(stream, burden)?;
         }
         Ok(Crowd(all.into_iter().map(|(stream, _)| stream).collect()))
     }
 
-    /// Replaces connections, the oldest first, until told to stop.
+    /// Replaces connections, the oldest first, until `stop` is set.
     pub(super) fn reopen(
         &mut self,
         protocol: Protocol,
@@ -94,7 +95,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Does nothing until told to stop, and woken.
+    /// Waits until `stop` is set and the thread is unparked.
     pub(super) fn stay(&self, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
             park();
@@ -104,7 +105,7 @@ impl Crowd {
 }
 
 impl Protocol {
-    /// Connects and makes the first exchanges. Returns the messages that burden the server, too.
+    /// Connects and makes the first exchanges. Also returns the messages that burden the server.
     fn open(self, kind: Kind, port: u16) -> io::Result<(TcpStream, Vec<u8>)> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -190,7 +191,7 @@ impl Protocol {
     }
 }
 
-/// Sends what goes at once.
+/// Sends as much as fits without blocking.
 fn stuff(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     match stream.write(bytes) {
@@ -208,7 +209,7 @@ fn p9_call(stream: &mut TcpStream, tag: Tag, request: &Tmessage<'_>) -> io::Resu
     let size = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
     let mut rest = vec![0; size.saturating_sub(head.len())];
     stream.read_exact(&mut rest)?;
-    /// Rlerror's number.
+    /// The message type of Rlerror.
     const LERROR: u8 = 7;
     match head[4] {
         LERROR => Err(io::Error::other(format!("refused: {request:?}"))),
@@ -216,7 +217,7 @@ fn p9_call(stream: &mut TcpStream, tag: Tag, request: &Tmessage<'_>) -> io::Resu
     }
 }
 
-/// A call of version 3 by the other user (AUTH_SYS), as it travels.
+/// Encodes a version 3 call with its record mark, as the user [`OTHER`] (AUTH_SYS).
 fn rpc(program: u32, procedure: u32, body: &[u8]) -> Vec<u8> {
     let credential = [1, 20, 0, 0, OTHER, OTHER, 0];
     let head = [&[1, 0, 2, program, 3, procedure][..], &credential, &[0, 0]].concat();
@@ -237,14 +238,14 @@ fn nfs_call(
     stream.read_exact(&mut mark)?;
     let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
     stream.read_exact(&mut reply)?;
-    // Transaction, reply, accepted, no verifier, success.
+    // After the transaction id and the message type, zeros: accepted, no verifier, success.
     match reply.split_at_checked(24) {
         Some((head, results)) if head[8..] == [0; 16] => Ok(results.to_vec()),
         _ => Err(io::Error::other("the call was not accepted")),
     }
 }
 
-/// The handle in the results of MNT or LOOKUP.
+/// Returns the file handle in the results of MNT or LOOKUP.
 fn handle(results: &[u8]) -> io::Result<Vec<u8>> {
     let refused = || io::Error::other("no handle");
     let (status, rest) = results.split_first_chunk::<4>().ok_or_else(refused)?;
@@ -260,7 +261,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// Bytes of variable length, as XDR has them.
+/// Encodes XDR opaque data of variable length.
 fn opaque(bytes: &[u8]) -> Vec<u8> {
     let mut put = Vec::new();
     bytes.put(&mut put);

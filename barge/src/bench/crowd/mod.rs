@@ -1,5 +1,5 @@
-//! The table `crowd`: what a client notices of thousands of hostile connections of another user,
-//! and the memory that they take.
+//! The table `crowd`: the effect on a client of thousands of hostile connections of another user,
+//! and the memory that they use.
 
 mod hostile;
 
@@ -22,20 +22,20 @@ use super::report::{Results, Row};
 use super::rounds::Done;
 use crate::Failure;
 
-/// The time between the crowd's arrival and the measurement: its connections give back the buffers
-/// of their first messages after two seconds.
+/// The time between the arrival of the crowd and the measurement: the server frees the buffers of
+/// the connections' first messages after two seconds.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// How long the server has to end the crowd's connections before the next round.
+/// The time for the server to close the crowd's connections before the next round.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the server has to return memory after the last crowd has gone.
+/// The time for the server to free memory after the last crowd has disconnected.
 const RETURN: Duration = Duration::from_secs(6);
 
-/// An ordinary client: one operation at a time.
+/// An ordinary client that runs one operation at a time.
 type Bystander = Box<dyn FnMut() -> Done + Send>;
 
-/// A server of one cell.
+/// The addresses and the process of a cell's server.
 struct Served {
     p9: Addr,
     nfs: Server,
@@ -86,12 +86,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     })
 }
 
-/// How long a run lasts: thousands of operations, of which the hundredth part counts.
+/// Returns the duration of a run: thousands of operations, of which the slowest hundredth matters.
 fn time(args: &BenchArgs) -> Duration {
     args.time() * 20
 }
 
-/// Measures a bystander alone and then beside a crowd: a row for each of its operations, and two for
+/// Measures a bystander alone and then with a crowd: a row for each of its operations, and two for
 /// the server's memory.
 fn measure(
     args: &BenchArgs,
@@ -160,7 +160,7 @@ fn measure(
     Ok(rows)
 }
 
-/// Runs `measure` beside a crowd of so many connections to `port`.
+/// Runs `measure` while a crowd of `count` connections to `port` is open.
 fn beside(
     (protocol, kind, port, count): (Protocol, Kind, u16, u16),
     mut measure: impl FnMut() -> Result<(), String>,
@@ -169,7 +169,7 @@ fn beside(
     let (opened, is_open) = channel();
     scope(|threads| {
         let crowd = threads.spawn(|| -> io::Result<()> {
-            // Dropped at the end, which tells that it has failed, too.
+            // Dropped on return, which also reports a failure.
             let opened = opened;
             become_another()?;
             let mut crowd = Crowd::open(protocol, kind, port, count)?;
@@ -195,7 +195,7 @@ fn beside(
 }
 
 impl Served {
-    /// Clients that read 4 KiB and get attributes.
+    /// Returns clients that read 4 KiB and get attributes.
     fn bystanders(&self, protocol: Protocol) -> Result<[(&'static str, Bystander); 2], String> {
         const ONE: (usize, Duration, usize) = (1, Duration::MAX, 1);
         let (depth, time, most) = ONE;
@@ -231,8 +231,7 @@ impl Served {
     }
 }
 
-/// The 99th percentile of how long an operation takes, done again and again for `time`, in
-/// microseconds.
+/// Repeats an operation for `time`; returns the 99th percentile of its latency in microseconds.
 fn percentile(bystander: &mut Bystander, time: Duration) -> Result<f64, String> {
     let began = Instant::now();
     let mut all = Vec::new();
@@ -246,7 +245,8 @@ fn percentile(bystander: &mut Bystander, time: Duration) -> Result<f64, String> 
     Ok(slowest.as_secs_f64() * 1e6)
 }
 
-/// A figure of the memory of a process in MiB, by its name in /proc/PID/status (proc_pid_status(5)).
+/// Returns a memory figure of a process in MiB, by its name in /proc/PID/status
+/// (proc_pid_status(5)).
 fn memory(process: &Process, field: &str) -> Result<f64, String> {
     let path = format!("/proc/{}/status", process.pid());
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;

@@ -1,5 +1,5 @@
-//! A disk with nothing else on it: what is read from it is counted, and what the kernel keeps of it can be dropped without
-//! dropping anybody else's.
+//! A disk for the bench alone: its reads are counted, and its page cache can be dropped without
+//! affecting other users'.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::super::process::{call, wait_until};
 
-/// Room for the trees and all images of them; only what is written takes space.
+/// The size in bytes, enough for the trees and all their images; the file is sparse.
 const SIZE: u64 = 4 << 30;
 
-/// A mounted ext4 on a loop device, in a file. Gone when dropped.
+/// A mounted ext4 on a loop device over a file, removed on drop.
 pub(super) struct Disk {
     device: String,
     at: PathBuf,
 }
 
-/// What was read from a disk.
+/// The reads of a disk.
 #[derive(Clone, Copy)]
 pub(super) struct Reads {
     pub(super) requests: f64,
@@ -28,17 +28,18 @@ pub(super) struct Reads {
 }
 
 impl Disk {
-    /// An empty one below `run`, or why there is none.
+    /// Makes an empty disk below `run`; returns the reason if that is impossible.
     pub(super) fn make(run: &Path) -> Result<Disk, String> {
         let told = |error: std::io::Error| error.to_string();
         let (file, at) = (run.join("disk.img"), run.join("disk"));
         fs::create_dir_all(&at).map_err(told)?;
         let made = File::create(&file).and_then(|file| file.set_len(SIZE));
         made.map_err(told)?;
-        // Nothing is left to be written behind, while others are measured.
+        // Complete initialization now, so that the kernel does not write during the measurements.
         let now = ["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
         call(Command::new("mkfs.ext4").args(now).arg(&file))?;
-        // The host's page cache would have it all a second time; not every file system can do without.
+        // Direct I/O avoids a second copy in the host's page cache; not every file system supports
+        // it.
         let direct = losetup(&file, &["--direct-io=on"]);
         let device = direct.or_else(|_| losetup(&file, &[]))?;
         let disk = Disk { device, at };
@@ -51,20 +52,20 @@ impl Disk {
         &self.at
     }
 
-    /// Has the kernel forget what it knows of the disk. From then on it is there to be read.
+    /// Drops the disk from the kernel's caches, and leaves it mounted read-only.
     pub(super) fn forget(&self) -> Result<(), String> {
         const LONG: Duration = Duration::from_secs(20);
-        // What served an image from it may not be gone yet.
+        // A server of an image on it may not have exited yet.
         let left = || unmount(&self.at, UnmountFlags::empty()).is_ok();
         if !wait_until(LONG, left) {
             return Err(format!("{} is still in use", self.at.display()));
         }
         self.mount("ro,noatime")?;
-        // Where another namespace has a copy of the mount, it was not gone.
+        // If another mount namespace has a copy of the mount, the unmount has dropped no caches.
         forget_below(&self.at).map_err(|error| error.to_string())
     }
 
-    /// Lets it be written again.
+    /// Makes the disk writable again.
     pub(super) fn writable(&self) -> Result<(), String> {
         self.mount("remount,rw,noatime")
     }
@@ -74,7 +75,7 @@ impl Disk {
         call(mount.args(["-o", options, &self.device]).arg(&self.at))
     }
 
-    /// What was read from it until now (Documentation/block/stat.rst).
+    /// Returns the reads of the disk so far (Documentation/block/stat.rst).
     pub(super) fn reads(&self) -> Result<Reads, String> {
         const SECTORS_PER_MIB: f64 = 2048.0;
         let name = self.device.trim_start_matches("/dev/");
@@ -94,7 +95,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Errors mean that it is gone already. A loop device goes with its last user.
+        // Errors mean that it is already removed. The kernel removes a loop device after its last
+        // user.
         let _ = unmount(&self.at, UnmountFlags::DETACH);
         let _ = call(Command::new("losetup").args(["--detach", &self.device]));
     }

@@ -1,5 +1,6 @@
-//! The table `image`: a runtime that begins from an image and runs a program, from before the mount until after the unmount, beside the
-//! same tree in memory and on a disk, and images mounted by the kernel and by other programs.
+//! The table `image`: a runtime starts from an image and runs a program, timed from before the
+//! mount until after the unmount. Compares barge with the same tree in memory and on a disk, and
+//! with images mounted by the kernel and by other programs.
 
 mod disk;
 pub(super) mod far;
@@ -23,32 +24,33 @@ use super::report::{Results, Row, Summary};
 use super::rounds::Turns;
 use crate::Failure;
 
-/// What a program is begun with.
+/// A program and the storage of the image that it starts from.
 struct Cell {
     runtime: Runtime,
     program: Program,
     stored: Stored,
 }
 
-/// Where everything is.
+/// The disk and the directories of the bench.
 struct Bed {
     disk: Disk,
-    /// In memory.
+    /// A directory in memory.
     tmpfs: PathBuf,
-    /// Where it is mounted.
+    /// The mount point.
     at: PathBuf,
 }
 
-/// One way through.
+/// The figures of one mount, run and unmount.
 struct Pass {
     ms: f64,
     requests: f64,
     mib: f64,
-    /// MiB that were held for it at the end, if that was asked: by the page cache, and by the server.
+    /// MiB in use at the end, if measured: by the page cache, and by the server.
     held: Option<[f64; 2]>,
 }
 
-/// The rows of a cell: what is measured, in what, and of a pass with nothing in any cache, or with all of it.
+/// The rows of a cell with their units; "cold" starts with empty caches, "warm" with all of the
+/// image cached.
 const FIGURES: [(&str, &str); 6] = [
     ("cold", "ms"),
     ("warm", "ms"),
@@ -143,7 +145,7 @@ impl Cell {
         format!("{runtime} {program}, {}", self.stored.name())
     }
 
-    /// The name of an image.
+    /// Returns the name of an image.
     fn image(&self, kind: &str) -> String {
         format!("{}-{}.{kind}", self.runtime.name(), self.stored.name())
     }
@@ -161,7 +163,7 @@ impl Bed {
         Ok(Bed { disk, tmpfs, at })
     }
 
-    /// Makes a runtime's tree, in memory and on the disk, and the images of it.
+    /// Makes a runtime's tree, in memory and on the disk, and its images.
     fn fill(&self, runtime: Runtime) -> Result<(), String> {
         let name = runtime.name();
         self.disk.writable()?;
@@ -180,7 +182,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Mounts, runs, unmounts: with nothing in any cache if it is to be `cold`.
+    /// Mounts, runs and unmounts; with empty caches if `cold`; measures memory if `weigh`.
     fn pass(
         &self,
         cell: &Cell,
@@ -215,20 +217,20 @@ impl Bed {
         })
     }
 
-    /// The last two figures.
+    /// Measures the last two figures.
     fn held(&self, cell: &Cell, column: Column) -> Result<[f64; 2], String> {
         let cold = self.pass(cell, column, (true, true))?;
         cold.held.ok_or_else(|| "nothing was weighed".into())
     }
 
-    /// The others.
+    /// Measures the first four figures.
     fn timed(&self, cell: &Cell, column: Column) -> Result<[f64; 4], String> {
         let cold = self.pass(cell, column, (true, false))?;
         let warm = self.pass(cell, column, (false, false))?;
         Ok([cold.ms, warm.ms, cold.requests, cold.mib])
     }
 
-    /// The rows of a cell.
+    /// Measures the rows of a cell.
     fn measure(
         &self,
         cell: &Cell,
@@ -243,7 +245,7 @@ impl Bed {
         for round in 0..=args.runs() {
             turns.round(args, round, &mut rows, |rows, turn| {
                 let column = columns[turn];
-                // The first round warms up, and is not timed.
+                // The first round warms up: it measures memory instead of time.
                 let found = match round {
                     0 => self.held(cell, column).map(|held| (4, held.to_vec())),
                     _ => self
@@ -269,11 +271,11 @@ impl Drop for Bed {
 }
 
 fn unmount_lazily(at: &Path) {
-    // An error means that it is gone already.
+    // An error means that it is already unmounted.
     let _ = unmount(at, UnmountFlags::DETACH);
 }
 
-/// What of a cell is beyond its target, in times of what it is held against.
+/// Returns the targets that a cell misses, as ratios to the peers.
 fn falls_short(name: &str, columns: &[Column], rows: &[Row]) -> Vec<String> {
     let median = |row: usize, column: Column| {
         let at = columns.iter().position(|&other| other == column)?;

@@ -1,4 +1,4 @@
-//! Ways to have an image, or a tree, at a directory.
+//! The ways to mount an image, or a tree, at a directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use super::super::process::{call, own_memory, this_program};
 use crate::tools::{Tool, find};
 
-/// By what a tree is mounted, in the order of the table.
+/// The way to mount, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
-    /// `barge mount --fuse`
+    /// `barge mount --fuse`.
     Barge,
-    /// `barge mount`, which has the kernel mount it
+    /// `barge mount`, which uses the kernel's EROFS.
     Default,
-    /// The same, and the kernel keeps nothing of it.
+    /// `barge mount --fuse` without caches in the kernel.
     Uncached,
-    /// The tree itself, in memory.
+    /// A bind mount of the tree in memory.
     Tmpfs,
-    /// The tree itself, on the disk.
+    /// A bind mount of the tree on the disk.
     Disk,
     Erofs,
     Squashfs,
@@ -28,20 +28,20 @@ pub(super) enum Column {
     Squashfuse,
 }
 
-/// How an image's contents are stored.
+/// The storage of an image's contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
     Plain,
-    /// As they are, and verified.
+    /// Uncompressed, and verified with hashes.
     Hashed,
     Lz4,
 }
 
-/// What is mounted.
+/// The trees and images to mount.
 pub(super) struct What<'a> {
-    /// In memory.
+    /// The tree in memory.
     pub(super) tmpfs: &'a Path,
-    /// On the disk.
+    /// The tree on the disk.
     pub(super) tree: &'a Path,
     pub(super) erofs: &'a Path,
     pub(super) squashfs: &'a Path,
@@ -74,7 +74,7 @@ impl Column {
         }
     }
 
-    /// Mounts it at `at`; a server is in the background by then.
+    /// Mounts at `at`; a server, if any, runs in the background on return.
     pub(super) fn mount(self, what: &What<'_>, at: &Path) -> Result<(), String> {
         match self {
             Column::Barge => barge(what.erofs, at, &["--fuse"]),
@@ -83,7 +83,7 @@ impl Column {
             Column::Tmpfs => mount_bind(what.tmpfs, at).map_err(|error| error.to_string()),
             Column::Disk => mount_bind(what.tree, at).map_err(|error| error.to_string()),
             Column::Erofs => {
-                // From 6.12 on no loop device is needed.
+                // Since Linux 6.12 EROFS mounts a file without a loop device.
                 let flags = MountFlags::RDONLY;
                 let mounted = mount(what.erofs, at, "erofs", flags, None);
                 mounted.or_else(|_| by_loop("erofs", what.erofs, at))
@@ -94,7 +94,7 @@ impl Column {
         }
     }
 
-    /// What of it is on the disk.
+    /// Returns the image on the disk, if this column mounts one.
     pub(super) fn image<'a>(self, what: &What<'a>) -> Option<&'a Path> {
         match self {
             Column::Barge
@@ -103,12 +103,12 @@ impl Column {
             | Column::Erofs
             | Column::Erofsfuse => Some(what.erofs),
             Column::Squashfs | Column::Squashfuse => Some(what.squashfs),
-            // It is what is mounted.
+            // The tree itself is mounted.
             Column::Tmpfs | Column::Disk => None,
         }
     }
 
-    /// Whether a process serves it.
+    /// Returns whether a user-space process serves the mount.
     pub(super) fn is_served(self) -> bool {
         match self {
             Column::Barge | Column::Uncached | Column::Erofsfuse | Column::Squashfuse => true,
@@ -130,7 +130,7 @@ impl Stored {
         }
     }
 
-    /// Packs `tree` into two images: barge's, and mksquashfs's if there is such a program.
+    /// Packs `tree` into two images: barge's, and mksquashfs's if that is installed.
     pub(super) fn pack(self, tree: &Path, erofs: &Path, squashfs: &Path) -> Result<(), String> {
         let plain: &[&str] = &["-noI", "-noD", "-noF", "-noX"];
         let codec: (&[&str], &[&str]) = match self {
@@ -175,7 +175,7 @@ fn fuse(tool: &Tool, image: &Path, at: &Path) -> Result<(), String> {
     }
 }
 
-/// Gone when dropped.
+/// A mount, unmounted on drop.
 pub(super) struct Mounted<'a> {
     at: &'a Path,
     gone: bool,
@@ -191,7 +191,7 @@ impl<'a> Mounted<'a> {
         Ok(Mounted::of(at))
     }
 
-    /// What is mounted at `at`.
+    /// Takes over the mount at `at`.
     pub(super) fn of(at: &'a Path) -> Mounted<'a> {
         Mounted { at, gone: false }
     }
@@ -202,7 +202,8 @@ impl<'a> Mounted<'a> {
         ended.map_err(|error| format!("umount: {error}"))
     }
 
-    /// MiB that are held for it: what the kernel keeps of its files and of `image`, and what whoever serves it has had of its own at most.
+    /// Returns the MiB used: by the page cache of the mount's files and of `image`, and by the
+    /// server's own memory at its peak.
     pub(super) fn memory(&self, column: Column, image: Option<&Path>) -> Result<[f64; 2], String> {
         let mut find = Command::new("find");
         find.arg(self.at).args(image).args(["-type", "f", "-exec"]);
@@ -229,13 +230,14 @@ impl<'a> Mounted<'a> {
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         if !self.gone {
-            // Whatever went wrong before is what is told.
+            // The caller reports the earlier error.
             let _ = unmount(self.at, UnmountFlags::DETACH);
         }
     }
 }
 
-/// The directory in /proc of who serves the mount at `at`: a process in the background that was told so.
+/// Returns the directory in /proc of the process that serves the mount at `at`: it has `at` as an
+/// argument.
 fn server(at: &Path) -> Option<PathBuf> {
     let at = at.as_os_str().as_encoded_bytes();
     let ours = std::process::id().to_string();

@@ -1,4 +1,5 @@
-//! What is in the images: a runtime that is installed here, with the libraries that it is linked to, and programs for it.
+//! The contents of the images: a runtime installed on this host, its shared libraries, and programs
+//! for it.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,24 +10,25 @@ use std::process::{Command, Stdio};
 use super::super::process::call;
 use crate::tools::find;
 
-/// A runtime.
+/// A language runtime.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::bench) enum Runtime {
     Node,
     Java,
 }
 
-/// What is run: one line of output, or a hundred modules, and many of the runtime's own, first.
+/// The program to run: one that prints a line, or one that first loads a hundred modules, and many
+/// of the runtime's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Program {
     Hello,
     Small,
 }
 
-/// Modules of the small programs, each a file of its own.
+/// Modules of the small program, each a file of its own.
 const MODULES: usize = 100;
 
-/// What every program says.
+/// The output of every program.
 const SAYS: &str = "hello\n";
 
 const NODE_SMALL: &str = "for (const name of ['http', 'https', 'zlib', 'crypto', 'stream', 'worker_threads', 'readline', 'dns'])
@@ -64,7 +66,7 @@ impl Runtime {
         }
     }
 
-    /// Makes a tree of it at `top`, or says why that cannot be.
+    /// Makes a tree of the runtime at `top`; returns the reason if that is impossible.
     pub(in crate::bench) fn make(self, top: &Path) -> Result<(), String> {
         let told = |error: std::io::Error| error.to_string();
         for dir in ["bin", "lib"] {
@@ -86,8 +88,9 @@ impl Runtime {
             Runtime::Java => {
                 let home = program.parent().and_then(Path::parent);
                 let home = home.ok_or("javac is in no directory of its own")?;
-                // What Debian has in /etc is a part of it; and the times are those by which it knows its own files. Links that lead to
-                // what is in packages of their own are left out.
+                // Follows links, because Debian keeps parts of the JDK in /etc, and preserves
+                // modification times, because the JDK checks those of its own files. Dangling
+                // links, to files of other packages, are left out.
                 let copied = call(Command::new("cp").arg("-aL").arg(home).arg(top.join("jdk")));
                 if !top.join("jdk/lib/modules").exists() {
                     copied?;
@@ -104,7 +107,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Runs `program` of the tree at `top`, and holds what it says against what it has to say.
+    /// Runs `program` of the tree at `top`, and checks its output.
     pub(super) fn run(self, program: Program, top: &Path) -> Result<(), String> {
         let mut command = Command::new(top.join("bin").join(self.name()));
         match (self, program) {
@@ -116,7 +119,7 @@ impl Runtime {
                 } else {
                     "Small"
                 };
-                // What it would write is none of the tree's business.
+                // The JVM would write these data outside the tree.
                 command.args(["-XX:-UsePerfData", "-cp"]);
                 command.arg(top.join("classes")).arg(class)
             }
@@ -186,7 +189,8 @@ fn java_programs(top: &Path) -> Result<(), String> {
     call(&mut javac)
 }
 
-/// The libraries that a program is linked to, but for the loader: that is the host's, wherever the program is.
+/// Returns the shared libraries of a program without the dynamic loader, which is always the
+/// host's.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("ldd").arg(program).output();
     let output = output.map_err(|error| format!("ldd: {error}"))?;

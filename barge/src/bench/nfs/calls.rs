@@ -1,4 +1,4 @@
-//! Calls in flight, in the words of the version.
+//! Calls in flight, in v3 and v4.
 
 use nfs::client::v4::{self, Claim, Piece, Steps};
 use nfs::client::{Ask, Stable, Tree, Written, v3};
@@ -7,7 +7,7 @@ use vfs::{Errno, OpenFlags, Result};
 
 use super::prepared::{Link, Open, Owner, Prepared};
 
-/// A call in flight: waits for its answer, and says what it has opened.
+/// A call in flight: waits for the reply, and returns the file that it has opened, if any.
 pub(super) type Flight<'c> = Box<dyn FnOnce() -> Result<Open> + 'c>;
 
 impl Prepared {
@@ -41,7 +41,7 @@ impl Prepared {
             seqid: owner.number(),
             counts: &self.counts,
             flags,
-            // In v4.0 there is no such word.
+            // v4.0 has no `OPEN4_SHARE_ACCESS_WANT_NO_DELEG`.
             refuse_delegation: link.minor() > 0,
             claim,
             tree: Tree::default(),
@@ -49,7 +49,7 @@ impl Prepared {
     }
 
     pub(super) fn read(&self, offset: u64, count: u32) -> Result<Flight<'_>> {
-        // Short answers are no answers: a server that gives less is not faster.
+        // A short read is an error: a server that returns less is not faster.
         let whole = move |data: &[u8]| all(data.len(), count);
         let Open { handle, state } = &self.data;
         match &self.link {
@@ -137,7 +137,7 @@ impl Prepared {
         }
     }
 
-    /// Closes what `owner` has opened.
+    /// Closes a file that `owner` has opened.
     pub(super) fn close<'c>(&'c self, owner: &Owner, open: Open) -> Result<Flight<'c>> {
         let Link::Four(link) = &self.link else {
             return Err(Errno::EINVAL);
@@ -179,7 +179,7 @@ impl Prepared {
         }
     }
 
-    /// Calls a procedure.
+    /// Sends a v3 call.
     fn three<'c, A: Ask + 'c>(
         &'c self,
         link: &'c Procedures,
@@ -194,7 +194,7 @@ impl Prepared {
         }))
     }
 
-    /// Calls a compound.
+    /// Sends a v4 compound.
     fn four<'c, S: Steps + 'c>(
         &'c self,
         link: &'c Compounds,
@@ -233,7 +233,7 @@ fn all(got: usize, count: u32) -> Result<Open> {
     }
 }
 
-/// Nothing is open by this call.
+/// Returns the result of a call that opens no file.
 fn nothing() -> Result<Open> {
     Ok(Open::default())
 }

@@ -1,5 +1,5 @@
-//! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, and barge over TLS, driven by the same
-//! client.
+//! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, and barge over
+//! TLS, driven by the same client.
 
 mod calls;
 mod prepared;
@@ -20,7 +20,7 @@ use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 use crate::tools::Tool;
 
-/// What is measured: by so many connections, with so many operations of each under way.
+/// The cells: numbers of connections, and of operations in flight on each.
 const CELLS: &[(Work, &[(usize, usize)])] = &[
     (
         Work::ReadSmall,

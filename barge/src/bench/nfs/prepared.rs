@@ -1,4 +1,4 @@
-//! A connection on which everything is ready that work begins with.
+//! A connection with everything that the operations need.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use super::calls::{look_up_3, look_up_4};
 use super::servers::Server;
 use super::work::Work;
 
-/// The most bytes that an operation moves.
+/// The most bytes that an operation reads or writes.
 pub(super) const LARGE: u32 = 1 << 20;
 
-/// How many operations may be under way: as many as a session has slots.
+/// The most operations in flight: the number of slots of a session.
 pub(super) const DEPTH: usize = 64;
 
-/// What calls are made with.
+/// A connection with its file handles, open files and open-owners.
 pub(super) struct Prepared {
     pub(super) link: Link,
     caller: Caller,
@@ -30,11 +30,11 @@ pub(super) struct Prepared {
     pub(super) many: Handle,
     pub(super) data: Open,
     pub(super) out: Open,
-    /// Each opens one file at a time.
+    /// The open-owners; each opens one file at a time.
     pub(super) owners: Vec<Owner>,
     /// v4.0's word of whether a number counts: that of what has been done does.
     pub(super) counts: Cell<bool>,
-    /// Of the files there are to look up.
+    /// The names for lookups.
     pub(super) names: Vec<String>,
     pub(super) buffer: Vec<u8>,
 }
@@ -46,18 +46,18 @@ pub(super) enum Link {
 
 pub(super) type Handle = Box<[u8]>;
 
-/// A file, and in v4 what it is open by.
+/// A file handle, and in v4 the stateid of its open.
 #[derive(Default)]
 pub(super) struct Open {
     pub(super) handle: Handle,
     pub(super) state: StateId,
 }
 
-/// Who opens files.
+/// An open-owner.
 pub(super) struct Owner {
-    /// Its own, and of the file that it makes.
+    /// The name of the owner, and of the file that it creates.
     pub(super) name: String,
-    /// v4.0: the number of what it does next.
+    /// v4.0: the seqid of its next operation.
     next: Cell<u32>,
 }
 
@@ -69,7 +69,7 @@ impl Owner {
 
 impl Prepared {
     pub(super) fn new(link: Link, server: &Server, work: Work, number: usize) -> Result<Prepared> {
-        // The last two are for what stays open.
+        // The last two owners hold the files that stay open.
         let owners = (0..DEPTH + 2).map(|slot| Owner {
             name: format!("new{number}-{slot}"),
             next: Cell::new(0),
@@ -103,7 +103,7 @@ impl Prepared {
         if work == Work::Create
             && let Link::Four(_) = &prepared.link
         {
-            // So that no owner has to be confirmed any more.
+            // Confirms every owner in advance (v4.0).
             for slot in 0..DEPTH {
                 let owner = &prepared.owners[slot];
                 let made = prepared.open(slot, &owner.name, true)?;
@@ -159,7 +159,7 @@ impl Prepared {
         found?.ok_or(Errno::EIO)
     }
 
-    /// Opens a file of the root, by an owner of its own.
+    /// Opens a file of the root with its own open-owner.
     fn open(&self, owner: usize, name: &str, make: bool) -> Result<Open> {
         let cx = &self.cx();
         let link = match &self.link {
@@ -206,9 +206,9 @@ impl Prepared {
         Ok((done, began.elapsed()))
     }
 
-    /// The next entries.
+    /// Reads the next page of entries.
     fn page(&self, listed: &mut Listed) -> Result<()> {
-        // As much as barge's own listings ask for.
+        // The size that barge's own client requests for listings.
         const COUNT: u32 = 64 << 10;
         let (cx, tree) = (&self.cx(), Tree::default());
         let (handle, cookie, verifier) = (&*self.many, listed.cookie, listed.verifier);
@@ -238,7 +238,7 @@ impl Prepared {
     }
 }
 
-/// How far a listing has got.
+/// The progress of a listing.
 #[derive(Default)]
 struct Listed {
     cookie: u64,
@@ -254,7 +254,7 @@ impl Listed {
             self.cookie = entry.cookie;
         }
         self.verifier = page.verifier;
-        // A page without entries would go on for ever.
+        // A page without entries would repeat for ever.
         self.end = page.eof || page.entries.is_empty();
     }
 }

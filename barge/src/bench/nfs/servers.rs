@@ -1,4 +1,4 @@
-//! The servers of NFS, each on the same directory.
+//! The NFS servers, each on the same directory.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,28 +14,28 @@ use super::super::process::{Process, free_port, packaged};
 use crate::Failure;
 use crate::tools::{self, Tool};
 
-/// A server, and how it is reached.
+/// A server with the parameters to connect to it.
 pub(in crate::bench) struct Server {
-    /// Where it is, if not in this process's own network.
+    /// The network namespace of the server, if not that of this process.
     network: Option<Arc<Network>>,
     port: u16,
     mount_port: u16,
-    /// What MOUNT calls the directory.
+    /// The path of the directory for MOUNT.
     pub(super) path: String,
-    /// What it is called in v4's root, if it is not that.
+    /// The name of the directory in the v4 pseudo file system, unless it is the root.
     pub(super) name: Option<&'static str>,
     pub(in crate::bench) process: Process,
-    /// What NFS is spoken over, if not a plain connection.
+    /// TLS, if NFS requires it.
     secure: Option<Arc<Connector>>,
 }
 
 impl Server {
-    /// The port of NFS.
+    /// Returns the port of NFS.
     pub(in crate::bench) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Connects to NFS in `version`, or to MOUNT.
+    /// Returns the function that connects to NFS in `version`, or to MOUNT.
     pub(in crate::bench) fn dial(&self, mount: bool, version: u32) -> Dial {
         let port = if mount { self.mount_port } else { self.port };
         let addr = loopback(port);
@@ -63,7 +63,8 @@ fn loopback(port: u16) -> Addr {
     }
 }
 
-/// This very program, serving a directory with `options`, and another directory for what it keeps.
+/// Starts this program as a server of the first directory with `options`; its state goes below the
+/// second.
 pub(in crate::bench) fn barge(
     dirs: (&Path, &Path),
     network: Option<&Arc<Network>>,
@@ -73,7 +74,8 @@ pub(in crate::bench) fn barge(
     Ok(([&["barge"], options].concat().join(" "), server))
 }
 
-/// It again, which is spoken to over TLS only, with a certificate made here; nothing without openssl, which makes it.
+/// Starts this program as a server that requires TLS, with a new self-signed certificate. Returns
+/// `None` without openssl, which creates the certificate.
 pub(super) fn secure(
     place: &Place,
     network: Option<&Arc<Network>>,
@@ -145,13 +147,13 @@ const PORT: u16 = 2049;
 const MOUNT_PORT: u16 = 2050;
 const NAME: &str = "share";
 
-/// Whether nfs-ganesha can be had here.
+/// Returns whether nfs-ganesha is installed and the user is root.
 pub(super) fn has_ganesha() -> bool {
     let root = rustix::process::geteuid().is_root();
     root && Tool::GANESHA.missing_from(&tools::dirs()).is_empty()
 }
 
-/// nfs-ganesha, if it starts.
+/// Starts nfs-ganesha; returns `None` if it does not start.
 pub(super) fn ganesha(
     place: &Place,
     network: &Arc<Network>,

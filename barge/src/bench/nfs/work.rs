@@ -1,4 +1,4 @@
-//! What is done over and over: operations of one or more calls each, many at a time.
+//! The NFS operations: each of one or more calls, many in flight.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use super::servers::Server;
 
 const SMALL: u32 = 4096;
 
-/// What an operation is.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bench) enum Work {
-    /// 4 KiB from anywhere in a cached file.
+    /// Reads 4 KiB at a random offset of a cached file.
     ReadSmall,
-    /// 4 KiB to anywhere in a file.
+    /// Writes 4 KiB at a random offset of a file.
     WriteSmall,
-    /// The next 1 MiB of a cached file, by as few calls as the server takes.
+    /// Reads the next 1 MiB of a cached file, in as few calls as the server allows.
     ReadLarge,
-    /// The next 1 MiB into a file.
+    /// Writes the next 1 MiB of a file.
     WriteLarge,
-    /// The attributes of a file.
+    /// Gets the attributes of a file.
     Attributes,
-    /// Handle and attributes of a name.
+    /// Looks up the handle and attributes of a name.
     LookUp,
-    /// Make a file, and remove it.
+    /// Creates a file, and removes it.
     Create,
-    /// List the directory of many files.
+    /// Lists the directory of many files.
     List,
 }
 
@@ -49,7 +49,7 @@ impl Work {
         }
     }
 
-    /// What is counted, and how many of it an operation is.
+    /// Returns the unit, and the number of units in an operation.
     pub(super) fn unit(self) -> (&'static str, f64) {
         match self {
             Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
@@ -57,7 +57,7 @@ impl Work {
         }
     }
 
-    /// How many calls one after the other an operation is.
+    /// Returns the number of sequential calls in an operation.
     fn steps(self, version: Version) -> usize {
         match (self, version) {
             (Work::Create, Version::Three) => 2,
@@ -66,7 +66,8 @@ impl Work {
         }
     }
 
-    /// Bytes of a call and of its reply, and how many calls an operation is; nothing where that is the server's to say.
+    /// Returns the bytes of a call and of its reply, and the calls in an operation; `None` if the
+    /// server decides them.
     pub(super) fn exchange(self, version: Version) -> Option<((usize, usize), usize)> {
         let bytes = match self {
             Work::ReadSmall => (BARE, BARE + SMALL as usize),
@@ -80,7 +81,7 @@ impl Work {
     }
 }
 
-/// A version of the protocol; of v4, the minor one.
+/// A version of the protocol; for v4, with the minor version.
 #[derive(Clone, Copy)]
 pub(in crate::bench) enum Version {
     Three,
@@ -96,17 +97,17 @@ impl fmt::Display for Version {
     }
 }
 
-/// A connection that is ready for some work.
+/// A connection prepared for an operation.
 pub(in crate::bench) struct Client {
     work: Work,
     prepared: Prepared,
     random: u64,
-    /// How many calls have been made for sequential work.
+    /// Calls so far, for the offsets of sequential operations.
     count: u64,
 }
 
 impl Client {
-    /// Connects; `number` tells the names that this client makes from others'.
+    /// Connects; `number` makes the file names of this client unique.
     pub(in crate::bench) fn connect(
         server: &Server,
         version: Version,
@@ -127,7 +128,8 @@ impl Client {
         })
     }
 
-    /// Does the work, `depth` at a time, for about `time` or `most` times, and says how often and how long.
+    /// Repeats the operation, `depth` at a time, for about `time` or `most` times; returns the
+    /// count and the time taken.
     pub(in crate::bench) fn run(&mut self, depth: usize, time: Duration, most: usize) -> Done {
         let (work, with) = (self.work, &self.prepared);
         let piece = match work {
@@ -136,7 +138,7 @@ impl Client {
             Work::WriteLarge => LARGE.min(with.limits.write),
             _ => LARGE,
         };
-        // A server that takes small calls only gets its megabyte in as many as it needs, at once.
+        // A server with small limits gets its megabyte in as many calls as necessary, all at once.
         let pieces = LARGE.div_ceil(piece) as usize;
         let steps = match &with.link {
             Link::Three(_) => work.steps(Version::Three),

@@ -15,7 +15,7 @@ use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 use crate::tools::Tool;
 
-/// What is measured: over each transport, by so many connections.
+/// The cells: each over both transports, with the numbers of connections.
 const CELLS: &[(&str, Work, usize, &[usize])] = &[
     ("4 KiB random read, depth 1", Work::ReadSmall, 1, &[1, 8]),
     ("4 KiB random read, depth 16", Work::ReadSmall, 16, &[1, 8]),

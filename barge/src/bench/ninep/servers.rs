@@ -1,4 +1,4 @@
-//! The servers of 9P, each on the same directory.
+//! The 9P servers, each on the same directory.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,16 +10,16 @@ use transports::{Addr, dial};
 use super::super::process::{Process, free_port, packaged};
 use crate::Failure;
 
-/// A server, and where it listens.
+/// A server with its addresses.
 pub(super) struct Server {
     pub(super) unix: Addr,
     pub(super) tcp: Addr,
-    /// What it calls the directory.
+    /// The server's name of the directory.
     pub(super) aname: String,
     pub(super) process: Process,
 }
 
-/// This very program, serving `dir` with `options`, with its sockets in `run`.
+/// Starts this program as a server of `dir` with `options`, and its socket in `run`.
 pub(super) fn barge(dir: &Path, run: &Path, options: &[&str]) -> Result<(String, Server), Failure> {
     let (unix, tcp) = addresses(run, &format!("barge{}", options.concat()))?;
     let (by_unix, by_tcp) = (unix.to_string(), tcp.to_string());
@@ -34,7 +34,7 @@ pub(super) fn barge(dir: &Path, run: &Path, options: &[&str]) -> Result<(String,
     Ok(([&["barge"], options].concat().join(" "), server))
 }
 
-/// diod, if it is installed.
+/// Starts diod; returns `None` if it is not installed.
 pub(super) fn diod(dir: &Path, run: &Path) -> Result<Option<(String, Server)>, Failure> {
     let (unix, tcp) = addresses(run, "diod")?;
     let (Addr::Unix(path), Addr::Tcp { host, port }) = (&unix, &tcp) else {

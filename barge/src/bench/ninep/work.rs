@@ -1,4 +1,4 @@
-//! What is done over and over: operations of one or more requests each, many at a time.
+//! The 9P operations: each of one or more requests, many in flight.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,28 +13,28 @@ use super::super::physical::BARE;
 use super::super::place::{DATA, FILES, MANY, OUT, file_name, next_random};
 use super::super::rounds::{Done, overlapped};
 
-/// What the largest operations move, bytes.
+/// The bytes of the largest operations, and (below) of the small ones.
 const LARGE: u32 = 1 << 20;
 const SMALL: u32 = 4096;
 
-/// What an operation is.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bench) enum Work {
-    /// 4 KiB from anywhere in a cached file.
+    /// Reads 4 KiB at a random offset of a cached file.
     ReadSmall,
-    /// The next 1 MiB of a cached file, in as few messages as the server takes.
+    /// Reads the next 1 MiB of a cached file, in as few messages as the server allows.
     ReadLarge,
-    /// The next 1 MiB into a file.
+    /// Writes the next 1 MiB of a file.
     WriteLarge,
-    /// Walk to a file, get its attributes, clunk it.
+    /// Walks to a file, gets its attributes, clunks it.
     LookUp,
-    /// Make a file, write 1 KiB, remove it.
+    /// Creates a file, writes 1 KiB, removes it.
     Create,
-    /// List the directory of many files, from open to clunk.
+    /// Lists the directory of many files, from open to clunk.
     List,
 }
 
-/// One connection with what an operation needs open.
+/// A connection with the fids that the operations need.
 pub(in crate::bench) struct Client {
     pipe: Arc<Pipe>,
     root: Fid,
@@ -47,11 +47,11 @@ pub(in crate::bench) struct Client {
     buffer: Vec<u8>,
 }
 
-/// How many operations may be under way.
+/// The most operations in flight.
 const DEPTH: usize = 64;
 
 impl Client {
-    /// Connects; `number` tells the names that this client makes from others'.
+    /// Connects; `number` makes the file names of this client unique.
     pub(in crate::bench) fn connect(
         addr: &Addr,
         aname: &str,
@@ -119,7 +119,8 @@ impl Client {
         })
     }
 
-    /// Does `work`, `depth` at a time, for about `time` or `most` times, and says how often and how long.
+    /// Repeats `work`, `depth` at a time, for about `time` or `most` times; returns the count and
+    /// the time taken.
     pub(in crate::bench) fn run(
         &mut self,
         work: Work,
@@ -131,7 +132,8 @@ impl Client {
             return self.list(time, most);
         }
         let pipe = self.pipe.clone();
-        // A server that takes small messages only gets its megabyte in as many as it needs, at once.
+        // A server with a small msize gets its megabyte in as many messages as necessary, all at
+        // once.
         let pieces = match work {
             Work::ReadLarge | Work::WriteLarge => LARGE.div_ceil(pipe.payload()) as usize,
             _ => 1,
@@ -221,7 +223,7 @@ impl Client {
                 offset: 0,
                 data: Data(&self.buffer[..1024]),
             },
-            // Which closes it too. diod 1.0 has no Tunlinkat.
+            // Tremove also clunks the fid. diod 1.0 lacks Tunlinkat.
             (Work::Create, _) => Tmessage::Remove { fid },
             (Work::LookUp, _) => Tmessage::Clunk { fid },
             (Work::List, _) => return Err(Errno::EINVAL),
@@ -277,7 +279,8 @@ impl Work {
         }
     }
 
-    /// Bytes of a message each way, and how many messages an operation is; nothing where that is the server's to say.
+    /// Returns the bytes of a request and of its reply, and the messages in an operation; `None` if
+    /// the server decides them.
     pub(super) fn exchange(self) -> Option<((usize, usize), usize)> {
         let bytes = match self {
             Work::ReadSmall => (BARE, BARE + SMALL as usize),
@@ -289,7 +292,7 @@ impl Work {
         Some((bytes, self.steps()))
     }
 
-    /// What is counted, and how many of it an operation is.
+    /// Returns the unit, and the number of units in an operation.
     pub(super) fn unit(self) -> (&'static str, f64) {
         match self {
             Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
@@ -298,7 +301,7 @@ impl Work {
     }
 }
 
-/// Short answers are no answers: a server that gives less is not faster.
+/// Returns `EIO` if a reply is short: a server that returns less is not faster.
 fn check(work: Work, step: usize, reply: &Rmessage<'_>) -> Result<()> {
     let whole = match (work, reply) {
         (Work::ReadSmall, Rmessage::Read { data }) => data.0.len() == SMALL as usize,

@@ -1,4 +1,4 @@
-//! File systems to read from, each in a file of its own on a loop device, and what lies on them.
+//! The file systems to read from, each in a file on a loop device, and their contents.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -8,17 +8,17 @@ use std::process::Command;
 use super::super::place::{forget, read};
 use super::super::process::call;
 
-/// The file systems.
+/// The types of the file systems.
 pub(super) const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 const KIB: u64 = 1 << 10;
 
-/// What a file consists of.
+/// The data and holes of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     Data,
     Hole,
-    /// Data and holes of so many bytes by turns, and which comes first.
+    /// Data and holes in alternation, each of so many bytes, and the kind of the first.
     Mixed(u64, First),
 }
 
@@ -28,7 +28,7 @@ pub(super) enum First {
     Hole,
 }
 
-/// All of them.
+/// All layouts.
 pub(super) const LAYOUTS: [Layout; 10] = [
     Layout::Data,
     Layout::Hole,
@@ -52,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// Makes a file of it.
+    /// Creates a file of this layout.
     fn make(self, path: &Path, size: u64) -> std::io::Result<()> {
         let file = File::create(path)?;
         file.set_len(size)?;
@@ -74,19 +74,20 @@ impl Layout {
     }
 }
 
-/// A mounted file system. Unmounted and removed when dropped.
+/// A mounted file system, unmounted on drop.
 pub(super) struct Disk {
     top: PathBuf,
 }
 
 impl Disk {
-    /// A file system of `kind` below `run`, with room for files of `size` of every layout; or why there is none.
+    /// Makes a file system of `kind` below `run` with a file of `size` bytes of every layout;
+    /// returns the reason if that is impossible.
     pub(super) fn make(kind: &str, run: &Path, size: u64) -> Result<Disk, String> {
         let top = run.join(kind);
         let told = |error: std::io::Error| error.to_string();
         fs::create_dir_all(top.join("mounted")).map_err(told)?;
         let image = top.join("image");
-        // At least what each of them asks for; only what is written takes space.
+        // At least the minimum of each file system; the image file is sparse.
         let room = (2 * LAYOUTS.len() as u64 * size).max(1 << 30);
         let made = File::create(&image).and_then(|file| file.set_len(room));
         made.map_err(told)?;
@@ -99,7 +100,7 @@ impl Disk {
                 .arg(&image)
                 .arg(disk.path()),
         )?;
-        // A loop device goes with its last user.
+        // The kernel removes a loop device after its last user.
         fs::remove_file(&image).map_err(told)?;
         for layout in LAYOUTS {
             let path = disk.path().join(layout.name());
@@ -115,12 +116,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // An error means that it was not mounted, or that somebody is in there.
+        // An error means that it is not mounted.
         let _ = call(Command::new("umount").arg("-l").arg(self.path()));
     }
 }
 
-/// Has all of a file in the page cache, or nothing.
+/// Loads all of a file into the page cache, or drops it from there.
 pub(super) fn cache(path: &Path, cached: bool) -> std::io::Result<()> {
     match cached {
         true => read(path).map(drop),

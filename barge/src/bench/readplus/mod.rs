@@ -1,5 +1,5 @@
-//! The table `readplus`: barge's server read by barge's client over loopback TCP, in each version of the protocol, with
-//! and without READ_PLUS, from files of data and holes on several file systems.
+//! The table `readplus`: barge's server read by barge's client over loopback TCP, in each version
+//! of NFS, with and without READ_PLUS, from files of data and holes on several file systems.
 
 mod disk;
 
@@ -22,12 +22,13 @@ use super::report::{Results, Row};
 use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
 
-/// How much a program reads at a time; the client cuts it into calls of 1 MiB, all under way at once.
+/// The bytes of a read by the program; the client splits it into calls of 1 MiB, all in flight at
+/// once.
 const AT_A_TIME: usize = 8 << 20;
 
 const MIB: usize = 1 << 20;
 
-/// What is read by: the first is compared with the second.
+/// The columns: the version, and whether READ_PLUS is used. The first is compared with the second.
 const COLUMNS: [(&str, (u32, u32), bool); 5] = [
     ("4.2 READ_PLUS", (4, 2), true),
     ("4.2 READ", (4, 2), false),
@@ -36,10 +37,10 @@ const COLUMNS: [(&str, (u32, u32), bool); 5] = [
     ("4.1", (4, 1), false),
 ];
 
-/// A mount.
+/// A client of the server, in one version.
 struct Column {
     tree: Arc<dyn FileSystem>,
-    /// Where the files are here.
+    /// The directory of the files on this host.
     share: PathBuf,
     pid: u32,
 }
@@ -48,7 +49,7 @@ struct Cell {
     kind: &'static str,
     layout: Layout,
     cached: bool,
-    /// Whether its system calls are counted.
+    /// Whether system calls are counted.
     counted: bool,
 }
 
@@ -112,14 +113,15 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     })
 }
 
-/// The rows of a file system, and whether system calls could be counted where they should be.
+/// Measures the rows of a file system; returns them, and whether all requested system calls could
+/// be counted.
 fn measure(
     args: &BenchArgs,
     disk: &Disk,
     cells: &[Cell],
     (place, network): (&Place, &Arc<Network>),
 ) -> Result<(Vec<Row>, bool), Failure> {
-    // The server ends before what it serves is unmounted.
+    // The server is dropped before its file system is unmounted.
     let (_, server) = servers::barge((&disk.path(), &place.run), Some(network), &[])?;
     let columns = columns(&server, disk)?;
     let mut rows = alternate(args, &columns, cells)?;
@@ -157,7 +159,7 @@ fn columns(server: &Server, disk: &Disk) -> Result<Vec<(String, Column)>, Failur
             whole: true,
             options: Options {
                 version: Some(version),
-                // Whichever it is, the server knows where.
+                // Any port will do: `dial` connects to MOUNT regardless.
                 mount_port: Some(1),
                 no_read_plus: !plus,
                 ..Options::default()
@@ -174,7 +176,8 @@ fn columns(server: &Server, disk: &Disk) -> Result<Vec<(String, Column)>, Failur
     COLUMNS.into_iter().map(column).collect()
 }
 
-/// How many bytes go over the network while a file is read once, both ways and with all heads.
+/// Returns the megabytes on the network, in both directions and with all headers, while a file is
+/// read once.
 fn on_the_wire(
     cell: &Cell,
     columns: &[(String, Column)],
@@ -202,7 +205,7 @@ fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
 }
 
 impl Reader {
-    /// Reads all of it, and says how many bytes that are.
+    /// Reads the whole file; returns its size in bytes.
     fn pass(&mut self) -> vfs::Result<usize> {
         let mut at = 0;
         loop {
@@ -249,7 +252,7 @@ impl rounds::Cell<Column> for Cell {
         column.pid
     }
 
-    /// What is not cached is read once, the rest for about as long as that takes.
+    /// Reads an uncached file once, and a cached one for at least 40 ms.
     fn run(&self, reader: &mut Reader, _: Duration, most: usize) -> Done {
         const LONG_ENOUGH: Duration = Duration::from_millis(40);
         let began = Instant::now();
@@ -270,7 +273,7 @@ impl rounds::Cell<Column> for Cell {
         self.counted.then_some(1)
     }
 
-    /// All bytes by the connection, holes too.
+    /// Returns the cost of all bytes over a connection, including those of holes.
     fn limit(&self) -> Option<Physical> {
         Some(Physical::Exchange(Exchange {
             tcp: true,

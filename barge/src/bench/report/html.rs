@@ -1,4 +1,4 @@
-//! The form for a browser: one page without script, and without anything from elsewhere.
+//! Reports as HTML: one page without scripts or external resources.
 
 use std::fmt::Write;
 
@@ -43,7 +43,7 @@ pub(super) fn minutes(seconds: f64) -> String {
     }
 }
 
-/// Where an entry is on the page.
+/// Returns the id of an entry's section.
 fn anchor(name: &str) -> String {
     escaped(&name.replace(' ', "-"))
 }
@@ -136,7 +136,8 @@ fn summary(page: &mut String, report: &Report) {
     page.push_str("</section>\n");
 }
 
-/// Ratios here and published: a line for each thing that was published of, a column for each way here.
+/// Writes a table of ratios here and published: a row for each published figure, a column for each
+/// variant here.
 fn beside(page: &mut String, name: &str, table: &Table) {
     let mut groups: Vec<&str> = Vec::new();
     let mut rows: Vec<&str> = Vec::new();
@@ -257,7 +258,7 @@ fn measured(page: &mut String, entry: &Entry, table: &Table) {
     page.push_str("</ul>\n");
 }
 
-/// A drawing for each group of rows that differ by size.
+/// Draws a plot for each group of rows that differ in size.
 fn multiples(page: &mut String, table: &Table, rows: &[(&str, f64, &Row)]) {
     page.push_str("<div class=\"legend\">");
     for (at, column) in table.columns.iter().enumerate() {
@@ -294,7 +295,7 @@ fn multiples(page: &mut String, table: &Table, rows: &[(&str, f64, &Row)]) {
     page.push_str("</div>\n");
 }
 
-/// A bar for each row that has a peer, in groups by the first part of their names.
+/// Draws a bar for each row that has a peer, in groups by the first part of the rows' names.
 fn bars(page: &mut String, table: &Table) {
     if table.peers.is_empty() {
         return;
@@ -464,7 +465,7 @@ fn figures(page: &mut String, table: &Table) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// What was published, as it was, and what is otherwise here.
+/// Writes a published table, with the differences from the one here.
 fn seed(page: &mut String, published: &Published, unmeasured: &[&str]) {
     let _ = writeln!(page, "<details><summary>The published table</summary>");
     head(

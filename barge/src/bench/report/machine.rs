@@ -1,4 +1,4 @@
-//! What was measured on.
+//! The machine that was measured on.
 
 use std::collections::BTreeMap;
 use std::fs::{read_dir, read_to_string};
@@ -14,19 +14,20 @@ pub(in crate::bench) struct Machine {
     pub(super) memory_mib: u64,
     pub(super) system: String,
     pub(super) kernel: String,
-    /// How many processes wanted a processor when it began, the mean of a minute: other work than ours.
+    /// The load average over a minute at the start: work other than the bench's.
     pub(super) load: f64,
-    /// What is free for a moment goes back to a virtual machine's host, and each page costs microseconds again when it is used next.
+    /// Whether the virtual machine returns free memory to its host, so that each page costs
+    /// microseconds again when it is used next.
     #[serde(default)]
     pub(super) gives_memory_back: bool,
-    /// How long it waits for that at least, ms, where that was set.
+    /// The least time in milliseconds before free memory is returned, if configured.
     #[serde(default)]
     pub(super) min_free_ms: u64,
-    /// Debian's packages that were measured beside barge or with, and their versions.
+    /// The installed Debian packages of peers and tools, with their versions.
     pub(super) packages: BTreeMap<String, String>,
 }
 
-/// What Debian calls what takes part.
+/// The Debian packages of peers and tools.
 const PACKAGES: [&str; 15] = [
     "bindfs",
     "btrfs-progs",
@@ -46,7 +47,7 @@ const PACKAGES: [&str; 15] = [
 ];
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub(in crate::bench) fn here() -> Machine {
         let file = |path| read_to_string(path).unwrap_or_default();
         let (processors, memory) = (file("/proc/cpuinfo"), file("/proc/meminfo"));
@@ -72,12 +73,13 @@ impl Machine {
         }
     }
 
-    /// Whether it had other work. A run has a processor to itself and a server another, at most.
+    /// Returns whether the machine had other work. A run occupies at most one processor, and a
+    /// server another.
     pub(super) fn is_busy(&self) -> bool {
         self.load > 0.5
     }
 
-    /// On a line.
+    /// Formats the description on one line.
     pub(super) fn line(&self) -> String {
         let mut line = format!(
             "{}, {} processors, {} MiB of memory, Linux {}, {}",
@@ -104,7 +106,8 @@ impl Machine {
     }
 }
 
-/// Whether one of these devices is a balloon that reports free pages (virtio 1.2, 5.5: `VIRTIO_BALLOON_F_REPORTING`).
+/// Returns whether one of these devices is a balloon that reports free pages (virtio 1.2, 5.5:
+/// `VIRTIO_BALLOON_F_REPORTING`).
 fn gives_memory_back(devices: &Path) -> bool {
     const BALLOON: &str = "0x0005";
     const REPORTING: usize = 5;
@@ -117,7 +120,7 @@ fn gives_memory_back(devices: &Path) -> bool {
     })
 }
 
-/// What stands behind a name and a colon, the first time.
+/// Returns the value of the first line `name: value`.
 fn field<'a>(text: &'a str, name: &str) -> &'a str {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines
@@ -136,7 +139,7 @@ fn packages() -> BTreeMap<String, String> {
     let mut query = Command::new("dpkg-query");
     query.args(["-W", "-f", "${db:Status-Status} ${Package} ${Version}\n"]);
     let output = query.args(PACKAGES).output();
-    // Those that are not installed are an error of the query, and not listed.
+    // The query fails for packages that are not installed, but still lists the others.
     let text = output.map_or(String::new(), |output| {
         String::from_utf8_lossy(&output.stdout).into_owned()
     });

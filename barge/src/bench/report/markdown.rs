@@ -1,4 +1,4 @@
-//! The form for documents: `docs/benchmarks.md` is one of these.
+//! Reports as Markdown, such as `docs/benchmarks.md`.
 
 use std::fmt::Write;
 
@@ -163,7 +163,7 @@ fn figures(text: &mut String, of: &Table) {
             let limit = row.limit.as_ref().map(|limit| &limit.cell);
             line.extend([cell(limit), times(limit)]);
         }
-        // Ours, and the least of the peers'.
+        // barge's, and the least of the peers'.
         line.extend(used.iter().map(|&(which, _)| {
             let figure_of = |column| row.cell(column)?.processors().nth(which)?;
             let peers = of.peers.iter().filter_map(|&peer| figure_of(peer));
@@ -209,7 +209,7 @@ fn table(text: &mut String, head: &[String], rows: &[Vec<String>]) {
     text.push('\n');
 }
 
-/// Without what would end a cell or begin a tag.
+/// Escapes characters that would end a cell or begin a tag.
 fn plain(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
         .replace('|', "\\|")

@@ -1,5 +1,5 @@
-//! What benches have found: first as they find it ([`Results`]), then in one shape ([`shape`]) from which alone come the table of a
-//! terminal, JSON, HTML and Markdown.
+//! Results of benches: [`Results`] as a bench measures them, and the common format of a report
+//! ([`shape`]), from which terminal output, JSON, HTML and Markdown are rendered.
 
 mod html;
 pub(super) mod machine;
@@ -14,40 +14,40 @@ use std::time::Duration;
 use self::shape::{Cell, Limit, Report, Row as ShapeRow, Table};
 use crate::Failure;
 
-/// A table as its bench has found it.
+/// A table as its bench measures it.
 pub(super) struct Results {
     pub(super) title: String,
-    /// What was measured, with what, and what could not be.
+    /// Remarks on the method, and on the measurements that were impossible.
     pub(super) notes: Vec<String>,
-    /// The peers that are not here, each with what brings it.
+    /// The peers that are not installed, each with the package that provides it.
     pub(super) missing: Vec<String>,
-    /// The servers, ours first.
+    /// The servers, barge first.
     pub(super) servers: Vec<String>,
-    /// Which of them are peers: ours is compared with each of them.
+    /// The indices of the peers among the servers; barge is compared with each.
     pub(super) peers: Vec<usize>,
-    /// Which of them is as fast as this machine goes, where that is none of the rows' own.
+    /// The index of the server that serves as the hardware limit of rows without one.
     pub(super) limit: Option<usize>,
     pub(super) rows: Vec<Row>,
 }
 
 pub(super) struct Row {
     pub(super) name: String,
-    /// A rate (`op/s`, `MB/s`) is better when there is more of it, anything else when there is less.
+    /// The unit: for a rate (`op/s`, `MB/s`) more is better, for anything else less.
     pub(super) unit: &'static str,
-    /// For each server the runs, in order.
+    /// The runs of each server, in order.
     pub(super) runs: Vec<Vec<f64>>,
-    /// For each server what the runs were for processors, and then what those at each of [`PACES`]
-    /// were.
+    /// The processor time of each server's runs, and (below) that at each of [`PACES`].
     pub(super) work: Vec<Work>,
     pub(super) paced: Vec<[Work; PACES.len()]>,
-    /// For each server its system calls per operation, where they were counted.
+    /// The system calls per operation of each server, if counted.
     pub(super) calls: Vec<Option<f64>>,
-    /// What this machine does of it at best, measured by turns with the servers: what that is, and the runs.
+    /// The hardware limit, measured in alternation with the servers: its description, and the runs.
     pub(super) limit: Option<(&'static str, Vec<f64>)>,
 }
 
 impl Row {
-    /// A row of figures alone, for each server its runs: no work, no system calls, no limit of its own.
+    /// Creates a row of the servers' runs only: without processor time, system calls or a limit of
+    /// its own.
     pub(super) fn new(name: String, unit: &'static str, runs: Vec<Vec<f64>>) -> Row {
         Row {
             name,
@@ -61,12 +61,12 @@ impl Row {
     }
 }
 
-/// Operations a second at which processor time is measured, besides as many as there can be.
+/// The fixed rates, in operations a second, at which processor time is measured, in addition to
+/// full speed.
 pub(super) const PACES: [u32; 2] = [1_000, 10_000];
 
 impl Row {
-    /// Adds what a run of a server was, and then, if they were measured, what those at each of
-    /// [`PACES`] were.
+    /// Adds the processor time of a server's run, and then, if measured, that at each of [`PACES`].
     pub(super) fn add(&mut self, column: usize, works: &[Work]) {
         let sums = std::iter::once(&mut self.work[column]).chain(&mut self.paced[column]);
         for (sum, more) in sums.zip(works) {
@@ -85,14 +85,14 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Of an operation.
+    /// Returns the processor time per operation.
     fn microseconds(self) -> Option<f64> {
         let each = self.time.as_secs_f64() * 1e6 / self.operations as f64;
         Some(each).filter(|each| each.is_finite())
     }
 }
 
-/// The middle of some runs and how far they lie apart.
+/// The median and the extremes of some runs.
 pub(super) struct Summary {
     pub(super) median: f64,
     least: f64,
@@ -119,7 +119,7 @@ impl Summary {
 }
 
 impl Results {
-    /// In the shape of reports, as the table `name`.
+    /// Converts the results to the format of reports, as the table `name`.
     pub(super) fn shape(self, name: &str) -> Table {
         let rows = self.rows.into_iter().map(|row| {
             let limit = match (&row.limit, self.limit) {
@@ -164,7 +164,7 @@ impl Results {
     }
 }
 
-/// Nothing where there are no runs, or some that are no figures: JSON has none of those.
+/// Returns `None` if there are no runs, or one is not finite: JSON has no such numbers.
 fn cell(runs: &[f64]) -> Option<Cell> {
     if !runs.iter().all(|run| run.is_finite()) {
         return None;
@@ -186,24 +186,25 @@ fn cell(runs: &[f64]) -> Option<Cell> {
     })
 }
 
-/// Where a report goes besides the terminal.
+/// The output files of a report, in addition to the terminal.
 #[derive(clap::Args, Clone, Default)]
 pub(super) struct Outputs {
-    /// Also write the results to a file, as JSON
+    /// Also write the results to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<std::path::PathBuf>,
-    /// Also write them to a page with plots, which needs nothing but a browser
+    /// Also write the results to FILE as an HTML page with plots, without scripts or external
+    /// resources
     #[arg(long, value_name = "FILE")]
     html: Option<std::path::PathBuf>,
-    /// Also write them to a page of Markdown
+    /// Also write the results to FILE as Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<std::path::PathBuf>,
 }
 
 impl Outputs {
-    /// Prints a report, and writes it to all files that were asked for.
+    /// Prints a report, and writes it to the requested files.
     pub(super) fn give(&self, report: &Report) -> Result<(), Failure> {
-        // Whoever reads it may have read enough.
+        // The reader of standard output may have closed it early.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), text::of(report).as_bytes());
         let written = [
             (&self.json, shape::json as fn(&Report) -> String),

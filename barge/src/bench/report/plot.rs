@@ -1,12 +1,13 @@
-//! Plots, as SVG: bars of ratios around the line of 1, and lines over sizes. Colours and widths are the page's style.
+//! Plots as SVG: bars of ratios around the line of 1, and lines by size. Colours and line widths
+//! come from the page's style sheet.
 //!
-//! Bars are stretched to the width that there is, so that there is no text in them; lines have theirs.
+//! Bars are stretched to the available width, so they contain no text; line plots contain theirs.
 
 use std::fmt::Write;
 
 use super::shape::{Row, Table, Verdict, figure};
 
-/// As text, or as the value of an attribute.
+/// Escapes a string for XML text or an attribute value.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -16,7 +17,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // What XML has no way to say.
+            // XML cannot represent these characters.
             letter if letter.is_control() && letter != '\n' && letter != '\t' => {
                 escaped.push('\u{fffd}')
             }
@@ -26,15 +27,15 @@ pub(super) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A logarithmic axis of ratios, with 1 on it.
+/// A logarithmic axis of ratios that includes 1.
 pub(super) struct Ratios {
-    /// Of 2.
+    /// The ends of the axis as powers of 2.
     least: f64,
     most: f64,
 }
 
 impl Ratios {
-    /// One with room for all that is drawn of a table.
+    /// Returns an axis that fits all ratios drawn of a table.
     pub(super) fn of(table: &Table) -> Ratios {
         let drawn = table.rows.iter().flat_map(|row| {
             let ratio = |&peer: &usize| row.cell(peer)?.ratio;
@@ -52,14 +53,14 @@ impl Ratios {
         axis
     }
 
-    /// How far along the axis, from 0 to 1.
+    /// Returns the position on the axis, from 0 to 1.
     pub(super) fn at(&self, ratio: f64) -> f64 {
         ((ratio.log2() - self.least) / (self.most - self.least)).clamp(0.0, 1.0)
     }
 
-    /// Where it is labelled.
+    /// Returns the ratios to label.
     pub(super) fn ticks(&self) -> Vec<f64> {
-        // Five fit on a phone.
+        // Five labels fit on a phone.
         let step = ((self.most - self.least) / 5.0).ceil().max(1.0);
         let first = (self.least / step).ceil() * step;
         let powers = std::iter::successors(Some(first), |power| Some(power + step));
@@ -68,10 +69,11 @@ impl Ratios {
     }
 }
 
-/// What a bar's width is of, and its height.
+/// The width of a bar's coordinate system, and its height.
 const BAR: (f64, f64) = (400.0, 16.0);
 
-/// A row's bar: the ratio to its best peer with the spread of that, thin lines for the other peers, a mark for what was published.
+/// Draws a row's bar: the ratio to its best peer with its spread, thin lines for the other peers, a
+/// mark for the published ratio.
 pub(super) fn bar(row: &Row, table: &Table, axis: &Ratios) -> String {
     let (width, height) = BAR;
     let x = |ratio| axis.at(ratio) * width;
@@ -121,7 +123,7 @@ fn upright(svg: &mut String, class: &str, x: f64, (top, bottom): (f64, f64)) {
     );
 }
 
-/// A row in a sentence.
+/// Describes a row in a sentence.
 fn spoken(row: &Row, table: &Table) -> String {
     let mut text = format!("{}: ", row.name);
     match row.best_peer(&table.peers) {
@@ -142,7 +144,7 @@ fn spoken(row: &Row, table: &Table) -> String {
     text
 }
 
-/// A name as a size in bytes: `32 B`, `4 KiB`, `1 MiB`.
+/// Parses a name that is a size: `32 B`, `4 KiB`, `1 MiB`; returns bytes.
 pub(super) fn size(name: &str) -> Option<f64> {
     let (count, unit) = name.split_once(' ')?;
     let scale = match unit {
@@ -155,13 +157,14 @@ pub(super) fn size(name: &str) -> Option<f64> {
     (count > 0).then(|| f64::from(count) * scale)
 }
 
-/// The drawing's width, and the edges of its field: left, right, top, bottom.
+/// The width of the drawing, and the edges of its upper field: left, right, top, bottom.
 const LINES: (f64, [f64; 4]) = (360.0, [46.0, 352.0, 8.0, 176.0]);
-/// Of the field of ratios below.
+/// The top and bottom edges of the lower field, with the ratios.
 const BELOW: [f64; 2] = [206.0, 282.0];
 const HEIGHT: f64 = 312.0;
 
-/// Columns over sizes, both logarithmic, and below them the ratio to the first peer. `rows` are those of a group, with their sizes.
+/// Draws the columns by size, both axes logarithmic, and below them the ratio to the first peer.
+/// `rows` is a group of rows with their sizes.
 pub(super) fn lines(title: &str, table: &Table, rows: &[(f64, &Row)]) -> String {
     let (width, [left, right, top, bottom]) = LINES;
     let title = escaped(title);
@@ -265,7 +268,7 @@ pub(super) fn lines(title: &str, table: &Table, rows: &[(f64, &Row)]) -> String 
     svg + "</svg>"
 }
 
-/// A line through the medians, and the spread at each.
+/// Draws a line through the medians, and the spread at each.
 fn series(
     svg: &mut String,
     class: &str,
@@ -312,7 +315,7 @@ fn word(svg: &mut String, anchor: &str, (x, y): (f64, f64), text: &str) {
     );
 }
 
-/// A logarithmic axis on a drawing.
+/// A logarithmic axis of a drawing.
 struct Axis {
     least: f64,
     most: f64,
@@ -329,7 +332,7 @@ impl Axis {
                 most: most.ln(),
                 ends,
             },
-            // One value, or none, is in the middle.
+            // A single value, or none, is centred.
             false => Axis {
                 least: -1.0 + most.max(1.0).ln(),
                 most: 1.0 + most.max(1.0).ln(),
@@ -343,9 +346,9 @@ impl Axis {
         self.ends.0 + along.clamp(0.0, 1.0) * (self.ends.1 - self.ends.0)
     }
 
-    /// The powers of `base` on it.
+    /// Returns the powers of `base` on the axis.
     fn powers(&self, base: f64) -> Vec<f64> {
-        // A little wide: logarithms are not exact.
+        // The tolerance allows for rounding errors of the logarithms.
         let first = (self.least / base.ln() - 1e-9).ceil();
         let powers = std::iter::successors(Some(first), |power| Some(power + 1.0));
         let powers = powers.take_while(|power| *power <= self.most / base.ln() + 1e-9);
@@ -353,7 +356,7 @@ impl Axis {
     }
 }
 
-/// Of bytes: `4K`.
+/// Formats a size in bytes: `4K`.
 fn bytes(size: f64) -> String {
     match () {
         () if size >= 1_048_576.0 => format!("{}M", size / 1_048_576.0),
@@ -362,7 +365,7 @@ fn bytes(size: f64) -> String {
     }
 }
 
-/// Of thousands: `10k`.
+/// Formats a number: `10k`.
 fn short(value: f64) -> String {
     match () {
         () if value >= 1e9 => format!(

@@ -1,22 +1,22 @@
-//! The tables that barge's repeat: what the five systems that barge unites have published, on machines of their own. Their ratios are
-//! what ours stand beside; their figures are nobody's target.
+//! Published tables that barge's tables repeat, from the five systems that barge unites, measured
+//! on other machines. Only their ratios are compared with barge's, not their figures.
 
 use super::shape::{Outcome, Report, Seed, ratio};
 
 /// A published table.
 pub(super) struct Published {
-    /// Which of ours repeats it.
+    /// The table here that repeats it.
     pub(super) table: &'static str,
     pub(super) title: &'static str,
     pub(super) head: &'static [&'static str],
     pub(super) rows: Vec<Vec<String>>,
-    /// What the names of rows end with that repeat it.
+    /// The endings of the names of the rows here that repeat it.
     keys: Vec<String>,
-    /// What of it is otherwise here or not at all, and why.
+    /// The differences and omissions here, with the reasons.
     pub(super) otherwise: &'static [&'static str],
 }
 
-/// MB/s: operation and chunk, virtio block with ext4, 9P as it was, 9P with merged messages.
+/// MB/s by operation and chunk size: virtio block with ext4, 9P before, 9P with merged messages.
 const COALESCING: [(&str, [f64; 3]); 8] = [
     ("write 1M", [391.0, 127.0, 330.0]),
     ("read 1M", [469.0, 221.0, 432.0]),
@@ -34,7 +34,7 @@ const VIRTIOFS: [(&str, [f64; 3]); 2] = [
     ("virtiofs, cache=none", [802.0, 783.0, 1273.0]),
 ];
 
-/// The head of [`READPLUS`]: behind the first, its file systems.
+/// The head of [`READPLUS`]: the layout, then its file systems.
 const READPLUS_HEAD: [&str; 7] = [
     "layout",
     "xfs uncached",
@@ -45,7 +45,7 @@ const READPLUS_HEAD: [&str; 7] = [
     "btrfs cached",
 ];
 
-/// Seconds by READ and by READ_PLUS.
+/// Seconds with READ and with READ_PLUS.
 const READPLUS: [(&str, [(f64, f64); 6]); 10] = [
     (
         "whole data",
@@ -159,7 +159,7 @@ const READPLUS: [(&str, [(f64, f64); 6]); 10] = [
     ),
 ];
 
-/// kB/s by bytes of a block: writes without and with zero copy, reads likewise.
+/// kB/s by block size in bytes: writes without and with zero copy, then reads likewise.
 const ZEROCOPY: [(&str, [f64; 4]); 9] = [
     ("1 B", [22.4, 19.8, 26.6, 23.1]),
     ("32 B", [711.0, 633.0, 783.0, 734.0]),
@@ -172,7 +172,7 @@ const ZEROCOPY: [(&str, [f64; 4]); 9] = [
     ("4 KiB", [71400.0, 73100.0, 67400.0, 73900.0]),
 ];
 
-/// ms for a Java and a Node.js program, and blocks of 512 bytes that were read for each.
+/// Milliseconds for a Java and a Node.js program, and the blocks of 512 bytes read for each.
 const IMAGE: [(&str, [f64; 2], &str); 5] = [
     ("ramfs (all in memory)", [123.0, 166.0], ""),
     ("zfs", [6580.0, 7107.0], ""),
@@ -182,7 +182,7 @@ const IMAGE: [(&str, [f64; 2], &str); 5] = [
 ];
 
 impl Published {
-    /// What of it a report has not measured.
+    /// Returns the rows that a report has not measured.
     pub(super) fn unmeasured(&self, report: &Report) -> Vec<&str> {
         let rows = report.tables.iter().flat_map(|entry| match &entry.outcome {
             Outcome::Measured(table) => &*table.rows,
@@ -198,7 +198,7 @@ impl Published {
     }
 }
 
-/// What was published for a row of one of our tables.
+/// Returns the published figures for a row of one of barge's tables.
 pub(super) fn of_row(table: &str, row: &str) -> Option<Seed> {
     let seed = |against: &str, ratio, figures| Seed {
         against: against.into(),
@@ -229,7 +229,7 @@ pub(super) fn of_row(table: &str, row: &str) -> Option<Seed> {
             ))
         }
         "guest readplus" => {
-            // A file that the host has in its page cache, as nearly as there is one: xfs.
+            // xfs is closest to a file in the host's page cache.
             let (read, plus) = found(&READPLUS, row)?.1[1];
             Some(seed(
                 "READ",
@@ -267,7 +267,7 @@ fn found<'a, T>(rows: &'a [(&str, T)], name: &str) -> Option<&'a (&'a str, T)> {
     rows.iter().find(|(row, _)| *row == name)
 }
 
-/// The tables, in the order of their years but for the first, which is the oldest that is about caches.
+/// Returns the tables by year, except the first, which is the oldest about caches.
 pub(super) fn published() -> [Published; 5] {
     let row = |name: &str, cells: Vec<String>| {
         let mut row = vec![name.to_owned()];

@@ -1,4 +1,5 @@
-//! The one shape of results, which is also that of the JSON: what every form of a report is made from, and what is read again.
+//! The common format of results, serialized as JSON: every form of a report is rendered from it,
+//! and `barge bench show` reads it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +7,14 @@ use super::html::minutes;
 use super::machine::Machine;
 use crate::Failure;
 
-/// All of a run.
+/// The results of a run.
 #[derive(Serialize, Deserialize)]
 pub(in crate::bench) struct Report {
-    /// What made it.
+    /// The version of barge.
     pub(in crate::bench) barge: String,
-    /// The command that makes it again.
+    /// The command to repeat the run.
     pub(in crate::bench) command: String,
-    /// When it began: RFC 3339, UTC.
+    /// The start time: RFC 3339, UTC.
     pub(in crate::bench) began: String,
     pub(in crate::bench) seconds: f64,
     pub(in crate::bench) machine: Machine,
@@ -21,7 +22,7 @@ pub(in crate::bench) struct Report {
 }
 
 impl Report {
-    /// With what a later run has measured in place of its own, and what it has not behind that.
+    /// Replaces the tables that a later run has measured too, and appends the ones it adds.
     pub(in crate::bench) fn renewed(mut self, later: Report) -> Report {
         let machine = later.machine.line();
         let again = Again {
@@ -42,7 +43,7 @@ impl Report {
         self
     }
 
-    /// What keeps its figures from being worth much.
+    /// Returns a warning if the figures are not reliable.
     pub(super) fn warning(&self) -> Option<&'static str> {
         let quick = self.command.contains(" --quick");
         Some(match (quick, self.machine.is_busy()) {
@@ -58,19 +59,19 @@ impl Report {
     }
 }
 
-/// A table, or why there is none.
+/// A table, or the reason why there is none.
 #[derive(Serialize, Deserialize)]
 pub(in crate::bench) struct Entry {
-    /// What `barge bench` calls it.
+    /// The name for `barge bench`.
     pub(in crate::bench) name: String,
     pub(in crate::bench) seconds: f64,
-    /// What has measured it, if that was not the report's own run.
+    /// The later run that has measured it, if not the report's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::bench) again: Option<Again>,
     pub(in crate::bench) outcome: Outcome,
 }
 
-/// A later run: its command, when it began, and its machine if that was another or in another state.
+/// A later run: its command, its start time, and its machine if that or its state differs.
 #[derive(Clone, Serialize, Deserialize)]
 pub(in crate::bench) struct Again {
     command: String,
@@ -80,7 +81,8 @@ pub(in crate::bench) struct Again {
 }
 
 impl Entry {
-    /// The command that makes it again, and what there is to say of its making.
+    /// Returns the command to repeat the measurement, and its duration, with start time and machine
+    /// if from a later run.
     pub(super) fn origin(&self) -> (String, String) {
         let took = minutes(self.seconds);
         match &self.again {
@@ -98,14 +100,15 @@ impl Entry {
 #[serde(rename_all = "snake_case")]
 pub(in crate::bench) enum Outcome {
     Measured(Table),
-    /// It should have been measured, and why that went wrong.
+    /// The measurement failed, with the reason.
     Failed(String),
-    /// It was not to be measured, or cannot be here.
+    /// The measurement was not selected, or is impossible here, with the reason.
     LeftOut(String),
 }
 
 impl Outcome {
-    /// What came of a table's rows, `failed` of their cells: nothing at all is no table.
+    /// Returns the outcome of a table in which the cells in `failed` failed; a table in which all
+    /// failed has failed itself.
     pub(in crate::bench) fn of(table: Table, failed: Vec<String>) -> Outcome {
         let is_measured = |row: &Row| row.cells.iter().any(Option::is_some);
         match failed.first() {
@@ -114,7 +117,7 @@ impl Outcome {
         }
     }
 
-    /// Whether all that should have been measured was.
+    /// Returns whether everything that should have been measured was.
     pub(in crate::bench) fn is_complete(&self) -> bool {
         match self {
             Outcome::Measured(table) => table.failed.is_empty(),
@@ -129,12 +132,12 @@ pub(in crate::bench) struct Table {
     pub(super) title: String,
     pub(super) notes: Vec<String>,
     pub(super) missing: Vec<String>,
-    /// The cells that should have been measured, each with why that went wrong.
+    /// The cells that failed, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) failed: Vec<String>,
-    /// Ours first.
+    /// The columns, barge first.
     pub(super) columns: Vec<String>,
-    /// Numbers of columns.
+    /// The indices of columns.
     pub(super) peers: Vec<usize>,
     pub(super) rows: Vec<Row>,
 }
@@ -144,7 +147,7 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) unit: String,
     pub(super) better: Better,
-    /// One for each column, where it was measured.
+    /// One for each column; `None` if not measured.
     pub(super) cells: Vec<Option<Cell>>,
     pub(super) limit: Option<Limit>,
     pub(super) seed: Option<Seed>,
@@ -163,56 +166,58 @@ pub(super) struct Cell {
     pub(super) least: f64,
     pub(super) most: f64,
     pub(super) runs: Vec<f64>,
-    /// How many times as good ours is as this, whichever is better; nothing for ours.
+    /// The ratio of barge to this cell, above 1 if barge is better; `None` for barge's own.
     pub(super) ratio: Option<f64>,
     pub(super) system_calls: Option<f64>,
-    /// Microseconds of processors for an operation, which is also seconds for a million: server and
-    /// client, as many as there can be.
+    /// Processor time of server and client for an operation at full speed, in microseconds; that is
+    /// also seconds for a million operations.
     pub(super) processor_us: Option<f64>,
-    /// The same at each of [`super::PACES`].
+    /// The processor time at each of [`super::PACES`], in microseconds.
     #[serde(default)]
     pub(super) paced_us: [Option<f64>; super::PACES.len()],
 }
 
 impl Cell {
-    /// Both.
+    /// Returns the processor times at full speed and at each pace.
     pub(super) fn processors(&self) -> impl Iterator<Item = Option<f64>> {
         std::iter::once(self.processor_us).chain(self.paced_us)
     }
 }
 
-/// What this machine does at best.
+/// The hardware limit of a row.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Limit {
     pub(super) what: String,
     pub(super) cell: Cell,
 }
 
-/// What the system that a table comes from has published for a row.
+/// Published figures for a row, from the system whose table it repeats.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Seed {
-    /// The column that its older way is.
+    /// The column here that corresponds to the older variant of that system.
     pub(super) against: String,
-    /// How many times as good its own way was.
+    /// The published ratio of its new variant to the older one, above 1 if better.
     pub(super) ratio: f64,
-    /// As it gave them.
+    /// The figures as published.
     pub(super) figures: String,
 }
 
-/// How ours stands to a peer.
+/// The comparison of barge with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Wins,
-    /// The interval of the ratio has 1 in it, or the ratio is next to it.
+    /// The interval of the ratio contains 1, or the ratio is close to 1.
     Level,
     Loses,
 }
 
-/// With so many runs of each, which alternate, ratios are those of runs next to each other: what the machine does besides meets both alike. As
-/// few as that have least and most around their median in 97 of 100 cases, fewer do not.
+/// The least number of runs from which ratios are computed over pairs of adjacent runs. The columns
+/// alternate, so other load on the machine affects both runs of a pair alike. Six are the fewest
+/// whose extremes enclose their median with at least 95 % confidence (97 %).
 const PAIRS: usize = 6;
 
-/// Medians that lie no further apart are level, whatever the runs: as much as two runs of one thing differ on an idle machine.
+/// Medians that differ by no more than this are level, whatever the runs: two runs of the same
+/// thing differ as much on an idle machine.
 const LEVEL: f64 = 0.03;
 
 impl Better {
@@ -224,7 +229,8 @@ impl Better {
         }
     }
 
-    /// How many times as good `ours` is as `theirs`, if that can be said.
+    /// Returns the ratio of `ours` to `theirs`, above 1 if ours is better; `None` if it is not a
+    /// positive number.
     pub(super) fn ratio(self, ours: f64, theirs: f64) -> Option<f64> {
         let ratio = match self {
             _ if ours == theirs => 1.0,
@@ -234,7 +240,7 @@ impl Better {
         Some(ratio).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
     }
 
-    /// The same of each two runs that were next to each other, in order of size; nothing of fewer than [`PAIRS`].
+    /// Returns the ratios of adjacent runs, sorted; `None` if there are fewer than [`PAIRS`].
     fn pairs(self, ours: &Cell, theirs: &Cell) -> Option<Vec<f64>> {
         if ours.runs.len() != theirs.runs.len() || ours.runs.len() < PAIRS {
             return None;
@@ -248,17 +254,18 @@ impl Better {
     }
 }
 
-/// The middle of some figures in order, of which there is one at least.
+/// Returns the median of sorted figures; there must be at least one.
 fn median(sorted: &[f64]) -> f64 {
     let last = sorted.len() - 1;
     (sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0
 }
 
-/// Between which of some figures in order, of which there are [`PAIRS`] at least, their median lies in 95 of 100 cases, whatever their
-/// distribution (the sign test turned round).
+/// Returns the 95 % confidence interval of the median of sorted figures, whatever their
+/// distribution (inversion of the sign test); there must be at least [`PAIRS`].
 fn confident(sorted: &[f64]) -> (f64, f64) {
     let many = sorted.len();
-    // How likely it is that no figure lies below the median, that one does, and so on, and that so many at most do.
+    // The probabilities that exactly `first` figures lie below the median, and that at most `first`
+    // do.
     let mut exactly = 0.5f64.powf(many as f64);
     let mut at_most = exactly;
     let mut first = 0;
@@ -274,7 +281,7 @@ fn confident(sorted: &[f64]) -> (f64, f64) {
 }
 
 impl Row {
-    /// A row of name and unit, with the ratios of its first cell to the others.
+    /// Creates a row and computes the ratios of its first cell to the others.
     pub(super) fn new(
         (name, unit): (String, &str),
         mut cells: Vec<Option<Cell>>,
@@ -305,13 +312,14 @@ impl Row {
         self.cells.get(column)?.as_ref()
     }
 
-    /// Between what the ratio to a column lies in 95 of 100 cases; nothing of fewer than [`PAIRS`] runs.
+    /// Returns the 95 % confidence interval of the ratio to a column; `None` with fewer than
+    /// [`PAIRS`] runs.
     pub(super) fn interval(&self, column: usize) -> Option<(f64, f64)> {
         let pairs = self.better.pairs(self.cell(0)?, self.cell(column)?);
         pairs.as_deref().map(confident)
     }
 
-    /// The same, or the least and the most that the ratio may be by fewer runs.
+    /// Returns that interval, or with fewer runs the least and the greatest possible ratio.
     pub(super) fn ratios(&self, column: usize) -> Option<(f64, f64)> {
         if let Some(interval) = self.interval(column) {
             return Some(interval);
@@ -332,7 +340,7 @@ impl Row {
         })
     }
 
-    /// The peer that ours is worst beside.
+    /// Returns the peer with the lowest ratio of barge to it, and that ratio.
     pub(super) fn best_peer(&self, peers: &[usize]) -> Option<(usize, f64)> {
         let ratio = |&peer: &usize| Some((peer, self.cell(peer)?.ratio?));
         let ratios = peers.iter().filter_map(ratio);
@@ -341,13 +349,14 @@ impl Row {
 }
 
 impl Table {
-    /// All that is said below its rows.
+    /// Returns the remarks below the rows.
     pub(super) fn remarks(&self) -> impl Iterator<Item = String> {
         let said = self.notes.iter().chain(&self.missing).cloned();
         said.chain(self.failed.iter().map(|why| format!("failed: {why}")))
     }
 
-    /// What was published of a row, where that is beside a peer of ours, as a plot of ratios has them.
+    /// Returns the published figures of a row if they compare with a peer of the table, as a plot
+    /// of ratios requires.
     pub(super) fn published<'a>(&self, row: &'a Row) -> Option<&'a Seed> {
         let is_peer = |seed: &&Seed| {
             let peers = self.peers.iter();
@@ -358,7 +367,7 @@ impl Table {
         row.seed.as_ref().filter(is_peer)
     }
 
-    /// What its rows' limits are.
+    /// Returns the descriptions of the rows' limits.
     pub(super) fn limits(&self) -> Vec<&str> {
         let mut limits: Vec<_> = self
             .rows
@@ -370,7 +379,7 @@ impl Table {
         limits
     }
 
-    /// How many rows are won, level and lost, each beside its best peer.
+    /// Returns the numbers of rows won, level and lost, each compared with its best peer.
     pub(super) fn score(&self) -> [usize; 3] {
         let verdict = |row: &Row| row.verdict(row.best_peer(&self.peers)?.0);
         let mut score = [0; 3];
@@ -380,7 +389,7 @@ impl Table {
         score
     }
 
-    /// The rows that are lost to their best peer, worst first, with that peer and the ratio.
+    /// Returns the rows lost to their best peer, worst first, with that peer and the ratio.
     pub(super) fn lost(&self) -> Vec<(&Row, usize, f64)> {
         let lost = |row| {
             let (peer, ratio) = Row::best_peer(row, &self.peers)?;
@@ -391,7 +400,8 @@ impl Table {
         lost
     }
 
-    /// The rows that a seed has figures for: here's ratio to the same thing, and the seed's.
+    /// Returns the rows with published figures: the ratio measured here for the same comparison,
+    /// and the published one.
     pub(super) fn beside_seed(&self) -> impl Iterator<Item = (&Row, Option<f64>, &Seed)> {
         self.rows.iter().filter_map(|row| {
             let seed = row.seed.as_ref()?;
@@ -406,7 +416,7 @@ impl Table {
     }
 }
 
-/// Which of [`Cell::processors`] a table has, and what they are called.
+/// Returns the indices of those of [`Cell::processors`] that a table has, with their names.
 pub(super) fn used(table: &Table) -> impl Iterator<Item = (usize, &'static str)> {
     let names = ["CPU µs", "at 1,000/s", "at 10,000/s"].into_iter();
     names.enumerate().filter(|&(which, _)| {
@@ -415,13 +425,13 @@ pub(super) fn used(table: &Table) -> impl Iterator<Item = (usize, &'static str)>
     })
 }
 
-/// For programs.
+/// Formats a report as JSON.
 pub(super) fn json(report: &Report) -> String {
-    // There is nothing in it that JSON could not have: numbers that are none become null.
+    // Serialization cannot fail; numbers that are not finite become null.
     serde_json::to_string_pretty(report).unwrap_or_default() + "\n"
 }
 
-/// What [`json`] has written.
+/// Reads a report that [`json`] has written.
 pub(in crate::bench) fn read(path: &std::path::Path) -> Result<Report, Failure> {
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
@@ -429,7 +439,7 @@ pub(in crate::bench) fn read(path: &std::path::Path) -> Result<Report, Failure> 
     serde_json::from_str(&text).map_err(|error| failed(&error))
 }
 
-/// A figure as people read it: three digits that count, none of a large one lost.
+/// Formats a figure with three significant digits, or all digits of the integer part.
 pub(super) fn figure(value: f64) -> String {
     let whole = value.abs();
     match () {
@@ -440,7 +450,7 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-/// A ratio, with two digits behind the point where they tell something.
+/// Formats a ratio, with decimals as its size warrants.
 pub(super) fn ratio(value: f64) -> String {
     match () {
         () if value >= 100.0 => thousands(value.round()),

@@ -1,4 +1,4 @@
-//! One small report in every form; names that mean harm; every row of what was published.
+//! Tests of reports: a small report in every form, hostile names, and every published row.
 
 use super::shape::{Better, Entry, Outcome, Verdict, figure, ratio};
 use super::*;
@@ -21,7 +21,7 @@ fn row(name: &str, unit: &'static str, ours: &[f64], theirs: &[f64]) -> Row {
     }
 }
 
-/// As `barge bench NAME` would make it of `rows`.
+/// Returns the report that `barge bench NAME` would make of `rows`.
 fn report(name: &str, peer: &str, rows: Vec<Row>) -> Report {
     let results = Results {
         title: "table".into(),
@@ -151,7 +151,7 @@ fn rows_are_won_level_and_lost_whichever_way_is_better() {
 
 #[test]
 fn ratios_of_many_runs_are_of_those_next_to_each_other() {
-    // The machine becomes slower from run to run; ours is better by a twentieth each time.
+    // The machine slows down from run to run; barge is better by a twentieth each time.
     let theirs: Vec<f64> = (1..=9).rev().map(|run| f64::from(run) * 100.0).collect();
     let ours: Vec<f64> = theirs.iter().map(|run| run * 1.05).collect();
     let mut noisy = ours.clone();
@@ -166,7 +166,7 @@ fn ratios_of_many_runs_are_of_those_next_to_each_other() {
         read.cell(1).and_then(|cell| cell.ratio).expect("a ratio"),
         1.05
     ));
-    // Of nine the second and the last but one.
+    // Of nine pairs, the second lowest and the second highest.
     let (least, most) = read.interval(1).expect("of many runs");
     assert!(near(least, 1.05) && near(most, 1.05), "{least} to {most}");
     assert_eq!(read.verdict(1), Some(Verdict::Wins));
@@ -211,7 +211,7 @@ fn json_is_as_it_was_and_is_read_again() {
 fn what_names_contain_stays_text() {
     const HARM: &str = "<script>alert('&\"')</script>\u{1b}";
     let mut rows = vec![row(HARM, "op/s", &[1.0], &[2.0])];
-    // The way of lines has escapes of its own.
+    // Line plots escape names in code of their own.
     for name in ["unix, read, 1 B", "unix, read, 2 B"] {
         rows.push(row(name, "kB/s", &[1.0], &[2.0]));
     }

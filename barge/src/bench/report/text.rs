@@ -1,4 +1,4 @@
-//! The form for a terminal.
+//! Reports as text for a terminal.
 
 use std::fmt::Write;
 

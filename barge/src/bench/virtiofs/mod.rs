@@ -1,5 +1,5 @@
-//! The table `virtiofs`: barge and virtiofsd on the same directory, driven without a virtual machine by barge's
-//! own driver.
+//! The table `virtiofs`: barge and virtiofsd on the same directory, driven by barge's own driver
+//! without a virtual machine.
 
 mod servers;
 mod work;
@@ -17,8 +17,8 @@ use super::report::Results;
 use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 
-/// The cells to measure: numbers of queues, and of operations under way in each. Cells with one
-/// queue are measured both with a driver that polls and with one that sleeps.
+/// The cells to measure: numbers of queues, and of operations in flight in each. Cells with one
+/// queue are measured both with a driver that polls and with one that waits for interrupts.
 const CELLS: &[(Work, &[(usize, usize)])] = &[
     (
         Work::ReadSmall,
@@ -79,7 +79,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     })
 }
 
-/// A driver that does not sleep at once.
+/// A driver that polls for up to 200 µs before it sleeps.
 const POLLING: WaitMode = WaitMode::Polling(Duration::from_micros(200));
 
 fn cells(args: &BenchArgs) -> Vec<Cell> {
@@ -103,7 +103,7 @@ fn cells(args: &BenchArgs) -> Vec<Cell> {
 }
 
 impl rounds::Cell<Server> for Cell {
-    /// A thread's part of the work, and the server that it is done on.
+    /// The state of a thread, and the server that it uses.
     type Client = (Prepared, Running);
 
     fn name(&self) -> String {
@@ -120,7 +120,7 @@ impl rounds::Cell<Server> for Cell {
         self.work.unit()
     }
 
-    /// virtiofsd serves one client and ends, so each has a server of its own.
+    /// Starts a server for each connection: virtiofsd serves one client and exits.
     fn connect(&self, server: &Server) -> Result<Vec<Self::Client>, String> {
         let running = server.start(self.queues, self.waiting)?;
         let connected = |number| {
@@ -148,7 +148,7 @@ impl rounds::Cell<Server> for Cell {
         (self.queues, self.depth) == (1, 1) && self.work != Work::List
     }
 
-    /// Memory is shared: what is moved has to be copied once.
+    /// Returns the cost of one copy of the payload: the memory is shared.
     fn limit(&self) -> Option<Physical> {
         self.work.payload().map(Physical::Copy)
     }

@@ -1,4 +1,4 @@
-//! The servers of virtiofs, each on the same directory.
+//! The virtiofs servers, each on the same directory.
 
 use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use super::super::place::Place;
 use super::super::process::{Process, packaged};
 use crate::tools::{Tool, find};
 
-/// How to start a server.
+/// The command line of a server.
 pub(super) struct Server {
     how: How,
     share: PathBuf,
@@ -24,35 +24,35 @@ pub(super) struct Server {
 
 enum How {
     Barge(Vec<String>),
-    /// A program and its options but for the socket and the share.
+    /// A program, and its options without the socket and the shared directory.
     Peer(PathBuf, Vec<String>, Words),
 }
 
-/// How a peer is told of socket and share.
+/// The syntax of a peer's options for the socket and the shared directory.
 #[derive(Clone, Copy)]
 enum Words {
-    /// virtiofsd's
+    /// That of virtiofsd in Rust.
     Rust,
-    /// Those of QEMU's own daemon, up to version 7.
+    /// That of QEMU's own daemon in C, up to version 7.
     C,
 }
 
-/// A server that runs, and its client.
+/// A running server with its client.
 #[derive(Clone)]
 pub(super) struct Running {
-    /// Ends before its server.
+    /// Dropped before its server.
     pub(super) channel: Arc<Channel>,
     pub(super) process: Arc<Process>,
 }
 
-/// This very program, with `options`.
+/// Returns this program as a server, with `options`.
 pub(super) fn barge(place: &Place, options: &[&str]) -> (String, Server) {
     let name = [&["barge"], options].concat().join(" ");
     let options = options.iter().map(|&option| option.into()).collect();
     (name, server(place, How::Barge(options)))
 }
 
-/// The peers, each with what to say where it is missing.
+/// Returns the peers, each with the message to show if it is missing.
 pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, String)> {
     let rust = find("virtiofsd");
     let version = rust.as_deref().map(version).unwrap_or_default();
@@ -87,7 +87,7 @@ fn server(place: &Place, how: How) -> Server {
     }
 }
 
-/// `virtiofsd 1.14.0`, as it says itself.
+/// Returns the program's version line, such as `virtiofsd 1.14.0`.
 fn version(program: &Path) -> String {
     let said = Command::new(program).arg("--version").output();
     let said = said.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
@@ -95,7 +95,8 @@ fn version(program: &Path) -> String {
 }
 
 impl Server {
-    /// Starts it, and mounts it with so many queues, by a driver that waits for replies so.
+    /// Starts the server and mounts it with `queues` queues and a driver that waits for replies in
+    /// mode `waiting`.
     pub(super) fn start(&self, queues: usize, waiting: WaitMode) -> Result<Running, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is done over and over: operations of one or more requests each, many at a time.
+//! The virtiofs operations: each of one or more requests, many in flight.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,26 +20,26 @@ use super::super::rounds::{Done, overlapped};
 const SMALL: u32 = 4096;
 const LARGE: u32 = 1 << 20;
 
-/// What an operation is.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// 4 KiB from anywhere in a cached file.
+    /// Reads 4 KiB at a random offset of a cached file.
     ReadSmall,
-    /// 4 KiB to anywhere in a file.
+    /// Writes 4 KiB at a random offset of a file.
     WriteSmall,
-    /// The next 1 MiB of a cached file, as one request.
+    /// Reads the next 1 MiB of a cached file in one request.
     ReadLarge,
-    /// 1 MiB to anywhere in a file, past the page cache.
+    /// Writes 1 MiB at a random offset of a file with direct I/O.
     WriteLarge,
-    /// GETATTR
+    /// One GETATTR.
     Attributes,
-    /// LOOKUP
+    /// One LOOKUP.
     LookUp,
-    /// Find a small file, get its attributes, open, read and release it.
+    /// Looks up a small file, gets its attributes, opens, reads and releases it.
     SmallFile,
-    /// Make a file, release it, remove it.
+    /// Creates a file, releases it, removes it.
     Create,
-    /// List the directory of many files with attributes.
+    /// Lists the directory of many files with attributes.
     List,
 }
 
@@ -58,7 +58,7 @@ impl Work {
         }
     }
 
-    /// What is counted, and how many of it an operation is.
+    /// Returns the unit, and the number of units in an operation.
     pub(super) fn unit(self) -> (&'static str, f64) {
         match self {
             Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
@@ -66,7 +66,7 @@ impl Work {
         }
     }
 
-    /// Bytes that an operation moves, if it is about them.
+    /// Returns the payload bytes of an operation that reads or writes.
     pub(super) fn payload(self) -> Option<usize> {
         match self {
             Work::ReadSmall | Work::WriteSmall => Some(SMALL as usize),
@@ -84,7 +84,7 @@ impl Work {
     }
 }
 
-/// A thread's part of the work: what it has open.
+/// The state of a thread: the nodes and files that its operations use.
 pub(super) struct Prepared {
     channel: Arc<Channel>,
     queue: usize,
@@ -92,7 +92,7 @@ pub(super) struct Prepared {
     data: Open,
     out: Open,
     direct: Open,
-    /// Where a sequential read has got to.
+    /// The offset of the next sequential read.
     next: u64,
     random: u64,
     number: usize,
@@ -105,7 +105,7 @@ struct Open {
 }
 
 impl Prepared {
-    /// `number` tells the names that this thread makes from others'.
+    /// Opens the files; `number` makes the file names of this thread unique.
     pub(super) fn new(channel: Arc<Channel>, number: usize) -> Result<Prepared> {
         let mut prepared = Prepared {
             queue: number % channel.queues(),
@@ -162,7 +162,8 @@ impl Prepared {
         read(&flight.wait()?)
     }
 
-    /// Does `work`, `depth` at a time, for about `time` or `most` times, and says how often and how long.
+    /// Repeats `work`, `depth` at a time, for about `time` or `most` times; returns the count and
+    /// the time taken.
     pub(super) fn run(&mut self, work: Work, depth: usize, time: Duration, most: usize) -> Done {
         if work == Work::List {
             return self.list(time, most);
@@ -174,7 +175,7 @@ impl Prepared {
             |slot, step, found| self.step(&channel, work, slot, step, found),
             |step, (flight, mut found)| {
                 finish(work, step, &flight.wait()?, &mut found)?;
-                // The kernel forgets what it has no use for any more.
+                // Like the kernel, forgets the node of a removed file.
                 if work == Work::Create && step + 1 == work.steps() {
                     channel.forget(found.node);
                 }
@@ -183,7 +184,7 @@ impl Prepared {
         )
     }
 
-    /// Sends the request of a step, which goes with what its operation has found and opened.
+    /// Sends the request of a step, given the node and file handle that the operation has obtained.
     fn step<'c>(
         &mut self,
         channel: &'c Channel,
@@ -258,7 +259,7 @@ impl Prepared {
                 let args = ReadIn {
                     fh: opened.fh,
                     offset,
-                    // What Linux asks for: 32 pages.
+                    // The size that Linux requests: 32 pages.
                     size: 128 << 10,
                     ..ReadIn::default()
                 };
@@ -304,7 +305,7 @@ fn read(open: Open, offset: u64, size: u32) -> Asked<'static> {
     (open.node, Request::Read { args }, 0, room)
 }
 
-/// What is written is what happens to be in the memory.
+/// Returns a write of `size` bytes; the payload is whatever the memory holds.
 fn write(open: Open, offset: u64, size: u32) -> Asked<'static> {
     let args = WriteIn {
         fh: open.fh,
@@ -339,7 +340,8 @@ fn made(answer: &Answer<'_>) -> Result<Open> {
     Ok(Open { node, fh })
 }
 
-/// Keeps what an answer has found. Short answers are no answers: a server that gives less is not faster.
+/// Stores the results of a reply in `found`. Returns `EIO` if the reply is short: a server that
+/// returns less is not faster.
 fn finish(work: Work, step: usize, answer: &Answer<'_>, found: &mut Open) -> Result<()> {
     let whole = |len: usize| match answer.len() == len {
         true => Ok(()),

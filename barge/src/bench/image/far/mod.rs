@@ -1,5 +1,5 @@
-//! The table `objects`: Node.js begun from an image that is an object in a store, behind a link that takes its time, with and without a trace, and from
-//! what an earlier start has left on the disk.
+//! The table `objects`: Node.js starts from an image in an object store over a slow link, with and
+//! without a read trace, and with the disk cache of an earlier start.
 
 mod store;
 
@@ -17,18 +17,18 @@ use super::mounts::Mounted;
 use super::tree::{Program, Runtime};
 use crate::Failure;
 
-/// How the image is packed and what is there of it when the runtime begins, in the order of the table.
+/// The packing of the image and the state of the disk cache, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
-    /// In the order of the tree.
+    /// Packed in the order of the tree.
     Plain,
-    /// With a trace of this very program.
+    /// Packed in the order of a read trace of the same program.
     Ordered,
-    /// The same, compressed.
+    /// Like [`Column::Ordered`], compressed.
     OrderedLz4,
-    /// As ordered, and what comes is kept on disk.
+    /// Like [`Column::Ordered`], with an empty disk cache.
     Kept,
-    /// A start after that one.
+    /// A start after that one, with its disk cache.
     KeptAgain,
 }
 
@@ -56,14 +56,14 @@ impl Column {
     }
 }
 
-/// The rows of a program.
+/// The rows of a program, with their units.
 const FIGURES: [(&str, &str); 3] = [
     ("until its output", "ms"),
     ("requests", "number"),
     ("fetched", "KiB"),
 ];
 
-/// For each figure the runs of each column.
+/// The runs of each column, for each figure.
 type Figures = Vec<Vec<Vec<f64>>>;
 
 struct Bed {
@@ -129,7 +129,7 @@ impl Bed {
         })
     }
 
-    /// The bytes that a program reads of the tree at `tree`, and what was measured.
+    /// Returns the bytes of the tree at `tree` that a program reads, and the figures.
     fn measure(
         &self,
         tree: &Path,
@@ -158,7 +158,7 @@ impl Bed {
         Ok((needed, figures))
     }
 
-    /// Writes down what a program touches of the tree, and says how many bytes that are.
+    /// Records the reads of a program in the tree into `trace`; returns their total size in bytes.
     fn record(&self, tree: &Path, program: Program, trace: &Path) -> Result<u64, String> {
         let at = self.run.join("mounted");
         let image = self.run.join("image");
@@ -175,7 +175,7 @@ impl Bed {
         Runtime::Node.run(program, &at)?;
         mounted.end()?;
         const LONG: Duration = Duration::from_secs(20);
-        // It is whole when whoever wrote it has ended, which it does after the unmount.
+        // The mount process completes the trace when it exits, after the unmount.
         let told = |error: std::io::Error| error.to_string();
         let mut lines = String::new();
         let whole = wait_until(LONG, || {
@@ -207,7 +207,7 @@ impl Bed {
         Ok(bytes)
     }
 
-    /// Mounts, runs and unmounts.
+    /// Mounts, runs and unmounts; returns the figures.
     fn pass(
         &self,
         program: Program,
@@ -215,7 +215,7 @@ impl Bed {
         image: &[u8],
     ) -> Result<[f64; FIGURES.len()], String> {
         let (at, kept) = (self.run.join("mounted"), self.run.join("kept"));
-        // What is on disk is of the object that was there then.
+        // A new version of the object makes the disk cache stale.
         if column != Column::KeptAgain {
             self.store.put(image.to_vec());
         }

@@ -1,6 +1,7 @@
-//! A store of one object, in this process and behind a link that takes its time: it answers GET of ranges as S3 does, to whoever asks, and counts.
+//! An object store with one object, in this process, over a simulated slow link: it answers GET
+//! requests for ranges like S3, without access control, and counts them.
 //!
-//! What it lacks on purpose: looking at signatures, several objects, and any other request.
+//! Deliberately absent: signature checks, multiple objects, and any other request.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a request and its answer are on their way.
+/// The time that a request and its response are in transit together.
 pub(super) const LATENCY: Duration = Duration::from_millis(20);
 
-/// Bytes a second of all answers together: a Gbit.
+/// Bytes a second of all responses together: 1 Gbit/s.
 const BANDWIDTH: u64 = 125_000_000;
 
-/// A store, until the process ends.
+/// A store that runs until the process exits.
 #[derive(Clone)]
 pub(super) struct Store {
     addr: SocketAddr,
@@ -25,14 +26,14 @@ pub(super) struct Store {
 #[derive(Default)]
 struct Object {
     bytes: Arc<Vec<u8>>,
-    /// Counts objects.
+    /// The number of the current object, counted from 1.
     version: u32,
     asked: Asked,
-    /// When the link has carried all that was answered.
+    /// The time when the link has carried all earlier responses.
     free: Option<Instant>,
 }
 
-/// What was asked of it.
+/// The requests served.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Asked {
     pub(super) requests: u32,
@@ -40,13 +41,13 @@ pub(super) struct Asked {
 }
 
 struct Request {
-    /// Both ends, the last byte included.
+    /// The first and the last byte, both included.
     range: Option<(usize, usize)>,
     unless: Option<String>,
 }
 
 impl Store {
-    /// One that answers at `listener`, with nothing in it.
+    /// Starts a store at `listener`, with an empty object.
     pub(super) fn at(listener: TcpListener) -> io::Result<Store> {
         let store = Store {
             addr: listener.local_addr()?,
@@ -56,21 +57,21 @@ impl Store {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let store = ours.clone();
-                // A client goes when it likes.
+                // An error means that the client has disconnected.
                 thread::spawn(move || store.serve(&stream).ok());
             }
         });
         Ok(store)
     }
 
-    /// Its only object from now on.
+    /// Replaces the object.
     pub(super) fn put(&self, bytes: Vec<u8>) {
         let mut object = self.lock();
         object.bytes = Arc::new(bytes);
         object.version += 1;
     }
 
-    /// A SOURCE that names it.
+    /// Returns a SOURCE that names the object.
     pub(super) fn url(&self) -> String {
         let addr = self.addr;
         format!(
@@ -78,7 +79,7 @@ impl Store {
         )
     }
 
-    /// What was asked of it since this was called last.
+    /// Returns the requests since the last call.
     pub(super) fn asked(&self) -> Asked {
         std::mem::take(&mut self.lock().asked)
     }
@@ -99,7 +100,7 @@ impl Store {
         Ok(())
     }
 
-    /// How long it is until the link has carried so many bytes more.
+    /// Returns the time until the link has carried `bytes` more.
     fn takes(&self, bytes: usize) -> Duration {
         let now = Instant::now();
         let mut object = self.lock();
@@ -111,7 +112,7 @@ impl Store {
         ends - now
     }
 
-    /// The head of an answer, and the bytes behind it.
+    /// Returns the head of a response, and the bytes of its body.
     fn answer(&self, request: &Request) -> (String, Arc<Vec<u8>>, Range<usize>) {
         let mut object = self.lock();
         object.asked.requests += 1;
@@ -140,7 +141,7 @@ impl Store {
 }
 
 impl Request {
-    /// The next one; nothing if the client has gone.
+    /// Reads the next request; returns `None` if the client has disconnected.
     fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
         let mut request = Request {
             range: None,
