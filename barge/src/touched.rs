@@ -1,4 +1,4 @@
-//! `--record-trace`: writes the ranges that clients read of a source to a file.
+//! `--record-trace`: writes the first accesses of clients to a source to a file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -29,7 +29,7 @@ impl TouchedFile {
         }))
     }
 
-    /// Returns `fs` with every read recorded.
+    /// Returns `fs` with first accesses recorded ([`Touched`]).
     pub(crate) fn over(self: &Arc<TouchedFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         let file = self.clone();
         let touched = move |path: &[u8], range: Range<u64>| {
