@@ -174,7 +174,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
 
 /// The end of a mount.
 enum Event {
-    /// SIGTERM, SIGINT or SIGHUP.
+    /// A signal to stop.
     Stop,
     /// umount(8), or a server that cannot be reached any more.
     Ended(std::io::Result<()>),
