@@ -151,7 +151,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct LogArgs {
-    /// Log connections, and given twice every request
+    /// Log connections; if given twice, also every request
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Format of log lines on standard error
@@ -160,7 +160,7 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// What the command line says, or else `config`.
+    /// Adds the settings of `config`; the command line takes precedence.
     fn or(&mut self, config: &Config) {
         let matches = config.matches().expect("it has been checked");
         let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");

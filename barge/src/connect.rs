@@ -176,7 +176,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
 enum Event {
     /// A signal to stop.
     Stop,
-    /// umount(8), or a server that cannot be reached any more.
+    /// umount(8), or a server that was not restored in time.
     Ended(std::io::Result<()>),
 }
 

@@ -7,7 +7,7 @@ use fuse::server::Backings;
 use transports::fusedev::Files;
 
 /// Registers backing files with the identity of this process instead of the caller's that the
-/// thread has assumed: one registration serves all who open a file.
+/// thread has assumed: one registration serves all opens of a file.
 pub(super) struct Passing(pub(super) Files);
 
 impl Backings for Passing {

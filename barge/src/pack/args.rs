@@ -26,7 +26,9 @@ pub(crate) struct PackArgs {
     /// Compression of file contents
     #[arg(short, long, value_enum, value_name = "CODEC", default_value = "none")]
     compress: Codec,
-    /// Compression level: 0 (fast) or 3 to 12 for lz4 [default: 9], 1 to 22 for zstd [default: 3]
+    /// Compression level
+    ///
+    /// lz4: 0 (fast) or 3 to 12 [default: 9]. zstd: 1 to 22 [default: 3].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     level: Option<i32>,
     /// Maximum size of compressed clusters, a power of two from 4K to 1M

@@ -27,7 +27,7 @@ pub(super) fn copy_file(
     let original = tree.with(|cx| from.node.open(cx, OpenFlags::READ))?;
     let (entry, copy) = create(copier, from, to, name)?;
     if entry.node.id() == from.node.id() && entry.attr.size == 0 && from.attr.size > 0 {
-        // Both names are of one file, which has just been truncated: its data is lost.
+        // Both seem to be one file, which has just been truncated: nothing is left to copy.
         tracing::warn!("a file was copied to itself");
     }
     let extents = extents(tree, &*original, from.attr.size)?;

@@ -17,7 +17,9 @@ use crate::{Done, Failure};
 
 #[derive(Args)]
 pub(crate) struct TopArgs {
-    /// Address of the server's --http: PORT (of this host), HOST:PORT, tcp:HOST:PORT or unix:PATH
+    /// Address of the server's --http
+    ///
+    /// PORT (of this host), HOST:PORT, tcp:HOST:PORT or unix:PATH.
     #[arg(value_name = "ADDR", value_parser = super::addr, default_value = super::USUAL_PORT)]
     addr: Addr,
     /// Print the figures once and exit
