@@ -1,4 +1,5 @@
-//! Going to the background once the mount is there: the process starts itself again, and ends when that one is ready.
+//! Starting a mount in the background: the process runs itself again, and exits when the new
+//! process is ready.
 
 use std::env;
 use std::io::{Read, Write, stdout};
@@ -9,17 +10,18 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::{Done, Failure};
 
-/// Set for the process in the background.
+/// The environment variable that marks the process in the background.
 const MARK: &str = "BARGE_IN_BACKGROUND";
 
 const READY: &str = "ready\n";
 
-/// Whether this process is the one in the background.
+/// Returns whether this process is the one in the background.
 pub(crate) fn is_background() -> bool {
     env::var_os(MARK).is_some()
 }
 
-/// Starts this program again, and waits until that one is ready, or has failed and said why.
+/// Runs this program again and waits until the new process is ready, or has failed and reported the
+/// error.
 pub(crate) fn start() -> Done {
     let mut arguments = env::args_os();
     let mut command = Command::new(env::current_exe().map_err(Failure::new)?);
@@ -45,7 +47,8 @@ pub(crate) fn start() -> Done {
     Ok(ExitCode::from(code.filter(|&code| code != 0).unwrap_or(1)))
 }
 
-/// Says that the mount is there; in the background, and lets go of the terminal and of the directory that it was started in.
+/// Reports that the mount is ready. In the background, also detaches from the terminal and from the
+/// working directory.
 pub(crate) fn ready() -> Result<(), Failure> {
     let mut out = stdout();
     out.write_all(READY.as_bytes())
@@ -62,6 +65,6 @@ fn detach() -> rustix::io::Result<()> {
     rustix::process::chdir("/")?;
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stderr(&null)?;
-    // Whoever waits for it sees the end.
+    // The parent sees the end of the output.
     rustix::stdio::dup2_stdout(&null)
 }

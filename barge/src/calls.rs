@@ -1,5 +1,5 @@
-//! Records of the calls of a file system, an object a line, as `barge serve --record-calls` writes them and `barge bench replay` reads them.
-//! `docs/design/seeing.md` has the fields.
+//! Logs of the calls of a file system, one JSON object per line, as `barge serve --record-calls`
+//! writes them and `barge bench replay` reads them. `docs/design/seeing.md` describes the fields.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::private;
 
-/// A call. Fields that a call has not are left out.
+/// A call. Fields that do not apply to the call are omitted.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Line {
-    /// When it began, microseconds since the record did.
+    /// Start of the call, microseconds since the start of the log.
     pub(crate) at: u64,
-    /// How long it took, nanoseconds.
+    /// Duration, nanoseconds.
     pub(crate) took: u64,
     pub(crate) export: String,
     pub(crate) op: String,
@@ -46,7 +46,7 @@ pub(crate) struct Line {
     pub(crate) next: Option<u64>,
 }
 
-/// A name: text where it is that, else its bytes.
+/// A name: text if it is UTF-8, its bytes otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Text {
@@ -120,25 +120,25 @@ impl Line {
     }
 }
 
-/// A record that is being written, by the layers of all exports.
+/// A call log that the layers of all exports write to.
 #[derive(Clone)]
 pub(crate) struct Recorder(Arc<Mutex<Writing>>);
 
 struct Writing {
     to: BufWriter<File>,
-    /// Whether it was told that nothing more can be written.
+    /// Whether a write has failed and been logged.
     failed: bool,
 }
 
 impl Recorder {
-    /// A new record in the file `path`.
+    /// Creates a log in the file `path`.
     pub(crate) fn new(path: &Path) -> io::Result<Recorder> {
         let to = BufWriter::with_capacity(256 << 10, private::create(path)?);
         let failed = false;
         Ok(Recorder(Arc::new(Mutex::new(Writing { to, failed }))))
     }
 
-    /// Writes what was called of `export`.
+    /// Writes a call of `export`.
     pub(crate) fn write(&self, export: &str, event: &Event<'_>) {
         let mut bytes = match serde_json::to_vec(&Line::new(export, event)) {
             Ok(bytes) => bytes,
@@ -153,7 +153,7 @@ impl Recorder {
         }
     }
 
-    /// Writes what is held back. What comes later may be lost.
+    /// Writes buffered calls. Later calls may be lost.
     pub(crate) fn finish(&self) {
         let mut writing = self.writing();
         if let Err(error) = writing.to.flush() {

@@ -1,4 +1,4 @@
-//! The command line: the one definition that help, man pages and completions come from.
+//! The command line: the one definition of help, man pages and completions.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::reference::{CompletionsArgs, ManArgs};
 use crate::seeing::TopArgs;
 use crate::serve::{ServeArgs, VirtiofsdArgs};
 
-/// Serves file trees over the protocols that virtual machines, containers and hosts can mount
+/// Serve file trees over protocols that virtual machines, containers and hosts can mount
 #[derive(Parser)]
 #[command(
     name = "barge",
@@ -34,7 +34,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What the program was started with. Ends it where that makes no sense.
+    /// Parses the arguments of the process. Exits if they are invalid.
     pub(crate) fn read() -> Cli {
         let given = arguments(std::env::args_os().collect());
         let matches = Cli::command().get_matches_from(given);
@@ -69,12 +69,13 @@ impl Cli {
     }
 }
 
-/// What is given to `barge serve` besides its file, and how logs look.
+/// Returns an argument of `barge serve` that conflicts with `--config`: any but that and the
+/// options of logging.
 fn stands_beside(matches: &ArgMatches) -> Option<String> {
     let (_, serve) = matches.subcommand()?;
     let given = |id: &&str| serve.value_source(id) == Some(ValueSource::CommandLine);
     let mut ids = serve.ids().map(clap::Id::as_str).filter(given);
-    // Groups of options are there, too.
+    // Ids of argument groups are among them, too.
     let is_option = |id: &&str| serve.try_get_raw(id).is_ok();
     let other =
         ids.find(|id| !["config", "verbose", "log_format"].contains(id) && is_option(id))?;
@@ -89,7 +90,8 @@ fn stands_beside(matches: &ArgMatches) -> Option<String> {
     )
 }
 
-/// A program of one of these names is that command: the daemon that monitors start, and mount(8)'s helpers.
+/// Names of the program that select a command: the daemon that virtual machine monitors start, and
+/// helpers of mount(8).
 const NAMES: [(&str, &str); 4] = [
     ("virtiofsd", "virtiofsd"),
     ("mount.barge", "mount"),
@@ -149,7 +151,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct LogArgs {
-    /// Log connections, and given twice every request
+    /// Log connections; if given twice, also every request
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Format of log lines on standard error
@@ -158,7 +160,7 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// What the command line says, or else `config`.
+    /// Adds the settings of `config`; the command line takes precedence.
     fn or(&mut self, config: &Config) {
         let matches = config.matches().expect("it has been checked");
         let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");

@@ -1,5 +1,5 @@
-//! `barge connect`: the kernel's own 9P client on a server, with this program in between on `trans=fd`. When the server is
-//! lost, the kernel only waits.
+//! `barge connect`: mounts a server with the kernel's 9P client over `trans=fd`, and relays between
+//! the two. If the connection to the server is lost, the kernel only waits until it is restored.
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -26,32 +26,34 @@ use crate::{Done, Failure, background, service, signals, trouble};
     reason = "what help has in brackets is no link"
 )]
 pub(crate) struct ConnectArgs {
-    /// The server: 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET
+    /// Server to mount: 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET
     source: Url,
-    /// Where
+    /// Directory to mount it on
     dir: PathBuf,
-    /// Options: those of every file system (ro, nosuid, …); those of the kernel's 9P client (cache=, access=, msize=, …);
-    /// and hard (the usual) or retry=SECONDS, for how long a server that is lost is waited for. What is for fstab alone is
-    /// passed over
+    /// Mount options
+    ///
+    /// Options of every file system (ro, nosuid, ...), of the kernel's 9P client (cache=, access=,
+    /// msize=, ...), and of the proxy: hard waits without limit for a server that is lost (the
+    /// default), retry=SECONDS waits for that time. Options for fstab alone are ignored.
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<ConnectOption>,
-    /// Stay in the foreground, and say 'ready' on standard output
+    /// Stay in the foreground and print 'ready' to standard output
     #[arg(short, long)]
     foreground: bool,
-    /// What mount(8) tells its helpers besides
+    /// Further arguments that mount(8) passes to its helpers.
     #[command(flatten)]
     helper: HelperArgs,
 }
 
-/// An option behind `-o`.
+/// An option after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ConnectOption {
-    /// One that every file system has.
+    /// A flag of every file system.
     Flag(MountFlag),
     Retry(Retry),
-    /// The kernel's 9P client's.
+    /// An option of the kernel's 9P client.
     Client(String),
-    /// One for fstab, or that is so anyway.
+    /// An option for fstab, or the default.
     Nothing,
 }
 
@@ -80,19 +82,19 @@ impl FromStr for ConnectOption {
     }
 }
 
-/// What the options come to.
+/// The result of all options.
 struct Settled {
     flags: MountFlags,
     retry: Retry,
-    /// Those of the kernel's client, but for its descriptors.
+    /// Options of the kernel's client, except for its descriptors.
     client: Vec<String>,
 }
 
-/// The last of contrary options counts.
+/// Combines the options. The last of conflicting options takes precedence.
 fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
     let mut settled = Settled {
         flags: MountFlags::empty(),
-        // A mount is not to end because nobody was there to start the server again.
+        // A mount must not end because the server was not restarted in time.
         retry: Retry::Forever,
         client: vec!["version=9p2000.L".into()],
     };
@@ -101,7 +103,7 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
             settled.client.push(format!("{name}={value}"));
         }
     }
-    // The most that the kernel has for descriptors; its own choice is an eighth of it.
+    // The maximum of the kernel's client for descriptors; its default is an eighth of it.
     settled.client.push("msize=1048576".into());
     for option in options {
         match option {
@@ -139,13 +141,13 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
     let client = Arc::new(StreamLink::new(ours, "the kernel").map_err(Failure::new)?);
     let (tell, told) = channel();
     let stop = tell.clone();
-    // It fails when all is over anyway.
+    // Fails only if the receiver is gone, when the mount has ended anyway.
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     let passed = {
         let server = server.clone();
         move || relay(client, server)
     };
-    // It speaks while mount(2) does.
+    // The kernel's client sends requests during mount(2).
     std::thread::spawn(move || tell.send(Event::Ended(passed())));
     let fd = kernels.as_raw_fd();
     let data = format!(
@@ -161,7 +163,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
         data.as_c_str(),
     )
     .map_err(|error| Failure::new(trouble::mounting(&args.dir, "9p", &error.into())))?;
-    // The kernel has its own.
+    // The kernel holds its own reference to the socket.
     drop(kernels);
     background::ready()?;
     service::tell_ready("ready");
@@ -170,11 +172,11 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
     done
 }
 
-/// What ends it.
+/// The end of a mount.
 enum Event {
-    /// A signal.
+    /// A signal to stop.
     Stop,
-    /// umount(8), or a server that is lost for good.
+    /// umount(8), or a server that was not restored in time.
     Ended(std::io::Result<()>),
 }
 
@@ -188,7 +190,7 @@ fn await_end(
         rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
             .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
         let Ok(ended) = told.recv_timeout(service::FAREWELL) else {
-            // Somebody still has something open: who does gets errors.
+            // Programs still have files open: they get errors.
             transports::Link::hang_up(server);
             return Ok(ExitCode::SUCCESS);
         };

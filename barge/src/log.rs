@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::cli::{Cli, Command, LogArgs, LogFormat};
 
-/// Logs from here on, as the command line asks.
+/// Starts logging as the command line says.
 pub(crate) fn start(cli: &Cli) {
     let asked = asked_for(&cli.log);
     let Command::Virtiofsd(args) = &cli.command else {
@@ -56,7 +56,7 @@ fn to_stderr(level: LevelFilter, format: LogFormat) {
     }
 }
 
-/// The host's log, as syslog(3) writes to it.
+/// A connection to the host's log, as syslog(3) uses.
 struct Syslog(UnixDatagram);
 
 impl Syslog {
@@ -85,7 +85,7 @@ impl<'a> MakeWriter<'a> for Syslog {
     }
 }
 
-/// One line, which is one message.
+/// A writer that sends each line as one message.
 struct SyslogLine<'a> {
     socket: &'a UnixDatagram,
     level: Level,
@@ -102,7 +102,8 @@ impl Write for SyslogLine<'_> {
     }
 }
 
-/// A message of the facility LOG_USER (RFC 3164, 4.1), without a time: the log has its own.
+/// Returns a message of the facility LOG_USER (RFC 3164, section 4.1), without a time, which the
+/// log adds itself.
 fn message(level: Level, line: &[u8]) -> Vec<u8> {
     const USER: u8 = 1;
     let severity = match level {

@@ -1,7 +1,8 @@
-//! barge carries file systems: it serves a tree to whatever a virtual machine, a container or
-//! another host can mount.
+//! barge serves file trees over protocols that virtual machines, containers and other hosts can
+//! mount.
 //!
-//! Exit status: 0 done, 1 it failed, 2 bad usage; `serve --run` has that of its command.
+//! Exit status: 0 for success, 1 for failure, 2 for invalid usage; `serve --run` exits with that of
+//! its command.
 
 #![forbid(unsafe_code)]
 
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Why a command ended early: one line, and the exit status.
+/// The error that ended a command: one line, and the exit status.
 #[derive(Debug)]
 struct Failure {
     message: String,
@@ -69,7 +70,7 @@ struct Failure {
 }
 
 impl Failure {
-    /// It was asked for something that makes no sense: exit status 2.
+    /// Returns an error of usage: exit status 2.
     fn usage(message: impl Display) -> Failure {
         Failure {
             message: message.to_string(),
@@ -77,7 +78,7 @@ impl Failure {
         }
     }
 
-    /// It did not work: exit status 1.
+    /// Returns any other error: exit status 1.
     fn new(message: impl Display) -> Failure {
         Failure {
             message: message.to_string(),
@@ -86,12 +87,12 @@ impl Failure {
     }
 }
 
-/// As it is told beside other troubles.
+/// Returns the message alone, to be shown among other problems.
 impl From<Failure> for String {
     fn from(failure: Failure) -> String {
         failure.message
     }
 }
 
-/// What a command ends with.
+/// The result of a command.
 type Done = Result<ExitCode, Failure>;

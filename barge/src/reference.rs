@@ -1,4 +1,4 @@
-//! Completions and man pages, from the definition of the command line.
+//! Completions and man pages, generated from the definition of the command line.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use clap_complete::Shell;
 use crate::cli::Cli;
 use crate::{Done, Failure, config};
 
-/// The page of the file that `barge serve --config` reads.
+/// The man page of the configuration file of `barge serve`.
 const FILE: &str = "barge.toml";
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell
+    /// Shell to print a completion script for
     shell: Shell,
 }
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// The command whose page to print, or barge.toml; barge's own if not given
+    /// Command to print the man page of, or barge.toml [default: barge itself]
     command: Option<String>,
-    /// Write all pages to this directory instead
+    /// Directory to write all man pages to
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     all: Option<PathBuf>,
 }

@@ -1,26 +1,26 @@
-//! How a service begins and ends: what its manager wants to know.
+//! Notifications to the service manager (sd_notify(3)).
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What is still open when a mount is told to stop has so long to be closed.
+/// Time for open files of a mount to be closed after a signal to stop.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 
-/// READY=1, as sd_notify(3) has it, and what is to be seen of it.
+/// Sends READY=1 with a status line, as described in sd_notify(3).
 pub(crate) fn tell_ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={status}\n"));
 }
 
-/// RELOADING=1: until the next [`tell_ready`] it is not settled what is served.
+/// Sends RELOADING=1: the shares are being replaced until the next [`tell_ready`].
 pub(crate) fn tell_reloading() {
     let now = clock_gettime(ClockId::Monotonic);
     let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
     tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
 }
 
-/// Without a service manager nothing.
+/// Sends `what` to the service manager. Does nothing without one.
 fn tell(what: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;

@@ -1,9 +1,10 @@
-//! SIGTERM and SIGINT: stop cleanly; a second one: at once. SIGHUP: files are read again.
+//! SIGTERM and SIGINT stop cleanly; a second one ends the process at once. SIGHUP reads the
+//! configuration again.
 //!
-//! Without files to read again, SIGHUP means that the terminal is gone: a server on a terminal
-//! stops cleanly. Elsewhere it is a request to read the configuration again, which service managers
-//! and scripts send to any daemon, and is ignored with a line in the log. Where it was ignored from
-//! the start (nohup(1)) it stays so.
+//! Without a configuration file, SIGHUP means that the terminal was closed: a server on a terminal
+//! stops cleanly. Elsewhere it is a request to reload, which service managers and scripts send to
+//! any daemon; it is ignored with a line in the log. If SIGHUP was ignored from the start
+//! (nohup(1)), it stays ignored.
 
 use std::thread::JoinHandle;
 
@@ -12,17 +13,17 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::{Failure, background};
 
-/// What reads files again.
+/// A function that reads the configuration again.
 pub(crate) type Reload = Box<dyn Fn() + Send>;
 
-/// Watches for signals until dropped.
+/// A handler of signals, until dropped.
 pub(crate) struct Watch {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Calls `stop` at the first signal, and ends the process as signals do at the second. SIGHUP calls
-/// `reload`, if there is one.
+/// Calls `stop` at the first signal, and ends the process with the default action at the second.
+/// SIGHUP calls `reload`, if there is one.
 pub(crate) fn on_signal(
     stop: impl Fn() + Send + 'static,
     reload: Option<Reload>,
@@ -51,7 +52,7 @@ pub(crate) fn on_signal(
                     _ => {}
                 }
                 if stopping {
-                    // Answers only if the signal could not be raised: then go on as before.
+                    // Returns only if the signal could not be raised: continue then.
                     let _ = signal_hook::low_level::emulate_default_handler(signal);
                 }
                 stopping = true;
@@ -66,12 +67,12 @@ pub(crate) fn on_signal(
     })
 }
 
-/// Whether the process has a controlling terminal (credentials(7)).
+/// Returns whether the process has a controlling terminal (credentials(7)).
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
-/// Whether `signal` is ignored, as proc_pid_status(5) has it.
+/// Returns whether `signal` is ignored, from /proc/self/status (proc_pid_status(5)).
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -83,7 +84,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked: it only calls what stops.
+            // It cannot have panicked: it only calls `stop` and `reload`.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Where trees come from: SOURCE on the command line.
+//! SOURCE on the command line.
 
 use std::fmt;
 use std::fs::File;
@@ -15,16 +15,16 @@ use vfs::{Errno, FileSystem};
 use crate::Failure;
 use crate::trouble::opening;
 
-/// What a SOURCE argument names.
+/// The value of a SOURCE argument.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// What any program can open
+    /// A tree that the client library can open.
     Tree(barge_client::Source),
-    /// `refer:/PATH@HOST+HOST…`: another NFS server's, whom clients are sent to
+    /// `refer:/PATH@HOST+HOST…`: an NFSv4 referral to another server.
     Referral { path: String, hosts: Vec<String> },
 }
 
-/// `NAME=SOURCE`, or a SOURCE alone.
+/// `NAME=SOURCE`, or a SOURCE without a name.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) name: Option<String>,
@@ -47,7 +47,7 @@ impl FromStr for Source {
     }
 }
 
-/// As exports(5) has it behind `refer=`.
+/// Parses a referral in the format of `refer=` in exports(5).
 fn referral(text: &str) -> Option<Source> {
     let (path, hosts) = text.rsplit_once('@')?;
     let hosts: Vec<String> = hosts.split('+').map(str::to_owned).collect();
@@ -67,7 +67,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Whether `text` is one word, as names of sources are.
+/// Returns whether `text` is valid as the name of a source: letters, digits, `.`, `_` and `-`.
 pub(crate) fn is_name(text: &str) -> bool {
     let is_of_name = |c: char| c.is_alphanumeric() || "._-".contains(c);
     !text.is_empty() && text.chars().all(is_of_name)
@@ -77,7 +77,7 @@ impl FromStr for Named {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Named, String> {
-        // Anything else before an equals sign is part of a path or URL.
+        // An equals sign after any other text is part of a path or URL.
         match text.split_once('=') {
             Some((name, source)) if is_name(name) => Ok(Named {
                 name: Some(name.into()),
@@ -92,7 +92,8 @@ impl FromStr for Named {
 }
 
 impl Source {
-    /// The same, but it has to be an image, and signed with one of `keys`, if there are any.
+    /// Returns the source with a signature by one of `keys` required, if there are any. Returns an
+    /// error unless it is an image.
     pub(crate) fn signed(self, keys: &[PathBuf]) -> Result<Source, Failure> {
         if keys.is_empty() {
             return Ok(self);
@@ -106,19 +107,20 @@ impl Source {
             .ok_or_else(|| Failure::usage(format!("--verify-key: expected an image, got {self}")))
     }
 
-    /// Opens it; `hostdir` says how, if it is a directory of this host.
+    /// Opens the source. `hostdir` has the options for a directory of this host.
     pub(crate) fn open(&self, hostdir: hostdir::Options) -> Result<Arc<dyn FileSystem>, Failure> {
         match self {
             Source::Tree(tree) => tree
                 .open(hostdir)
                 .map_err(|error| Failure::new(format!("{self}: {}", opening(tree, &error)))),
-            // What is shown in its place to those who cannot be sent.
+            // The tree for clients without referrals: an empty directory.
             Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
     }
 }
 
-/// `fs` below what the directory `dir` has; `hostdir` says how that is opened. It is this process's alone, until that ends.
+/// Returns a writable overlay of `fs` whose changes are stored in the directory `dir`, which is
+/// opened with the options `hostdir`. The directory is locked for this process until it exits.
 pub(crate) fn overlaid(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
@@ -128,10 +130,10 @@ pub(crate) fn overlaid(
     let own = File::open(dir).map_err(|error| failed(&error))?;
     flock(&own, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| failed(&"another process has it as its overlay"))?;
-    // Closing it would give the lock back.
+    // Closing it would release the lock.
     std::mem::forget(own);
     let over = HostDir::open(dir, hostdir).map_err(|error| failed(&error))?;
-    // It creates directories for clients, and a thread that does has no umask any more.
+    // The overlay creates directories for clients, and a thread that does so loses its umask.
     let made = std::thread::scope(|scope| scope.spawn(|| Overlay::new(fs, over)).join());
     match made.map_err(|_| failed(&"a thread panicked"))? {
         Ok(overlay) => Ok(overlay),

@@ -12,16 +12,16 @@ use crate::source::Source;
 pub(crate) struct TierArgs {
     /// Directory to cache data of images in object stores in
     ///
-    /// It is kept for the next start. One process uses the data of an image at a time.
+    /// It is reused by the next start. One process uses the data of an image at a time.
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// Maximum size of that directory; least recently used data is removed [default: 10G]
+    /// Maximum size of --cache-dir; least recently used data is removed [default: 10G]
     #[arg(long, value_name = "SIZE", requires = "cache_dir", value_parser = TierOptions::size)]
     cache_dir_size: Option<u64>,
 }
 
 impl TierArgs {
-    /// The same source, with that; a URL that says it itself is right.
+    /// Returns the source with these options. Options in its URL take precedence.
     pub(crate) fn apply(&self, source: &barge_client::Source) -> barge_client::Source {
         let mut source = source.clone();
         if let Some(dir) = &self.cache_dir {
@@ -30,7 +30,7 @@ impl TierArgs {
         source
     }
 
-    /// The same, for a source of this program.
+    /// Returns the source with these options; a referral is returned as it is.
     pub(crate) fn apply_to(&self, source: &Source) -> Source {
         match source {
             Source::Tree(tree) => Source::Tree(self.apply(tree)),

@@ -1,15 +1,16 @@
-//! Programs of others that barge is measured and tested with, or that mount what it serves: where they are, and what brings them.
+//! External programs that barge is measured and tested with, or that mount its shares: their paths,
+//! and how to install them.
 
 use std::path::{Path, PathBuf};
 
-/// A program, and what brings it.
+/// An external program and the command that installs it.
 #[derive(Clone, Copy)]
 pub(crate) struct Tool {
-    /// What it is called where it is spoken of.
+    /// Name in reports.
     pub(crate) name: &'static str,
-    /// The files that it takes, all of them.
+    /// Files that are required, all of them.
     pub(crate) programs: &'static [&'static str],
-    /// What brings them, as what follows `run`.
+    /// Shell command that installs them.
     pub(crate) bring: &'static str,
 }
 
@@ -25,13 +26,14 @@ impl Tool {
         &["virtiofsd"],
         "apt-get install libseccomp-dev libcap-ng-dev && cargo install --locked virtiofsd",
     );
-    /// It is in C, and was QEMU's until version 7, which Debian 12 has: beside what is on the path.
+    /// The C implementation, part of QEMU until version 7, which Debian 12 has; its directory is
+    /// not on the path.
     pub(crate) const QEMU_VIRTIOFSD: Tool = Tool::of(
         "QEMU 7's virtiofsd",
         &["../lib/qemu/virtiofsd"],
         "apt-get install qemu-system-common",
     );
-    /// Debian has a package of it from 13 on.
+    /// Packaged in Debian from 13 on.
     pub(crate) const EROFSFUSE: Tool = Tool::of(
         "erofsfuse",
         &["erofsfuse"],
@@ -79,20 +81,21 @@ impl Tool {
         }
     }
 
-    /// Those of its files that are in none of `dirs`.
+    /// Returns the files that are in none of `dirs`.
     pub(crate) fn missing_from(&self, dirs: &[PathBuf]) -> Vec<&'static str> {
         let has = |program: &str| dirs.iter().any(|dir| dir.join(program).is_file());
         let programs = self.programs.iter().copied();
         programs.filter(|program| !has(program)).collect()
     }
 
-    /// What is said where it is missing.
+    /// Returns the message for a missing program.
     pub(crate) fn is_missing(&self) -> String {
         format!("{} is missing: {} brings it", self.name, self.bring)
     }
 }
 
-/// Where programs are: on the path, where cargo installs them, and where root's are, which are on no other user's path.
+/// Returns the directories of programs: those on the path, that of cargo, and /usr/sbin, which is
+/// not on the path of users other than root.
 pub(crate) fn dirs() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = std::env::var_os("HOME").unwrap_or_default();
@@ -100,7 +103,7 @@ pub(crate) fn dirs() -> Vec<PathBuf> {
     std::env::split_paths(&path).chain(more).collect()
 }
 
-/// A program in [`dirs`].
+/// Returns the path of a program in [`dirs`].
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let all = dirs().into_iter().map(|dir| dir.join(name));
     all.into_iter().find(|file| file.is_file())

@@ -1,4 +1,4 @@
-//! `--record-trace`: what clients touch of a source, written to a file as they do.
+//! `--record-trace`: writes the first accesses of clients to a source to a file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,15 +11,15 @@ use vfs::FileSystem;
 
 use crate::{Failure, private};
 
-/// A trace under construction.
+/// A trace that is being written.
 pub(crate) struct TouchedFile {
     path: PathBuf,
-    /// The first error stays, and ends the recording.
+    /// The file, or the first error, which ends the recording.
     file: Mutex<io::Result<BufWriter<File>>>,
 }
 
 impl TouchedFile {
-    /// Begins a trace in a file, in the place of what is there.
+    /// Creates a trace in a file, or replaces an existing one.
     pub(crate) fn create(path: &Path) -> Result<Arc<TouchedFile>, Failure> {
         let file = private::create(path);
         let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
@@ -29,7 +29,7 @@ impl TouchedFile {
         }))
     }
 
-    /// `fs`, of which everything that is touched is recorded.
+    /// Returns `fs` with first accesses recorded ([`Touched`]).
     pub(crate) fn over(self: &Arc<TouchedFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         let file = self.clone();
         let touched = move |path: &[u8], range: Range<u64>| {
@@ -38,7 +38,7 @@ impl TouchedFile {
         stack(fs, Touched::new(Box::new(touched)))
     }
 
-    /// The trace is whole.
+    /// Flushes the trace. Returns the first error of the recording.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         self.write(BufWriter::flush);
         match &*self.file.lock().expect("no panic holds it") {

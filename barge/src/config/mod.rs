@@ -1,10 +1,13 @@
-//! `barge.toml`: what `barge serve` is told by a file, and `barge config`, which checks and shows one.
+//! `barge.toml`, the configuration file of `barge serve`, and `barge config`, which checks and
+//! prints it.
 //!
-//! A key is an option of `barge serve` without its dashes, and takes what that takes: the definition of the command line is that of the
-//! file too ([`schema`]). What is read becomes arguments, which clap reads, and so a [`crate::serve`] plan as any other. Besides there are
-//! tables of shares, each with the options that may be a share's own.
+//! A key is an option of `barge serve` without its dashes and takes the same values: the definition
+//! of the command line is also that of the file ([`schema`]). The settings become arguments that
+//! clap parses, and so a [`crate::serve`] plan as any other. Tables of shares contain the options
+//! that may differ between shares.
 //!
-//! What it lacks on purpose: files that include others, variables, keys of its own beside `name`, `source` and `clients` of shares.
+//! Deliberately absent: includes, variables, and keys without an option except `name`, `source` and
+//! `clients` of shares.
 
 mod page;
 mod read;
@@ -31,21 +34,23 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Say what is wrong with a file, a line for each problem; exit status 2 if anything is. Nothing that it names is opened
+    /// Check a file and print its errors, one per line
+    ///
+    /// The exit status is 2 if there are errors. Sources are not opened.
     Check {
-        /// The file
+        /// File to check
         #[arg(default_value = USUAL)]
         file: PathBuf,
     },
-    /// Print a file with all that holds where it says nothing, as a file
+    /// Print a file with the defaults of all options filled in
     Show {
-        /// The file
+        /// File to print
         #[arg(default_value = USUAL)]
         file: PathBuf,
     },
 }
 
-/// Where the service has its file.
+/// The configuration file of the service.
 pub(crate) const USUAL: &str = "/etc/barge/barge.toml";
 
 /// `barge config`
@@ -66,16 +71,16 @@ pub(crate) fn run(args: &ConfigArgs) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file that has been read, and makes sense.
+/// A valid configuration file.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     path: PathBuf,
-    /// What holds for the program, and for shares that say nothing else.
+    /// Settings of the program, and defaults of shares.
     settings: Vec<Setting>,
     shares: Vec<Share>,
 }
 
-/// An option, and what stands behind it.
+/// An option and its value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Setting {
     pub(crate) key: String,
@@ -83,7 +88,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// As the command line has it.
+    /// Returns the setting as an argument of the command line.
     fn argument(&self) -> String {
         match &self.value {
             Some(value) => format!("--{}={value}", self.key),
@@ -95,17 +100,17 @@ impl Setting {
 /// A table of a share.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
-    /// Where in the file it begins.
+    /// Offset in the file, bytes.
     at: usize,
     pub(crate) name: Option<String>,
-    /// As it was written, and what it is.
+    /// Source as it was written, and parsed.
     pub(crate) source: (String, Source),
-    /// The options that it has a word on, and what: `false` gives none.
+    /// Options that the table sets; `false` sets an option without adding an argument.
     says: Vec<String>,
     settings: Vec<Setting>,
 }
 
-/// What is wrong with a file, one for each line.
+/// The errors of a file; displayed with one per line.
 #[derive(Debug)]
 pub(crate) struct Problems(Vec<Problem>);
 
@@ -119,11 +124,11 @@ impl fmt::Display for Problems {
     }
 }
 
-/// What is wrong in one place.
+/// An error in a file.
 #[derive(Debug)]
 struct Problem {
     path: PathBuf,
-    /// Line and column, from 1 on; none is the file's as a whole.
+    /// Line and column, counted from 1, or `None` for the file as a whole.
     at: Option<(usize, usize)>,
     message: String,
 }
@@ -149,7 +154,7 @@ impl fmt::Display for Problem {
         if let Some((line, column)) = self.at {
             write!(f, "{line}:{column}:")?;
         }
-        // One line each, for whoever reads them by lines.
+        // One line for each error, for programs that parse the output.
         write!(f, " {}", self.message.trim().replace('\n', "; "))
     }
 }
@@ -163,7 +168,8 @@ impl Config {
         }
     }
 
-    /// Reads the file at `path`, and says all that is wrong with it. Nothing that it names is opened.
+    /// Reads and validates the file at `path`, and returns all errors found. Sources are not
+    /// opened.
     pub(crate) fn read(path: &Path) -> Result<Config, Problems> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Problems(vec![Problem::new(path, "", None, error.to_string())]))?;
@@ -187,7 +193,7 @@ impl Config {
         }
     }
 
-    /// What is wrong with all of it together.
+    /// Checks the settings in combination.
     fn check(&self) -> Result<(), (Option<Range<usize>>, String)> {
         for share in &self.shares {
             let together = self.share_matches(share);
@@ -196,7 +202,7 @@ impl Config {
         serve::check(self).map_err(|why| (None, why.message))
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -205,17 +211,18 @@ impl Config {
         &self.shares
     }
 
-    /// What the program is told, but for its shares.
+    /// Parses the settings of the program, without those of shares.
     pub(crate) fn matches(&self) -> Result<ArgMatches, String> {
         Schema::new().parse(&arguments(&self.settings))
     }
 
-    /// The same, with what `share` has of its own.
+    /// Parses the settings of the program with those of `share` in their place.
     pub(crate) fn share_matches(&self, share: &Share) -> Result<ArgMatches, String> {
         Schema::new().parse(&arguments(self.of_share(share)))
     }
 
-    /// What `share` says, and what holds where it says nothing.
+    /// Returns the settings of `share`, and those of the program for options that `share` does not
+    /// set.
     fn of_share<'a>(&'a self, share: &'a Share) -> Vec<&'a Setting> {
         let rest = self
             .settings
@@ -224,7 +231,8 @@ impl Config {
         rest.chain(&share.settings).collect()
     }
 
-    /// All that decides on how `share` is opened, but not on which terms it is served: another share of its name is the same if this is.
+    /// Returns the settings that determine how `share` is opened, without those of access. A share
+    /// of the same name is reopened only if these differ.
     pub(crate) fn opening(&self, share: &Share) -> Vec<Setting> {
         let schema = Schema::new();
         let mut settings: Vec<Setting> = self
@@ -241,7 +249,8 @@ impl Config {
         settings
     }
 
-    /// The options that are not shares' and differ from those of `other`: what cannot change while the program runs.
+    /// Returns the options outside shares that differ from those of `other`: they cannot change
+    /// while the program runs.
     pub(crate) fn differs(&self, other: &Config) -> Vec<String> {
         let schema = Schema::new();
         let fixed = |config: &Config| {
@@ -265,7 +274,8 @@ impl Config {
         keys
     }
 
-    /// As a file, with what holds where this says nothing. What a share does not say is what stands above.
+    /// Formats the configuration as a file with all defaults. Tables of shares contain only their
+    /// own settings.
     fn show(&self) -> String {
         let schema = Schema::new();
         let matches = self.matches().expect("it has been checked");
@@ -313,13 +323,13 @@ fn shown(key: &str, kind: Kind, given: usize, values: &[String]) -> String {
             format!("[{}]", all.join(", "))
         }
         (_, [value]) => quoted(value),
-        // There is no default to be shown.
+        // The option is not set and has no default.
         _ => return String::new(),
     };
     format!("{key} = {value}\n")
 }
 
-/// A string of TOML.
+/// Quotes `text` as a string of TOML.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for char in text.chars() {

@@ -1,4 +1,4 @@
-//! barge.toml(5), from the definition of the command line.
+//! barge.toml(5), generated from the definition of the command line.
 
 use clap::Arg;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
@@ -6,7 +6,7 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 use super::schema::{Kind, Schema};
 use super::{USUAL, schema};
 
-/// What can be pasted.
+/// An example to copy.
 const EXAMPLE: &str = r#"9p = "tcp:0.0.0.0:5640"
 nfs = "tcp:0.0.0.0:2049"
 http = 5641
@@ -23,7 +23,7 @@ read-only = true
 virtiofs = "/run/barge/vm.sock"
 "#;
 
-/// The page.
+/// Returns the man page.
 pub(crate) fn page() -> String {
     let schema = Schema::new();
     let mut page = Roff::new();
@@ -107,7 +107,8 @@ fn option(page: &mut Roff, arg: &Arg) {
     entry(page, key, &takes(arg), &text);
 }
 
-/// What the key of `arg` takes, by the name that help has for it; a source's is the share's.
+/// Returns the value that the key of `arg` takes, as in help. The name of a source is omitted: it
+/// is that of the share.
 fn takes(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     let name = names.first().map_or("VALUE", |name| name.as_str());

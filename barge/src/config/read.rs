@@ -1,4 +1,4 @@
-//! From TOML to settings, with a place for each problem.
+//! Conversion of TOML to settings, with a position for each error.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::schema::{CLIENTS, DEVICES, Kind, NAME, SHARE, SOURCE, Schema};
 use super::{Config, Problem, Setting, Share};
 use crate::source::{self, Source};
 
-/// Reads `text`, which is at `path`. What is wrong with it is put into `problems`.
+/// Parses `text`, the contents of the file at `path`, and adds errors to `problems`.
 pub(super) fn read(
     path: &Path,
     text: &str,
@@ -172,7 +172,7 @@ impl Reading<'_> {
         }
     }
 
-    /// As a line of exports(5) has them.
+    /// Parses the list of clients, in the format of a line of exports(5).
     fn clients(
         &mut self,
         name: &str,
@@ -189,7 +189,7 @@ impl Reading<'_> {
         )
     }
 
-    /// What `key` says of the option `arg`, with `prefix` before each value.
+    /// Returns the settings of the option `arg` at `key`, with `prefix` before each value.
     fn settings(
         &mut self,
         arg: &Arg,
@@ -219,7 +219,8 @@ impl Reading<'_> {
         }
     }
 
-    /// What stands behind the option each time that it would be given.
+    /// Returns the value of each occurrence of the option as arguments; `None` is an occurrence
+    /// without a value.
     fn texts(
         &mut self,
         kind: Kind,

@@ -1,4 +1,5 @@
-//! What may stand in a file: the options of `barge serve`, as its command line has them. There is no second list of them.
+//! Keys of a configuration file: the options of `barge serve`, from the definition of its command
+//! line. There is no second list of them.
 
 use clap::builder::ArgAction;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -7,38 +8,38 @@ use clap::{Arg, ArgMatches, Args, Command, CommandFactory};
 use crate::cli::Cli;
 use crate::serve::{ShareArgs, TermsArgs};
 
-/// The options of `barge serve`, by their long names, which are the keys of a file.
+/// The options of `barge serve` by long name, which is the key in a file.
 pub(super) struct Schema {
     command: Command,
     shares: Vec<String>,
-    /// Those of them that a gate can change.
+    /// Options of shares that can change while the share is served.
     terms: Vec<String>,
 }
 
-/// What a key takes.
+/// The type of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// true or false
     Flag,
-    /// How often the option would be given
+    /// The number of occurrences of the option
     Count,
     /// A string or a number
     One,
-    /// The same, or true for the usual one
+    /// A string or a number, or true for the option without a value
     OneOrUsual,
     /// A string, or several in an array
     Many,
 }
 
-/// Keys of a share that are no options: what stands beside `--` there.
+// Keys of a share that are not options.
 pub(super) const NAME: &str = "name";
 pub(super) const SOURCE: &str = "source";
 pub(super) const CLIENTS: &str = "clients";
 
-/// Options that begin with a source's name, which a share has.
+/// Options whose value begins with the name of a source: in a share, its name is added.
 pub(super) const DEVICES: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
 
-/// The table of a share.
+/// The name of the tables of shares.
 pub(super) const SHARE: &str = "share";
 
 impl Schema {
@@ -54,7 +55,7 @@ impl Schema {
         }
     }
 
-    /// The options that are keys, in the order that help has them.
+    /// Returns the options that are keys, in the order of help.
     pub(super) fn options(&self) -> impl Iterator<Item = &Arg> {
         let all = self.command.get_arguments();
         all.filter(|arg| {
@@ -63,39 +64,40 @@ impl Schema {
         })
     }
 
-    /// The option that `key` is, if it may stand at the top of a file.
+    /// Returns the option `key`, if it may be set at the top of a file.
     pub(super) fn option(&self, key: &str) -> Option<&Arg> {
         self.options().find(|arg| arg.get_long() == Some(key))
     }
 
-    /// Whether shares may have the option `key`, each for itself.
+    /// Returns whether `key` may be set for each share.
     pub(super) fn is_of_share(&self, key: &str) -> bool {
         self.shares.iter().any(|share| share == key)
     }
 
-    /// Whether `key` is on which terms a share is served, which may change while it is.
+    /// Returns whether `key` is an option of access to a share, which may change while the share is
+    /// served.
     pub(super) fn is_term(&self, key: &str) -> bool {
         self.terms.iter().any(|term| term == key)
     }
 
-    /// All keys that may stand at the top.
+    /// Returns all keys of the top level.
     pub(super) fn keys(&self) -> Vec<&str> {
         let options = self.options().filter_map(Arg::get_long);
         options.chain([SHARE]).collect()
     }
 
-    /// All keys of a share.
+    /// Returns all keys of a share.
     pub(super) fn share_keys(&self) -> Vec<&str> {
         let own = [NAME, SOURCE, CLIENTS].into_iter().chain(DEVICES);
         own.chain(self.shares.iter().map(String::as_str)).collect()
     }
 
-    /// What `arguments` say together; else why they make no sense, on one line.
+    /// Parses `arguments` in combination. The error is one line.
     pub(super) fn parse(&self, arguments: &[String]) -> Result<ArgMatches, String> {
         self.run(arguments).map_err(|error| line(&error))
     }
 
-    /// What is wrong with `argument`, wherever it stands.
+    /// Returns the error in `argument` alone, ignoring missing and conflicting options.
     pub(super) fn refusal(&self, argument: &str) -> Option<String> {
         let error = self.run(&[argument.to_owned()]).err()?;
         let alone = matches!(
@@ -117,7 +119,7 @@ fn long(arg: &Arg) -> Option<String> {
 }
 
 impl Kind {
-    /// What the key of `arg` takes.
+    /// Returns the type of the key of `arg`.
     pub(super) fn of(arg: &Arg) -> Kind {
         let usual = arg
             .get_num_args()
@@ -131,7 +133,7 @@ impl Kind {
         }
     }
 
-    /// What is expected of it.
+    /// Returns the description of the type for error messages.
     pub(super) fn expected(self) -> &'static str {
         match self {
             Kind::Flag => "true or false",
@@ -143,7 +145,7 @@ impl Kind {
     }
 }
 
-/// What clap says, without what is for command lines.
+/// Formats an error of clap as one line, without the parts about command lines.
 fn line(error: &clap::Error) -> String {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => key(text).to_owned(),
@@ -181,7 +183,7 @@ fn line(error: &clap::Error) -> String {
     }
 }
 
-/// `--nfs <ADDR>` as a file has it.
+/// Returns the key of an option as clap shows it, for example `nfs` for `--nfs <ADDR>`.
 fn key(option: &str) -> &str {
     let word = option.split([' ', '[', '=']).next().unwrap_or(option);
     word.strip_prefix("--").unwrap_or(option)

@@ -15,7 +15,7 @@ fn every_option_is_a_key_and_every_key_an_option() {
         let value = match (Kind::of(arg), key) {
             (Kind::Flag, _) => "true",
             (Kind::Count, _) => "1",
-            // What is refused says which key it was that took it.
+            // Errors in values name the key.
             _ => "'\u{1}'",
         };
         let text = format!("{key} = {value}\n{SHARES}");

@@ -1,4 +1,4 @@
-//! What is looked for, what it is good for, and what it costs to go without.
+//! The features that are checked, their benefits, and the costs of their absence.
 
 use rustix::thread::CapabilitySet;
 
@@ -6,7 +6,7 @@ use super::machine::{Device, Machine};
 use super::{Finding, Report};
 use crate::tools::Tool;
 
-/// Looks for everything.
+/// Checks all features.
 pub(super) fn look(machine: &Machine) -> Report {
     let mut findings = serving(machine);
     findings.extend(mounting(machine));
@@ -21,7 +21,8 @@ pub(super) fn look(machine: &Machine) -> Report {
     }
 }
 
-/// A piece; `good` is told if it is there, `cost` and what may bring it if not.
+/// Returns a finding: with `good` if the feature was found, otherwise with `cost` and the remedy
+/// `bring`, unless that is empty.
 fn piece(
     group: &'static str,
     name: &'static str,
@@ -125,7 +126,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
     ]
 }
 
-/// What a server of some hundred clients wants; systems have had 524288 as the hard limit since systemd 240.
+/// Open files for a server of some hundred clients. The hard limit is 524288 since systemd 240.
 const ENOUGH_FILES: u64 = 65_536;
 
 fn low_ports_are_free(machine: &Machine) -> bool {
@@ -372,7 +373,7 @@ fn is_there(machine: &Machine, tool: &Tool) -> bool {
 fn tool(machine: &Machine, group: &'static str, tool: &Tool, good: &str, cost: &str) -> Finding {
     let missing = tool.missing_from(&machine.programs);
     let cost = match (missing.as_slice(), tool.programs) {
-        // One program is the piece itself.
+        // The name of a single program is the name of the tool.
         ([], _) | (_, [_]) => cost.to_owned(),
         (missing, _) => format!("{cost} ({} missing)", missing.join(", ")),
     };

@@ -1,4 +1,4 @@
-//! What can be asked of a machine: this one, or what a test puts below a directory.
+//! Facts about a host: this one, or a directory that a test has prepared.
 
 use std::fs;
 use std::net::TcpListener;
@@ -10,20 +10,20 @@ use rustix::thread::CapabilitySet;
 
 use crate::tools;
 
-/// A machine, as a process sees it.
+/// A host as a process sees it.
 pub(super) struct Machine {
-    /// Its `/`.
+    /// Root directory.
     pub(super) root: PathBuf,
-    /// Where its programs are, as they are called here.
+    /// Directories of programs.
     pub(super) programs: Vec<PathBuf>,
     pub(super) is_root: bool,
-    /// What is in force.
+    /// Effective capabilities of the process.
     pub(super) capabilities: CapabilitySet,
-    /// Files that this process may have open, if it asks for all that it may have.
+    /// Hard limit of open files.
     pub(super) open_files: u64,
-    /// Why nothing can be listened at on the loopback.
+    /// Result of listening on the loopback address.
     pub(super) loopback: Result<(), String>,
-    /// Why no directory can be served.
+    /// Result of opening a directory to serve.
     pub(super) directory: Result<(), String>,
 }
 
@@ -42,7 +42,8 @@ impl Machine {
         }
     }
 
-    /// What a file says, without space around it; nothing if there is none.
+    /// Returns the contents of a file without surrounding white space, or `None` if it cannot be
+    /// read.
     pub(super) fn read(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(self.root.join(path)).ok()?;
         Some(text.trim().to_owned())
@@ -52,7 +53,7 @@ impl Machine {
         self.root.join(path).exists()
     }
 
-    /// Whether a device can be used, or at least is there.
+    /// Returns whether a device exists and can be opened.
     pub(super) fn device(&self, path: &str) -> Device {
         let path = self.root.join(path);
         match fs::OpenOptions::new().read(true).write(true).open(&path) {
@@ -62,12 +63,12 @@ impl Machine {
         }
     }
 
-    /// As uname(1) has it.
+    /// Returns the kernel release, as uname -r prints it.
     pub(super) fn kernel(&self) -> String {
         self.read("proc/sys/kernel/osrelease").unwrap_or_default()
     }
 
-    /// Whether the kernel is at least this one.
+    /// Returns whether the kernel version is at least `least`.
     pub(super) fn kernel_is(&self, least: (u32, u32)) -> bool {
         let kernel = self.kernel();
         let mut numbers = kernel.split(|c: char| !c.is_ascii_digit());
@@ -75,14 +76,14 @@ impl Machine {
         (next().unwrap_or(0), next().unwrap_or(0)) >= least
     }
 
-    /// Whether the kernel has a file system, by itself or as a module that it loads.
+    /// Returns whether the kernel has a file system, registered or as a loadable module.
     pub(super) fn file_system(&self, name: &str) -> bool {
         let there = self.read("proc/filesystems").unwrap_or_default();
         let is_it = |line: &str| line.split_whitespace().next_back() == Some(name);
         there.lines().any(is_it) || self.module(name)
     }
 
-    /// Whether the kernel has a module: within, or to be loaded (modules.dep(5)).
+    /// Returns whether the kernel has a module, built in or loadable (modules.dep(5)).
     pub(super) fn module(&self, name: &str) -> bool {
         let dir = format!("lib/modules/{}", self.kernel());
         let file = format!("/{name}.ko");
@@ -99,11 +100,11 @@ impl Machine {
     }
 }
 
-/// What there is of a device.
+/// The state of a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Device {
     Open,
-    /// It is there, and not for this user.
+    /// It exists, but this user may not open it.
     Closed,
     Missing,
 }

@@ -1,7 +1,8 @@
-//! `barge doctor`: what works on this machine, and what each missing piece costs and what brings it.
+//! `barge doctor`: reports which features work on this host, and what the others need.
 //!
-//! A [`Machine`] is asked, [`look`] judges, [`show`] tells. Nothing is changed, nothing but a port of the loopback is opened, and no
-//! program is run. What barge does not use is not told of: locked memory, FUSE's io_uring.
+//! [`Machine`] collects facts, [`look`] evaluates them, [`show`] prints the report. The host is not
+//! changed, no program is run, and only a port of the loopback address is opened. Features that
+//! barge does not use are not reported: locked memory, io_uring of FUSE.
 
 mod look;
 mod machine;
@@ -18,25 +19,25 @@ use crate::{Done, Failure};
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
-    /// Print what was found as JSON
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A piece that is there, or not.
+/// A feature that is available, or not.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
-    /// For what it is there: a heading.
+    /// Heading of the report.
     group: &'static str,
     name: &'static str,
     found: bool,
-    /// What it is good for if it is there; if not, what that costs.
+    /// Benefit of the feature if it is available, otherwise the cost of its absence.
     means: String,
-    /// What brings it, if it is not there and anything does.
+    /// Remedy, if the feature is missing and there is one.
     bring: Option<String>,
 }
 
-/// All of them, and whether barge does what it is for here: serving a directory on this machine.
+/// The findings, and whether barge can serve a directory on this host.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,

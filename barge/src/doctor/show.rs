@@ -1,8 +1,8 @@
-//! What was found, for people.
+//! The report as text.
 
 use super::{Finding, Report};
 
-/// A line for each piece, and one below it for what brings it where it is missing.
+/// Formats a line for each finding, and one below it for the remedy if it is missing.
 pub(super) fn text(report: &Report, colour: bool) -> String {
     let paint = |code: &str, text: &str| match colour {
         true => format!("\x1b[{code}m{text}\x1b[0m"),

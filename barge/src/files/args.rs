@@ -1,5 +1,5 @@
-//! The arguments of `ls`, `stat`, `cat`, `cp` and `tree`: the one definition that help, man pages and completions
-//! come from.
+//! The arguments of `ls`, `stat`, `cat`, `cp` and `tree`: the one definition of help, man pages and
+//! completions.
 
 use clap::Args;
 
@@ -12,25 +12,27 @@ use crate::tier::TierArgs;
     reason = "what help has in brackets is no link"
 )]
 pub(crate) struct LsArgs {
-    /// Sources to list: PATH, dir:PATH, IMAGE[/PATH] (dir:IMAGE for the file itself),
-    /// image:IMAGE[/PATH], 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
+    /// Directories and files to list
+    ///
+    /// PATH, dir:PATH, IMAGE[/PATH] (dir:IMAGE is the file itself), image:IMAGE[/PATH],
+    /// 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
     /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an
-    /// object store: s3://BUCKET/KEY[/PATH], gs://, az://, https://
+    /// object store (s3://BUCKET/KEY[/PATH], gs://, az://, https://).
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) places: Vec<Place>,
-    /// Show kind, permissions, links, owner, group, size and time of last change
+    /// Show type, permissions, links, owner, group, size and modification time
     #[arg(short, long)]
     pub(super) long: bool,
-    /// Show names that begin with a dot too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     pub(super) all: bool,
-    /// List directories below as well
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     pub(super) recursive: bool,
-    /// Show owners and groups by number; implies --long
+    /// Show numeric user and group ids; implies --long
     #[arg(short, long)]
     pub(super) numeric: bool,
-    /// Show a JSON object a line
+    /// Print one JSON object per line
     #[arg(long, conflicts_with_all = ["long", "numeric"])]
     pub(super) json: bool,
     #[command(flatten)]
@@ -39,17 +41,18 @@ pub(crate) struct LsArgs {
 
 #[derive(Args)]
 pub(crate) struct StatArgs {
-    /// Files to show; the file of an image stands for itself, image:IMAGE or IMAGE/ for the tree in
-    /// it
+    /// Files to show
+    ///
+    /// An image is shown as a file; image:IMAGE or IMAGE/ is the root of its tree.
     #[arg(value_name = "SOURCE[/PATH]", required = true)]
     pub(super) places: Vec<Place>,
-    /// Follow a symbolic link to what it names
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     pub(super) dereference: bool,
-    /// Show the file system instead of the file
+    /// Show the file system of the file instead of the file
     #[arg(short, long)]
     pub(super) file_system: bool,
-    /// Show a JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -58,7 +61,7 @@ pub(crate) struct StatArgs {
 
 #[derive(Args)]
 pub(crate) struct CatArgs {
-    /// What to write to standard output, one after the other
+    /// Files to write to standard output, in this order
     #[arg(value_name = "SOURCE/PATH", required = true)]
     pub(super) places: Vec<Place>,
     #[command(flatten)]
@@ -67,24 +70,26 @@ pub(crate) struct CatArgs {
 
 #[derive(Args)]
 pub(crate) struct CpArgs {
-    /// Sources to copy, and last the destination: a directory if there are several sources. The
-    /// file of an image stands for itself, image:IMAGE or IMAGE/ for the tree in it
+    /// Files and directories to copy, then the destination
+    ///
+    /// The destination of several sources must be a directory. An image is copied as a file;
+    /// image:IMAGE or IMAGE/ is the root of its tree.
     #[arg(value_name = "SOURCE[/PATH]", num_args = 2.., required = true)]
     pub(super) places: Vec<Place>,
-    /// Copy directories with all below; symbolic links, pipes and devices as what they are
+    /// Copy directories recursively, and symbolic links, pipes and devices as such
     #[arg(short, long)]
     pub(super) recursive: bool,
-    /// Keep permissions, owners and times
+    /// Preserve permissions, owners and times
     #[arg(short, long)]
     pub(super) preserve: bool,
-    /// Keep everything: --recursive, --preserve, extended attributes and hard links
+    /// Preserve everything: --recursive, --preserve, extended attributes and hard links
     #[arg(short, long)]
     pub(super) archive: bool,
-    /// Files to copy at a time
+    /// Number of files to copy at the same time
     #[arg(short, long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(super) jobs: u8,
-    /// Show no progress
+    /// Do not show progress
     #[arg(short, long)]
     pub(super) quiet: bool,
     #[command(flatten)]
@@ -93,17 +98,18 @@ pub(crate) struct CpArgs {
 
 #[derive(Args)]
 pub(crate) struct TreeArgs {
-    /// Trees to show; the file of an image stands for the tree in it (dir:IMAGE for the file
-    /// itself)
+    /// Directories to show
+    ///
+    /// An image is shown as its tree; dir:IMAGE is the file itself.
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) places: Vec<Place>,
-    /// Show names that begin with a dot too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     pub(super) all: bool,
     /// Show directories only
     #[arg(short, long)]
     pub(super) dirs_only: bool,
-    /// Go down at most so many levels
+    /// Maximum number of levels to show
     #[arg(short = 'L', long, value_name = "LEVELS",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) level: Option<u32>,

@@ -10,7 +10,7 @@ use super::{Troubles, ended};
 use crate::Done;
 use barge_client::tree::Tree;
 
-/// Writes each to standard output.
+/// Writes each file to standard output.
 pub(crate) fn cat(args: &CatArgs) -> Done {
     let troubles = Troubles::default();
     let mut written = Ok(());
@@ -47,14 +47,14 @@ impl From<Errno> for Trouble {
 }
 
 fn one(tree: &Tree, path: &[u8]) -> Result<(), Trouble> {
-    /// Several messages' worth: a remote source asks for them all at once.
+    /// Bytes per read: several messages, which a remote source sends at once.
     const AT_A_TIME: usize = 4 << 20;
     let entry = tree.resolve(path, true)?;
     if entry.attr.kind == Kind::Directory {
         return Err(Errno::EISDIR.into());
     }
     let file = tree.with(|cx| entry.node.open(cx, OpenFlags::READ))?;
-    // A file that says it is small may be one that does not know (procfs).
+    // Files of procfs report a size of zero.
     let size = usize::try_from(entry.attr.size).unwrap_or(AT_A_TIME);
     let mut buffer = vec![0; (size + 1).clamp(64 << 10, AT_A_TIME)];
     let mut offset = 0;

@@ -1,9 +1,9 @@
-//! How files look in print: nothing here looks at one.
+//! Formatting of attributes and names; no I/O.
 
 use serde_json::{Value, json};
 use vfs::{Attr, Kind, Time};
 
-/// `drwxr-xr-x`, as ls(1) has it.
+/// Formats type and permissions as ls(1) does: `drwxr-xr-x`.
 pub(super) fn mode(attr: &Attr) -> String {
     let kind = match attr.kind {
         Kind::File => '-',
@@ -29,7 +29,7 @@ pub(super) fn mode(attr: &Attr) -> String {
     text
 }
 
-/// What kind of file, in words.
+/// Returns the type of a file in words.
 pub(super) fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::File => "file",
@@ -42,7 +42,7 @@ pub(super) fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// Bytes, or a device's numbers.
+/// Formats the size in bytes, or the numbers of a device.
 pub(super) fn size(attr: &Attr) -> String {
     match attr.kind {
         Kind::CharDevice | Kind::BlockDevice => {
@@ -52,7 +52,7 @@ pub(super) fn size(attr: &Attr) -> String {
     }
 }
 
-/// `2026-11-21 06:11:26.000000000`, in UTC.
+/// Formats a time in UTC: `2026-11-21 06:11:26.000000000`.
 pub(super) fn time(time: Time) -> String {
     let (days, seconds) = (time.sec.div_euclid(86400), time.sec.rem_euclid(86400));
     let (year, month, day) = date(days);
@@ -61,12 +61,12 @@ pub(super) fn time(time: Time) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nsec:09}")
 }
 
-/// Year, month and day of the Gregorian calendar, by the days since 1970: years are counted from March, so that
-/// the leap day is their last.
+/// Returns year, month and day of the Gregorian calendar from the number of days since 1970. Years
+/// are counted from March, so that the leap day is their last.
 fn date(days: i64) -> (i64, i64, i64) {
-    /// From 0000-03-01 to 1970-01-01.
+    /// Days from 0000-03-01 to 1970-01-01.
     const EPOCH: i64 = 719_468;
-    /// In 400 years.
+    /// Days in 400 years.
     const ERA: i64 = 146_097;
     let days = days.saturating_add(EPOCH);
     let (era, day) = (days.div_euclid(ERA), days.rem_euclid(ERA));
@@ -78,7 +78,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// A name as it is, or fit for a terminal: control characters cannot do anything there.
+/// Returns the name as it is, or with control characters replaced for a terminal.
 pub(super) fn name(name: &[u8], terminal: bool) -> Vec<u8> {
     if !terminal {
         return name.to_vec();
@@ -91,7 +91,8 @@ pub(super) fn name(name: &[u8], terminal: bool) -> Vec<u8> {
     shown.into_bytes()
 }
 
-/// Lines of columns, each as wide as its widest cell; those named in `right` end together.
+/// Formats rows as lines, each column as wide as its widest cell. Columns in `right` are aligned to
+/// the right.
 pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -113,7 +114,7 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// All attributes. A name that is not UTF-8 is shown as well as can be, and its bytes beside it.
+/// Returns all attributes. A name that is not UTF-8 is added as bytes.
 pub(super) fn json(name: &[u8], attr: &Attr, target: Option<&[u8]>) -> Value {
     let mut object = json!({
         "name": String::from_utf8_lossy(name),

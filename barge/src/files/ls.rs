@@ -11,7 +11,7 @@ use super::{Troubles, ended, format};
 use crate::Done;
 use barge_client::tree::{Listed, Tree};
 
-/// Lists what is named: files first, then directories, each under its name if there are several.
+/// Lists files first, then directories, each with a heading if there are several.
 pub(crate) fn ls(args: &LsArgs) -> Done {
     let mut lister = Lister {
         args,
@@ -29,7 +29,7 @@ struct Lister<'a> {
     terminal: bool,
     owners: Owners,
     troubles: Troubles,
-    /// Whether nothing was written yet.
+    /// Whether there was no output yet.
     first: bool,
 }
 
@@ -45,7 +45,7 @@ impl Lister<'_> {
                     continue;
                 }
             };
-            // As ls(1): with -l, a link is shown, not what it names.
+            // As in ls(1), -l shows a link instead of its target.
             let follow = !(self.args.long || self.args.numeric);
             let found = tree
                 .resolve(&path, follow)
@@ -70,7 +70,7 @@ impl Lister<'_> {
     }
 
     fn directory(&mut self, tree: &Tree, dir: &Entry, shown: &str, titled: bool) -> io::Result<()> {
-        // Directories to list yet, the next one last.
+        // Directories that remain, the next one last.
         let mut left = vec![(dir.clone(), shown.trim_end_matches('/').to_owned())];
         while let Some((dir, shown)) = left.pop() {
             let mut listed = match tree.list(&*dir.node) {
@@ -171,13 +171,13 @@ impl Lister<'_> {
             self.owners.user(attr.uid, numeric),
             self.owners.group(attr.gid, numeric),
             format::size(attr),
-            // Minutes are enough here.
+            // Without seconds.
             format::time(attr.mtime).chars().take(16).collect(),
         ]
     }
 }
 
-/// Names of this host's users and groups, each asked for once.
+/// A cache of names of this host's users and groups.
 #[derive(Default)]
 struct Owners {
     users: HashMap<u32, String>,

@@ -1,10 +1,11 @@
 //! `ls`, `stat`, `cat`, `cp` and `tree` on any source.
 //!
-//! A [`place::Place`] is what the command line names; opened, it is a file system and a path in it
-//! (`tree`). What goes wrong with one file is one line on standard error, the rest is done, and the exit
-//! status is 1. Formatting (`format`) is apart from looking.
+//! A [`place::Place`] is an argument; opened, it is a file system and a path in it (`tree`). An
+//! error of one file is reported as a line on standard error, the command continues, and the exit
+//! status is 1. Formatting (`format`) does no I/O.
 //!
-//! What it lacks on purpose: globs (the shell's), times in local time (no time zone database: UTC).
+//! Deliberately absent: globs (the shell expands them), local time (there is no time zone database:
+//! times are in UTC).
 
 mod args;
 mod cat;
@@ -29,12 +30,12 @@ pub(crate) use tree::tree;
 
 use crate::{Done, Failure};
 
-/// What went wrong so far with single files.
+/// Whether errors of single files have been reported.
 #[derive(Default)]
 struct Troubles(AtomicBool);
 
 impl Troubles {
-    /// Tells of one, in a line.
+    /// Reports an error as a line on standard error.
     fn tell(&self, shown: &str, what: impl Display) {
         self.0.store(true, Ordering::Relaxed);
         eprintln!("barge: {shown}: {what}");
@@ -45,8 +46,8 @@ impl Troubles {
     }
 }
 
-/// Ends a command that wrote to standard output. Whoever does not want to read on has seen enough: that is
-/// no failure.
+/// Ends a command that wrote to standard output. A closed pipe is not a failure: the reader has
+/// seen enough.
 fn ended(written: io::Result<()>, troubles: &Troubles) -> Done {
     match written.and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(troubles.status()),

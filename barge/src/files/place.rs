@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::tier::TierArgs;
 use crate::trouble::opening;
 
-/// What the command line names.
+/// A SOURCE[/PATH] argument.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     shown: String,
@@ -23,7 +23,7 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Place, BadSource> {
         let source: Source = text.parse()?;
         let shown = match &source {
-            // Its options may be secrets.
+            // Options of the URL may be secrets.
             Source::Object(url) => url.to_string(),
             _ => text.to_owned(),
         };
@@ -38,8 +38,8 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Opens the tree it is in, and says where in it: an empty path is the tree's root. What it names need not
-    /// exist, the directory it would be in must.
+    /// Opens the tree. Returns it with the path in it, which is empty for its root. The file need
+    /// not exist, but its directory must.
     pub(super) fn open(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
         let found = tier.apply(&self.source).find();
         let told = |error| Failure::new(format!("{self}: {}", opening(&self.source, &error)));
@@ -47,8 +47,8 @@ impl Place {
         Ok((Tree::new(fs), path))
     }
 
-    /// [`Place::open`] for a command that shows trees: the file of an image stands for the tree in
-    /// it, unless it is named with `dir:`.
+    /// [`Place::open`] for commands that show trees: an image is opened as its tree, unless it is
+    /// named with `dir:`.
     pub(super) fn open_tree(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
         match self.source.bare_image() {
             Some(source) if !self.shown.starts_with("dir:") => Place {
@@ -60,7 +60,8 @@ impl Place {
         }
     }
 
-    /// The last name of what is shown; nothing if it ends otherwise (`.`, `..`, a source's root).
+    /// Returns the last name of the path, or `None` if there is none (`.`, `..`, the root of a
+    /// source).
     pub(super) fn name(&self) -> Option<Vec<u8>> {
         self.source.name()
     }

@@ -9,7 +9,7 @@ use super::args::StatArgs;
 use super::{Troubles, ended, format};
 use crate::Done;
 
-/// Shows the attributes of each, or of the file system it is on.
+/// Shows the attributes of each file, or of its file system.
 pub(crate) fn stat(args: &StatArgs) -> Done {
     let troubles = Troubles::default();
     let mut text = Vec::new();
@@ -40,7 +40,7 @@ fn one(
             false => file_system(shown, &figures).into_bytes(),
         });
     }
-    // Birth and generation are not what a lookup gives.
+    // A look-up does not return birth time and generation.
     let want = Want::STAT | Want::BTIME | Want::GENERATION;
     let attr = tree.with(|cx| entry.node.attr(cx, want))?;
     let target = match attr.kind {

@@ -9,7 +9,7 @@ use super::{Troubles, ended, format};
 use crate::Done;
 use barge_client::tree::{Listed, Tree};
 
-/// Shows each directory with all that is below it.
+/// Shows each directory and its descendants.
 pub(crate) fn tree(args: &TreeArgs) -> Done {
     let mut shower = Shower {
         args,
@@ -30,7 +30,7 @@ struct Shower<'a> {
     files: u64,
 }
 
-/// A directory being shown: what is left of it, and what stands before its entries.
+/// A directory that is being shown: its remaining entries, and the prefix of their lines.
 struct Level {
     left: std::vec::IntoIter<Listed>,
     prefix: String,
@@ -146,7 +146,7 @@ fn branch(last: bool) -> &'static str {
     if last { "└── " } else { "├── " }
 }
 
-/// What stands under a branch, before what is below it.
+/// Returns the prefix that a branch adds to the lines below it.
 fn trunk(last: bool) -> &'static str {
     if last { "    " } else { "│   " }
 }

@@ -1,4 +1,5 @@
-//! `cache_dir=` of a mount of another server: files that were read are kept on a disk of this host ([`layers::kept`]).
+//! `cache_dir=` of a mount of another server: a disk cache of files that were read
+//! ([`layers::kept`]).
 
 use std::fs::DirBuilder;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,16 +17,16 @@ use vfs::{Caller, FileSystem, Level};
 
 use crate::Failure;
 
-/// Where files are kept.
+/// The location and size of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeptIn {
     pub(super) dir: PathBuf,
-    /// Bytes at most.
+    /// Maximum size, bytes.
     pub(super) size: u64,
 }
 
 impl KeptIn {
-    /// `fs`, which is at `url`, with what is read of it kept.
+    /// Returns `fs`, the tree at `url`, with this disk cache.
     pub(super) fn over(
         &self,
         fs: Arc<dyn FileSystem>,
@@ -43,11 +44,11 @@ impl KeptIn {
         let dir = private(&self.dir).map_err(|why| failed(&why))?;
         let options = hostdir::Options {
             identity: Identity::Fixed,
-            // Files here are created with the mode that they need.
+            // The cache creates files with the modes that it needs.
             keep_umask: true,
             ..Default::default()
         };
-        // What was looked at, whatever its name leads to by now.
+        // The directory that was checked, even if its name leads elsewhere by now.
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         let dir = HostDir::open(path, options).map_err(|error| failed(&error))?;
         let caller = Caller::new(
@@ -71,8 +72,8 @@ impl KeptIn {
     }
 }
 
-/// The directory `files` in `dir`, which is made if need be. Errs with what was expected unless it is this user's alone: whoever reads there
-/// need not ask the server.
+/// Opens the directory `files` in `dir`, and creates it if needed. Returns an error unless it is
+/// accessible to this user alone: its files are read without permission checks by the server.
 fn private(dir: &Path) -> Result<OwnedFd, String> {
     let files = dir.join("files");
     let mut dirs = DirBuilder::new();

@@ -1,4 +1,4 @@
-//! An image, by the kernel's own EROFS: nothing stays behind to serve it.
+//! Mounts of images with the kernel's EROFS, which need no server process.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::{Event, MountArgs};
 use crate::{Done, Failure, background, service, signals};
 
-/// Mounts `image` on `dir`, as far as this kernel can: files from 6.12 on, and block devices.
+/// Mounts `image` on `dir`. The kernel mounts files from Linux 6.12 on, and block devices.
 pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<()> {
     let (file, devices) = image.file()?;
     let devices: Vec<_> = devices
@@ -32,14 +32,16 @@ pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<
     )?)
 }
 
-/// Stays until it is told to stop, and takes the mount away then, or until somebody else has.
+/// Waits for a signal to stop, and unmounts then, or until the image is unmounted by another
+/// process.
 pub(super) fn stay(args: &MountArgs) -> Done {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mounted = fs::metadata(&args.dir).map_err(failed)?.dev();
     let (tell, told) = channel();
     let stop = tell.clone();
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
-    // It is readable, and has an exception whenever mounts change (proc_pid_mounts(5)).
+    // Poll reports an exception whenever mounts change (proc_pid_mounts(5)); the file is always
+    // readable.
     let mounts = fs::File::open("/proc/self/mounts").map_err(failed)?;
     let dir = args.dir.clone();
     std::thread::spawn(move || {

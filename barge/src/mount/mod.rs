@@ -1,4 +1,5 @@
-//! `barge mount`: a source on a directory of this host, by the kernel's FUSE; an image by its EROFS, if that can be.
+//! `barge mount`: mounts a source on a directory of this host with FUSE, or an image with the
+//! kernel's EROFS if possible.
 
 mod kept;
 mod kernel;
@@ -30,8 +31,9 @@ use crate::source::{self, Source};
 use crate::touched::TouchedFile;
 use crate::{Done, Failure, background, seeing, serve, service, signals, trouble};
 
-/// How long a thread looks for the next request at most before it sleeps. A program asks again once it has been woken, and on a virtual
-/// machine's idle processors that and the server's own wake-up are 65 µs: who looks for less finds nothing, and looks no more.
+/// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
+/// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
+/// the server take 65 µs: a shorter poll would find no request, and polling would stop.
 const POLL: Duration = Duration::from_micros(200);
 
 #[derive(Args)]
@@ -40,68 +42,87 @@ const POLL: Duration = Duration::from_micros(200);
     reason = "what help has in brackets is no link"
 )]
 pub(crate) struct MountArgs {
-    /// What to mount: PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, nfs://HOST[:PORT]/PATH, virtiofs:SOCKET, or an
-    /// image in an object store: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH
+    /// Source to mount: a directory, an image or a URL
+    ///
+    /// PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
+    /// nfs://HOST[:PORT]/PATH, virtiofs:SOCKET, or an image in an object store (s3://BUCKET/KEY,
+    /// gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH).
     source: Source,
-    /// Where
+    /// Directory to mount it on
     dir: PathBuf,
-    /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, suid, dev (nosuid and
-    /// nodev are the default), noexec, noatime, sync, fsname=NAME; remount with ro, rw and the
-    /// like, to change those of a mount that is there; and cache=none|readahead|mmap|loose, what is
-    /// kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
-    /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel
-    /// alone may keep (auto for others); writeback, it may write behind, where nobody else changes
-    /// the source; passthrough=auto|off, whether it reads and writes files by itself, those of a
-    /// local directory and those that a server by 9p+unix: hands over, as
-    /// `barge serve --hand-over-files` does (auto, which is for root, from Linux 6.9 on, not with
-    /// ro, http=, writeback or cache=metadata, always or loose, of a directory with cache=auto or
-    /// never alone); uid=N, gid=N, whose everything is shown to be; soft, calls that the server
-    /// does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a
-    /// server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where
-    /// what is fetched of another server's files, or of an image in an object store, is kept for
-    /// the next time, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as
-    /// `barge serve --http` does. Options for fstab alone are passed over
+    /// Mount options
+    ///
+    /// Those of mount(8) and mount.fuse3(8): ro, allow_other, suid, dev (default: nosuid and
+    /// nodev), noexec, noatime, sync, fsname=NAME; remount changes ro, rw and the like of an
+    /// existing mount. Options for fstab alone are ignored.
+    ///
+    /// cache=none|readahead|mmap|loose is the page cache of this program, named as for Linux's 9P
+    /// client (default for a remote source: mmap), and cache_size=BYTES its memory (default: 64M).
+    /// cache=never|metadata|auto|always is for caching by the kernel alone (default for other
+    /// sources: auto). writeback enables the kernel's write-back cache; it is safe only if no other
+    /// client or program changes the source.
+    ///
+    /// passthrough=auto|off determines whether the kernel reads and writes files itself: those of a
+    /// local directory, and those that a server over 9p+unix: passes with `barge serve
+    /// --hand-over-files`. auto, the default, applies to root, from Linux 6.9 on, not with ro,
+    /// http=, writeback or cache=metadata, always or loose, and to a directory with cache=auto or
+    /// never only.
+    ///
+    /// uid=N and gid=N replace the owner and group of all files. soft lets calls fail that the
+    /// server does not answer within timeo=TENTHS of a second (default: 600). retry=SECONDS limits
+    /// the wait for a lost server (default: 60). hard waits without limit in both cases.
+    ///
+    /// cache_dir=DIR is a disk cache for files of another server or data of an image in an object
+    /// store, of cache_dir_size=BYTES at most (default: 10G). http=ADDR serves the status page, as
+    /// `barge serve --http` does.
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
-    /// Stay in the foreground, and say 'ready' on standard output
+    /// Stay in the foreground and print 'ready' to standard output
     #[arg(short, long)]
     foreground: bool,
-    /// Mount an image by FUSE even where the kernel could by itself; an option that only FUSE has does the same
+    /// Mount an image with FUSE even if the kernel could mount it itself
+    ///
+    /// So does any option that only FUSE supports.
     #[arg(long)]
     fuse: bool,
-    /// Make a source writable that cannot be written, an image for one: what is changed is kept in this directory, as Linux's overlayfs
-    /// keeps it (DIR/upper, DIR/work)
+    /// Directory to store changes in, which makes a read-only source such as an image writable
+    ///
+    /// The format is that of Linux's overlayfs (DIR/upper, DIR/work).
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
-    /// Mount an image only if it is signed with the key whose public half is in this file (PEM, Ed25519), and show nothing that is not what
-    /// was signed, which takes FUSE; given several times, with one of them
+    /// Public key that must have signed the image (PEM, Ed25519); may be repeated
+    ///
+    /// With several keys, the image must be signed with one of them. All data is verified when it
+    /// is read, which needs FUSE.
     #[arg(long, value_name = "FILE")]
     verify_key: Vec<PathBuf>,
-    /// Write down which parts of files are read of the source, and in which order, for barge pack --trace; an image is mounted by FUSE then
+    /// File to record accesses to, for barge pack --trace
+    ///
+    /// The parts of files that are read are recorded in order. An image is mounted with FUSE then.
     #[arg(long, value_name = "FILE")]
     record_trace: Option<PathBuf>,
-    /// What mount(8) tells its helpers besides
+    /// Further arguments that mount(8) passes to its helpers.
     #[command(flatten)]
     helper: HelperArgs,
 }
 
-/// See mount(8), "external helpers". The first and the last change nothing here; `-f` is no fake mount as it is for mount(8), which
-/// does not run its helpers for that.
+/// Options of external helpers (mount(8)). `-n` and `-t` have no effect; `-f` is not a fake mount
+/// as in mount(8), which does not run helpers for that.
 #[derive(Args)]
 pub(crate) struct HelperArgs {
-    /// Keep no record in /etc/mtab
+    /// Do not write to /etc/mtab
     #[arg(short, hide = true)]
     n: bool,
-    /// Pass over options that are not known
+    /// Ignore unknown options
     #[arg(short = 's', hide = true)]
     sloppy: bool,
-    /// The type, as mount(8) was told
+    /// File system type that mount(8) was called with
     #[arg(short, hide = true, value_name = "TYPE")]
     t: Option<String>,
 }
 
 impl MountArgs {
-    /// Whether what the kernel can by itself would not do.
+    /// Returns whether an option excludes a mount with the kernel's EROFS.
     fn takes_fuse(&self) -> bool {
         self.fuse || !self.verify_key.is_empty() || self.record_trace.is_some()
     }
@@ -159,9 +180,9 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     if options.owned != Owned::default() {
         fs = stack(fs, options.owned);
     }
-    // `ro` alone is the kernel's to keep, so that it can be taken back (`remount,rw`).
+    // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
     if fs.capabilities().read_only {
-        // So the kernel does not ask.
+        // The kernel then sends no requests to change files.
         options.mount.flags.extend(MountFlag::named("ro"));
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
@@ -173,7 +194,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     let engine = Engine::new(tuning).map_err(Failure::new)?;
     match &options.http {
         Some(addr) => show(&engine, addr, &options.from, cache)?,
-        // Nothing else is to hold the source in the end.
+        // At the end, no other reference to the source may exist.
         None => drop(cache),
     }
     let failed = |error| Failure::new(trouble::mounting(&args.dir, "fuse", &error));
@@ -184,13 +205,13 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         session = session.passing_through(Arc::new(Passing(files)));
     }
     let channels = drive(&engine, session, server.longest(), &mount).map_err(|error| {
-        // The first error is the one to tell.
+        // The first error is reported.
         let _ = mount.unmount();
         failed(error)
     })?;
     let (tell, told) = channel();
     let stop = tell.clone();
-    // It fails when all is over anyway.
+    // Fails only if the receiver is gone, when the mount has ended anyway.
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     std::thread::spawn(move || {
         channels.into_iter().for_each(Driven::wait);
@@ -201,19 +222,19 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     service::tell_ready("ready");
     if let Ok(Event::Stop) = told.recv() {
         leave(&mount, &args.dir, limit)?;
-        // Whether it is over or somebody still has something open: who does gets errors.
+        // Either the session has ended or programs still have files open: they get errors.
         let _ = told.recv_timeout(service::FAREWELL);
     }
     let pages = options.pages.is_some();
     let synced = within(limit, move || {
-        // What is written through memory maps may come behind the last close.
+        // Writes through memory maps may arrive after the last close.
         let synced = match pages {
             true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
             false => Ok(()),
         };
         engine.stop();
         engine.wait();
-        // The source takes leave of its server, which it may wait for.
+        // The source closes its session with the server and may wait for it.
         drop((fs, server, engine));
         synced
     });
@@ -227,7 +248,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows at `addr` what is done.
+/// Serves the status page of the mount at `addr`.
 fn show(
     engine: &Arc<Engine>,
     addr: &Addr,
@@ -244,7 +265,7 @@ fn show(
     Seeing::new(engine.clone(), sources).serve(listener, &[])
 }
 
-/// Whether the kernel could mount it by itself, and has.
+/// Mounts an image with the kernel's EROFS if possible. Returns whether it is mounted.
 fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
     let Source::Tree(source) = &args.source else {
         return false;
@@ -264,7 +285,8 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
     }
 }
 
-/// Has a server of this host asked for its open files, which the kernel can read and write by itself.
+/// Requests open files from a server of this host, so that the kernel can read and write them
+/// itself.
 fn take_files(source: &mut Source) {
     if let Source::Tree(barge_client::Source::Remote(url)) = source
         && let Some(takes) = url.takes_files()
@@ -273,7 +295,7 @@ fn take_files(source: &mut Source) {
     }
 }
 
-/// How long what is left to be done at the end may take: as long as the source waits for its server.
+/// Returns the maximum time for the work at the end: that for replies of the server.
 fn patience(source: &Source) -> Duration {
     match source.clone() {
         Source::Tree(barge_client::Source::Remote(mut url)) => url.silence().timeo,
@@ -281,7 +303,8 @@ fn patience(source: &Source) -> Duration {
     }
 }
 
-/// Does `what`, unless that takes longer than `time`: then it goes on by itself, and ends with this process.
+/// Runs `what` on a thread. Returns `None` if that takes longer than `time`; the thread then
+/// continues until this process exits.
 fn within<T: Send + 'static>(
     time: Duration,
     what: impl FnOnce() -> T + Send + 'static,
@@ -295,15 +318,16 @@ fn not_synced(dir: &Path, why: &dyn std::fmt::Display) {
     tracing::warn!("{}: not synchronized: {why}", dir.display());
 }
 
-/// What ends a mount.
+/// The end of a mount.
 enum Event {
-    /// A signal.
+    /// A signal to stop.
     Stop,
     /// umount(8).
     Unmounted,
 }
 
-/// Serves requests by as many threads as there are processors: the kernel gives each to one that is free.
+/// Serves requests with one thread per processor. The kernel assigns each request to an idle
+/// thread.
 fn drive(
     engine: &Arc<Engine>,
     session: Session,
@@ -316,10 +340,11 @@ fn drive(
         .collect()
 }
 
-/// Takes the mount away, after what programs have written to it. If that takes longer than `limit`, whoever uses the mount gets
-/// errors at once.
+/// Unmounts after a sync of the file system. If the sync takes longer than `limit`, requests of
+/// programs fail at once.
 fn leave(mount: &Mount, dir: &Path, limit: Duration) -> Result<(), Failure> {
-    // A process of its own: a thread that the kernel has wait for this one's answers could not even be killed.
+    // A process of its own: a thread that waits in the kernel for replies of this process could not
+    // be killed.
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(dir).stderr(Stdio::null());
     let synced = within(limit, move || sync.status());

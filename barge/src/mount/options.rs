@@ -1,4 +1,4 @@
-//! `-o`: what mount(8) passes on, and what is this file system's own.
+//! `-o`: options of mount(8), and those of this file system.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,51 +17,52 @@ use super::kept::KeptIn;
 use crate::source::Source;
 use crate::{Failure, serve};
 
-/// An option behind `-o`.
+/// An option after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MountOption {
-    /// One that every file system has.
+    /// A flag of every file system.
     Flag(MountFlag),
     AllowOther,
-    /// What mount(8) shows as the source.
+    /// The source that mount(8) shows.
     FsName(String),
     Cache(Cache),
-    /// Bytes of memory for the page cache.
+    /// Memory for the page cache, bytes.
     CacheSize(usize),
-    /// Where what is fetched of another server, or of an image in an object store, is kept.
+    /// Directory of the disk cache for another server or an image in an object store.
     CacheDir(PathBuf),
-    /// How large that may become.
+    /// Maximum size of the disk cache, bytes.
     CacheDirSize(u64),
     Writeback,
-    /// The kernel reads and writes files of a directory by itself, where it can.
+    /// Whether the kernel may read and write files itself.
     Passthrough(bool),
-    /// Calls that are not answered in time fail, or wait for ever.
+    /// Whether calls without a reply fail after the timeout.
     Soft(bool),
-    /// How long what is waited for may take.
+    /// Time for a reply.
     Timeo(Duration),
-    /// For how long a server that is lost is waited for.
+    /// Time to reconnect to a lost server.
     Retry(Retry),
-    /// Whose everything is shown to be.
+    /// Owner of all files.
     Uid(u32),
     Gid(u32),
-    /// Where it is shown what is done.
+    /// Address of the status page.
     Http(Addr),
-    /// Change the flags of a mount that is there.
+    /// Change the flags of an existing mount.
     Remount,
-    /// One for fstab, or that is so anyway.
+    /// An option for fstab, or the default.
     Nothing,
-    /// None that is known here.
+    /// An unknown option.
     Unknown(String),
 }
 
-/// Who keeps what.
+/// The caches in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cache {
-    /// The kernel alone, by virtiofsd's words.
+    /// The kernel's alone, named as by virtiofsd.
     Kernel(serve::Cache),
-    /// The kernel, which also writes behind; the page cache has what reads at random of a remote source bring along.
+    /// The kernel's with write-back; for remote sources also the page cache, with pages around
+    /// small random reads.
     Loose,
-    /// The page cache, and the kernel above it.
+    /// The page cache, and the kernel's above it.
     Pages(Mode),
 }
 
@@ -70,7 +71,7 @@ impl FromStr for Cache {
 
     fn from_str(text: &str) -> Result<Cache, String> {
         Ok(match text {
-            // The names of Linux's 9P client.
+            // Names of Linux's 9P client.
             "none" => Cache::Kernel(serve::Cache::Never),
             "readahead" => Cache::Pages(Mode::ReadAhead),
             "mmap" => Cache::Pages(Mode::Mmap),
@@ -81,7 +82,8 @@ impl FromStr for Cache {
 }
 
 impl Cache {
-    /// What is best for a source: messages to a remote one are worth merging, and nothing changes in an image.
+    /// Returns the default for a source: messages to a remote source are worth merging, and images
+    /// do not change.
     fn of(source: &Source, overlaid: bool) -> Cache {
         match source {
             Source::Tree(barge_client::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
@@ -93,7 +95,7 @@ impl Cache {
     }
 }
 
-/// Bytes of memory for the page cache.
+/// Parses the memory for the page cache, bytes.
 fn cache_size(text: &str) -> Result<usize, String> {
     let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes
@@ -137,7 +139,7 @@ impl FromStr for MountOption {
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("remount", "") => MountOption::Remount,
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "")
-            // What mount(8) finds of a FUSE mount, and passes on with remount.
+            // Options of a FUSE mount that mount(8) passes with remount.
             | ("user_id" | "group_id" | "max_read" | "blksize", _) => MountOption::Nothing,
             (name, _) if is_for_fstab(name) => MountOption::Nothing,
             ("", _) => return Err("a mount option has a name".into()),
@@ -146,7 +148,7 @@ impl FromStr for MountOption {
     }
 }
 
-/// Whether an option is for fstab alone.
+/// Returns whether an option is for fstab alone.
 pub(crate) fn is_for_fstab(name: &str) -> bool {
     let known = [
         "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev",
@@ -155,27 +157,29 @@ pub(crate) fn is_for_fstab(name: &str) -> bool {
     known.contains(&name) || name.starts_with("x-")
 }
 
-/// What all of them come to.
+/// The result of all options.
 pub(super) struct Settled {
     pub(super) mount: MountOptions,
     pub(super) fuse: fuse::server::Options,
-    /// Whether the kernel is to read and write files by itself.
+    /// Whether the kernel should read and write files itself.
     pub(super) passthrough: bool,
-    /// The page cache, if there is one.
+    /// Page cache, if enabled.
     pub(super) pages: Option<pagecache::Options>,
-    /// Where files of another server are kept, if they are.
+    /// Disk cache for files of another server.
     pub(super) kept: Option<KeptIn>,
-    /// Whose everything is shown to be.
+    /// Owner and group of all files.
     pub(super) owned: Owned,
-    /// The source, which is waited for as the options say.
+    /// Source with the timeouts of the options.
     pub(super) from: Source,
-    /// Where it is shown what is done, if it is.
+    /// Address of the status page.
     pub(super) http: Option<Addr>,
-    /// For a mount without FUSE; nothing if an option is FUSE's alone.
+    /// Flags for a mount without FUSE, or `None` if an option needs FUSE.
     pub(super) kernel_flags: Option<MountFlags>,
 }
 
-/// The last of contrary options counts; `overlaid` is what is written to it kept elsewhere. One that is not known is passed over if `sloppy`, and an error otherwise.
+/// Combines the options. The last of conflicting options takes precedence. `overlaid` is set if
+/// changes are stored in an overlay. Unknown options are ignored if `sloppy`, and an error
+/// otherwise.
 pub(super) fn settle(
     options: &[MountOption],
     source: &Source,
@@ -184,7 +188,7 @@ pub(super) fn settle(
 ) -> Result<Settled, Failure> {
     let mut mount = MountOptions {
         source: source.to_string(),
-        // As fusermount3(1) mounts: programs and devices of another machine, or of an unchecked
+        // As fusermount3(1) mounts: programs and devices of another host, or of an unverified
         // image, get no privileges.
         flags: ["nosuid", "nodev"]
             .into_iter()
@@ -193,13 +197,13 @@ pub(super) fn settle(
         ..MountOptions::default()
     };
     let mut fuse = fuse::server::Options {
-        // Or the kernel asks for a file's capabilities before each write to it.
+        // Without it the kernel requests the capabilities of a file before each write.
         killpriv_v2: true,
         ..Default::default()
     };
     let mut pages = pagecache::Options::default();
     let mut cache = Cache::of(source, overlaid);
-    // The kernel's own EROFS is written nowhere.
+    // The kernel's EROFS is read-only.
     let mut kernel_flags = (!overlaid).then(|| mount.bits());
     let mut owned = Owned::default();
     let mut from = source.clone();
@@ -208,7 +212,8 @@ pub(super) fn settle(
     for option in options {
         match (option, &mut kernel_flags) {
             (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
-            // Others may use a mount of the kernel's anyway.
+            // allow_other needs no FUSE: mounts of the kernel's EROFS are open to other users
+            // anyway.
             (MountOption::Flag(_) | MountOption::AllowOther | MountOption::Nothing, _) => {}
             _ => kernel_flags = None,
         }
@@ -237,7 +242,7 @@ pub(super) fn settle(
             MountOption::Uid(uid) => owned.uid = Some(*uid),
             MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Http(addr) => http = Some(addr.clone()),
-            // There is no other option left for them: see `remount`.
+            // `remount` handles the former.
             MountOption::Remount | MountOption::Nothing => {}
             MountOption::Unknown(text) if sloppy => {
                 tracing::warn!("mount option {text} is passed over")
@@ -282,11 +287,12 @@ pub(super) fn settle(
             Some(pages)
         }
     };
-    // Of an image nobody else is told, and the kernel checks permissions.
+    // Images do not change and the kernel checks permissions: open requests are not needed.
     let image = matches!(source, Source::Tree(tree) if tree.image().is_some());
     fuse.without_open = image && fuse.cache == fuse::server::Cache::Always;
-    // What the kernel does by itself tells nobody, not even itself the times of what is written through memory maps: they may be
-    // kept for moments only. And who wants to see what is done wants to see that.
+    // With passthrough, this process does not see reads and writes, and the kernel does not see
+    // changes of times by writes through memory maps: attributes may be cached for moments only.
+    // http= needs to count all requests.
     let directory = matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
     let moments = matches!(
         fuse.cache,
@@ -294,13 +300,13 @@ pub(super) fn settle(
     );
     passthrough &= moments && !fuse.writeback && http.is_none() && !overlaid;
     passthrough = match &mut from {
-        // A server of this host may hand its files over; the page cache keeps nothing of those.
+        // A server of this host may pass its files; the page cache does not store data of those.
         Source::Tree(barge_client::Source::Remote(url)) => {
             passthrough && !mount.is_read_only() && url.takes_files().is_some()
         }
         _ => passthrough && directory && pages.is_none(),
     };
-    // What is written is asked for again by who opens it next in any case.
+    // The next open revalidates what was written in any case.
     fuse.writers_go_past = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     Ok(Settled {
         passthrough,
@@ -315,7 +321,7 @@ pub(super) fn settle(
     })
 }
 
-/// What is waited for.
+/// Returns the URL of a remote source, for options about timeouts.
 fn remote(source: &mut Source) -> Result<&mut remote::Url, Failure> {
     match source {
         Source::Tree(barge_client::Source::Remote(url)) => Ok(url),
@@ -340,7 +346,7 @@ mod tests {
         settle(&options?, &source, overlaid, sloppy).map_err(String::from)
     }
 
-    /// Whether the kernel is to read and write by itself.
+    /// Returns whether the kernel should read and write files itself.
     fn passes(source: &str, text: &str, overlaid: bool) -> bool {
         let settled = settled_of(source, text, overlaid, false);
         settled.expect("good").passthrough

@@ -1,4 +1,4 @@
-//! Files of a directory that the kernel reads and writes by itself.
+//! Passthrough: files that the kernel reads and writes itself.
 
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,8 @@ use std::os::fd::BorrowedFd;
 use fuse::server::Backings;
 use transports::fusedev::Files;
 
-/// Has the kernel do so as this process, not as the caller that the thread has served: there is one for all who open a file.
+/// Registers backing files with the identity of this process instead of the caller's that the
+/// thread has assumed: one registration serves all opens of a file.
 pub(super) struct Passing(pub(super) Files);
 
 impl Backings for Passing {

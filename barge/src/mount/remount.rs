@@ -1,9 +1,8 @@
-//! `-o remount`: changes the flags of a mount that is there, without a word to the process that
-//! serves it.
+//! `-o remount`: changes the flags of an existing mount without a request to its server.
 //!
-//! The kernel's FUSE takes `ro`, `rw` and the other flags that all file systems have, and passes
-//! over the rest (`fuse_parse_param` in `fs/fuse/inode.c`). mount(8) runs its helper for it, with
-//! the options of fstab(5) and of the mount as it is.
+//! The kernel's FUSE accepts `ro`, `rw` and the other flags of all file systems, and ignores the
+//! rest (`fuse_parse_param` in `fs/fuse/inode.c`). mount(8) runs its helper with the options of
+//! fstab(5) and of the existing mount.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,8 +16,8 @@ use transports::fusedev::MountFlag;
 use super::options::MountOption;
 use crate::{Done, Failure};
 
-/// Applies the flags among `options` to the mount at `dir`. An unknown option is passed over if
-/// `sloppy`.
+/// Applies the flags in `options` to the mount at `dir`. Unknown options are ignored if `sloppy`,
+/// and an error otherwise.
 pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> Done {
     let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", dir.display()));
     let at = place(dir).map_err(|error| failed(&error))?;
@@ -39,8 +38,8 @@ pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> Done
     Ok(ExitCode::SUCCESS)
 }
 
-/// The path of a mount point as the kernel shows it. The mount itself is not looked at: its server
-/// may not answer.
+/// Returns the path of a mount point as the kernel shows it. The mount itself is not accessed: its
+/// server may not reply.
 fn place(dir: &Path) -> std::io::Result<PathBuf> {
     match (dir.parent(), dir.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
@@ -51,7 +50,8 @@ fn place(dir: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// The flags of the topmost mount at `at`, if that is one of ours, by proc_pid_mountinfo(5).
+/// Returns the flags of the topmost mount at `at`, if that is one of barge, from the table of
+/// proc_pid_mountinfo(5).
 fn flags_of(table: &[u8], at: &Path) -> Option<MountFlags> {
     let lines = table.split(|&byte| byte == b'\n');
     let mut mounts = lines.filter_map(|line| {
@@ -71,7 +71,7 @@ fn flags_of(table: &[u8], at: &Path) -> Option<MountFlags> {
         .iter()
         .flat_map(|list| list.split(|&byte| byte == b','))
     {
-        // A writable superblock may be mounted read-only, and the other way round.
+        // A read-only mount may have a writable superblock, and vice versa.
         let named = std::str::from_utf8(option)
             .ok()
             .filter(|&name| name != "rw");
@@ -82,7 +82,7 @@ fn flags_of(table: &[u8], at: &Path) -> Option<MountFlags> {
     Some(flags)
 }
 
-/// Undoes the octal escapes of spaces and the like.
+/// Decodes octal escapes, for example those of spaces.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

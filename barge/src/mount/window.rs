@@ -1,14 +1,14 @@
-//! How far ahead the kernel reads in a mount.
+//! The kernel's read-ahead for a mount.
 
 use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// As much as a request of FUSE's carries: the kernel's own window is an eighth of that, and a mount may only ask for less. With
-/// more, a read of a whole request at random would read twice as much.
+/// The size of a FUSE request. The kernel's default is an eighth of it, and a mount can only reduce
+/// that. A larger window would double the data of random reads of a whole request.
 const KIB: u32 = 1 << 10;
 
-/// Has the kernel ask for as much at once as a request carries, if this process may say so.
+/// Sets the kernel's read-ahead to the size of a request, if this process is permitted to.
 pub(super) fn widen(dir: &Path) {
     let set = || {
         let device = rustix::fs::stat(dir)?.st_dev;

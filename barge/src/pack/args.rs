@@ -1,4 +1,4 @@
-//! The arguments of `pack` and `check`: the one definition that help, man pages and completions come from.
+//! The arguments of `pack` and `check`: the one definition of help, man pages and completions.
 
 use std::path::PathBuf;
 
@@ -11,62 +11,77 @@ use crate::tier::TierArgs;
 
 #[derive(Args)]
 pub(crate) struct PackArgs {
-    /// What goes into the image: a SOURCE (PATH, dir:PATH, 9p://…, nfs://…), a tar archive (plain, gzip or zstd; - for
-    /// standard input), or the directory of an OCI image layout, whose layers are put together
+    /// Tree to build the image from
+    ///
+    /// A SOURCE (PATH, dir:PATH, 9p://..., nfs://...), a tar archive (plain, gzip or zstd; - is
+    /// standard input), or the directory of an OCI image layout, whose layers are merged.
     #[arg(value_name = "TREE")]
     pub(super) tree: String,
-    /// The image to write, in the place of what is there; - for standard output
+    /// Image to write, replacing an existing one; - is standard output
     #[arg(value_name = "IMAGE")]
     pub(super) image: PathBuf,
-    /// What kind of image
+    /// Format of the image
     #[arg(short, long, value_enum, default_value = "erofs")]
     pub(super) format: Format,
-    /// Compress contents
+    /// Compression of file contents
     #[arg(short, long, value_enum, value_name = "CODEC", default_value = "none")]
     compress: Codec,
-    /// How hard to compress: lz4 fast (0) or thoroughly (3 to 12, else 9), zstd 1 to 22 (else 3)
+    /// Compression level
+    ///
+    /// lz4: 0 (fast) or 3 to 12 [default: 9]. zstd: 1 to 22 [default: 3].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     level: Option<i32>,
-    /// Bytes that are compressed into at most, a power of two from 4K to 1M: larger is smaller in all, and slower to read
-    /// here and there
+    /// Maximum size of compressed clusters, a power of two from 4K to 1M
+    ///
+    /// Larger clusters make the image smaller, and random reads slower.
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = size)]
     cluster_size: u64,
     /// Store files as chunks of this size, a power of two from 4K to 4M
     #[arg(long, value_name = "SIZE", value_parser = size)]
     chunksize: Option<u64>,
-    /// Store what is equal once: chunks (of 64K, if no size is given), or segments of compressed files
+    /// Store equal data once: chunks (64K by default), or segments of compressed files
     #[arg(long)]
     dedupe: bool,
-    /// Compress each file by itself, and small ones not together with others, as Linux before 6.1 needs it
+    /// Compress each file separately, without packing small files together
+    ///
+    /// Linux before 6.1 needs it.
     #[arg(long)]
     no_fragments: bool,
-    /// Write no hashes behind the image: Linux passes over them, barge holds what it reads against them
+    /// Append no hashes to the image
+    ///
+    /// barge verifies data with them when it reads the image; Linux ignores them.
     #[arg(long, conflicts_with_all = ["sign", "trace"])]
     pub(super) no_hashes: bool,
-    /// Put what a program read (barge serve --record-trace FILE) first in the image, and note that it is to be read ahead
+    /// Trace of a program's reads (barge serve --record-trace FILE)
+    ///
+    /// The data is stored first in the image and marked for read-ahead.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Sign the image with the private key in this file (PEM, Ed25519: openssl genpkey -algorithm ed25519)
+    /// Private key to sign the image with (PEM, Ed25519)
+    ///
+    /// Made by openssl genpkey -algorithm ed25519.
     #[arg(long, value_name = "FILE")]
     pub(super) sign: Option<PathBuf>,
-    /// Make everything belong to this user, by number
+    /// User id of all files
     #[arg(long, value_name = "UID")]
     pub(super) owner: Option<u32>,
-    /// Make everything belong to this group, by number
+    /// Group id of all files
     #[arg(long, value_name = "GID")]
     pub(super) group: Option<u32>,
-    /// Threads to read and compress with; the image does not depend on it [default: as many as there are processors]
+    /// Number of threads that read and compress [default: number of processors]
+    ///
+    /// The image does not depend on it.
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Show no progress, and do not say what an image of the format cannot have
+    /// Show neither progress nor what the format cannot store
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
-/// Kinds of images.
+/// Image formats.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For Linux, and for barge
+    /// For Linux and barge
     Erofs,
     /// For OSv: no permissions, owners, times, attributes or devices
     Rofs,
@@ -76,24 +91,29 @@ pub(super) enum Format {
 enum Codec {
     None,
     Lz4,
-    /// Linux reads it from 6.10 on
+    /// Supported by Linux from 6.10 on
     Zstd,
 }
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// The image: a file, or an object in a store (s3://BUCKET/KEY, gs://, az://, https://), which is fetched whole
+    /// Image to check
+    ///
+    /// A file, or an object in a store (s3://BUCKET/KEY, gs://, az://, https://), which is
+    /// downloaded entirely.
     #[arg(value_name = "IMAGE")]
     pub(super) image: Source,
     #[command(flatten)]
     pub(super) tier: TierArgs,
-    /// It has to be signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of them
+    /// Public key that must have signed the image (PEM, Ed25519); may be repeated
+    ///
+    /// With several keys, the image must be signed with one of them.
     #[arg(long, value_name = "FILE")]
     pub(super) verify_key: Vec<PathBuf>,
 }
 
 impl PackArgs {
-    /// How EROFS is to be written, if what was asked for goes together.
+    /// Returns the options of an EROFS image, or an error of usage if they conflict.
     pub(super) fn erofs(&self) -> Result<Options, Failure> {
         let compression = match (self.compress, self.level) {
             (Codec::None, None) => Compression::None,
@@ -142,7 +162,7 @@ impl PackArgs {
         })
     }
 
-    /// Whether anything was asked for that only EROFS has.
+    /// Returns whether any option was given that only EROFS supports.
     pub(super) fn asks_for_erofs(&self) -> bool {
         self.compress != Codec::None
             || self.level.is_some()
@@ -160,7 +180,7 @@ fn wrong_size(option: &str, expected: &str, got: u64) -> Failure {
     Failure::usage(line)
 }
 
-/// Bytes, or KiB and MiB with a letter behind them.
+/// Parses a size in bytes, or in KiB or MiB with the suffix K or M.
 fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.strip_suffix(['K', 'k']) {
         Some(number) => (number, 1 << 10),

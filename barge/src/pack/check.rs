@@ -17,7 +17,7 @@ use self::fetched::fetched;
 use super::CheckArgs;
 use crate::{Done, Failure, trouble};
 
-/// Looks at an image, and writes what is wrong with it to standard error, a line each.
+/// Checks an image, and writes its errors to standard error, one per line.
 pub(crate) fn check(args: &CheckArgs) -> Done {
     let shown = &args.image;
     let failed = |error: io::Error| {
@@ -74,10 +74,10 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
     Ok(ExitCode::from(u8::from(count > 0)))
 }
 
-/// Bytes up to the end of an EROFS superblock, which is 1024 bytes from the start.
+/// Offset of the end of an EROFS superblock, which starts at 1024, bytes.
 const SHORTEST: u64 = 1024 + 128;
 
-/// The line that says what is wrong.
+/// Checks an image of ROFS. The error is one line.
 fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {
     let failed = |error: io::Error| error.to_string();
     let broken = |broken: rofs::Broken| broken.to_string();

@@ -1,6 +1,5 @@
-//! `barge pack` and `barge check`: what TREE is, how the image is written, and what to say in the end.
-//!
-//! What makes images is the room `images/pack`.
+//! `barge pack` and `barge check`: the command-line side; the crate `pack` (`images/pack`) builds
+//! images.
 
 mod args;
 mod check;
@@ -88,21 +87,22 @@ impl pack::Progress for Progress {
     }
 }
 
-/// What was recorded.
+/// Reads a trace.
 fn trace(file: &Path) -> Result<Trace, Failure> {
     let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", file.display()));
     let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
     Trace::parse(&bytes).map_err(|error| failed(&error))
 }
 
-/// What images are signed with.
+/// Reads the key to sign with.
 fn secret_key(file: &Path) -> Result<SecretKey, Failure> {
     let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
     SecretKey::from_pem(&text).map_err(|error| failed(&error))
 }
 
-/// The time behind which nothing was changed, where whoever builds has set one (reproducible-builds.org).
+/// Returns the latest time for files in a reproducible image, if the environment sets one
+/// (reproducible-builds.org).
 fn source_date_epoch() -> Result<Option<i64>, Failure> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
         return Ok(None);
@@ -113,7 +113,7 @@ fn source_date_epoch() -> Result<Option<i64>, Failure> {
     seconds.map(Some).ok_or_else(|| Failure::usage(line()))
 }
 
-/// What TREE names: an archive, an OCI image, or any source.
+/// Returns the plan for TREE: an archive, an OCI image, or any source.
 fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
     let failed = |error: &dyn Display| Failure::new(format!("{tree}: {error}"));
     let scratch = || output.scratch();
@@ -161,7 +161,7 @@ fn is_oci_layout(path: &Path) -> bool {
     has("oci-layout") && has("index.json")
 }
 
-/// What the image lacks of its tree.
+/// Returns a line for each property of the tree that the image lacks.
 fn lines_of_erofs(dropped: &pack::erofs::Dropped) -> Vec<String> {
     let attribute = |(name, nodes): (&Vec<u8>, &u64)| {
         let name = String::from_utf8_lossy(name);

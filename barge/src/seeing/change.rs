@@ -1,28 +1,29 @@
-//! What became of a server's figures between two looks.
+//! Differences between two snapshots of a server's figures.
 
 use std::collections::HashMap;
 
 use super::status::{Done, Operation, Status};
 
-/// Two looks at one server, the later one and, if there was one, an earlier.
+/// Two snapshots of one server; there may be no earlier one.
 pub(super) struct Change<'a> {
     pub(super) now: &'a Status,
     before: Option<&'a Status>,
-    /// Between them, or since the server has begun.
+    /// Time between the snapshots, or since the start of the server.
     seconds: f64,
 }
 
-/// What became of requests of one kind.
+/// The difference for operations of one kind.
 pub(super) struct OperationChange<'a> {
     pub(super) now: &'a Operation,
-    /// Per second.
+    /// Operations per second.
     pub(super) rate: f64,
     pub(super) errors: f64,
     times: Vec<(u64, u64)>,
 }
 
 impl<'a> Change<'a> {
-    /// What is since `before`; since the server's beginning if that is another's, or nothing.
+    /// Compares `now` with `before`, or with the start of the server if `before` is absent or of
+    /// another server.
     pub(super) fn new(now: &'a Status, before: Option<&'a Status>) -> Change<'a> {
         let before = before.filter(|before| before.pid == now.pid && before.uptime < now.uptime);
         let since = before.map_or(0.0, |before| before.uptime);
@@ -33,13 +34,13 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// What grew, per second.
+    /// Returns the increase of a figure per second.
     pub(super) fn rate(&self, figure: impl Fn(&Done) -> u64) -> f64 {
         let before = self.before.map_or(0, |before| figure(&before.done));
         figure(&self.now.done).saturating_sub(before) as f64 / self.seconds
     }
 
-    /// Those of each kind, the most frequent first.
+    /// Returns the differences for each kind of operation, the most frequent first.
     pub(super) fn operations(&self) -> Vec<OperationChange<'a>> {
         let key = |operation: &'a Operation| (&*operation.protocol, &*operation.name);
         let before = self
@@ -71,13 +72,13 @@ impl<'a> Change<'a> {
 }
 
 impl OperationChange<'_> {
-    /// How many nanoseconds `part` of them took less than, if there were any.
+    /// Returns a quantile of the operations' times in nanoseconds, if there were any operations.
     pub(super) fn quantile(&self, part: f64) -> Option<u64> {
         quantile(&self.times, part)
     }
 }
 
-/// The same of all kinds together.
+/// Returns a quantile of all kinds together.
 pub(super) fn quantile_of_all(operations: &[OperationChange<'_>], part: f64) -> Option<u64> {
     let mut all = std::collections::BTreeMap::new();
     for (end, count) in operations.iter().flat_map(|operation| &operation.times) {
@@ -97,7 +98,7 @@ fn quantile(times: &[(u64, u64)], part: f64) -> Option<u64> {
     at.or(times.last()).map(|(end, _)| *end)
 }
 
-/// What came to each bucket; both are in order.
+/// Returns the increase of each bucket. Both arguments are in ascending order.
 fn between(now: &[(u64, u64)], before: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let then = |end| match before.binary_search_by_key(&end, |bucket| bucket.0) {
         Ok(at) => before[at].1,

@@ -1,7 +1,7 @@
-//! Whether a server can do its work: its listeners accept, and its sources answer.
+//! The health check: listeners accept connections and sources answer.
 //!
-//! A source is probed when somebody asks, on a thread of its own that may hang with it; while one
-//! does, there is no second.
+//! A source is probed on request, on a thread of its own, which may hang with the source. There is
+//! at most one probe of a source at a time.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use vfs::cx::block_on;
 use vfs::{Caller, FileSystem, Want};
 
-/// How long a source may take to show its root.
+/// Timeout of a source to return its root.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long an answer of a source is good for.
+/// Time for which a result is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A source, and how it was when it was last probed.
+/// A source and the result of its last probe.
 pub(super) struct Probe {
     fs: Arc<dyn FileSystem>,
     state: Mutex<State>,
@@ -24,7 +24,7 @@ pub(super) struct Probe {
 
 #[derive(Default)]
 struct State {
-    /// Since when a thread has been at it.
+    /// Start of the probe that is in progress.
     since: Option<Instant>,
     last: Option<(Instant, Result<(), String>)>,
 }
@@ -38,7 +38,7 @@ impl Probe {
         })
     }
 
-    /// Begins to ask the source, unless its last answer is fresh or a thread is at it.
+    /// Starts a probe, unless the last result is fresh or a probe is in progress.
     pub(super) fn start(self: &Arc<Self>) {
         let mut state = self.state();
         let fresh = |(at, _): &(Instant, _)| at.elapsed() < FRESH;
@@ -55,7 +55,7 @@ impl Probe {
         }
     }
 
-    /// How the source is, once it has answered or taken too long.
+    /// Waits for the end of the probe, or for its timeout, and returns the result.
     pub(super) fn result(&self) -> Result<(), String> {
         let mut state = self.state();
         while let Some(since) = state.since {

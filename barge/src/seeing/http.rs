@@ -1,13 +1,13 @@
-//! Just enough of HTTP to show things: a request, an answer, the end of the connection (RFC 9112).
+//! A minimal HTTP server: one request and response per connection (RFC 9112).
 //!
-//! A client has little time and room for its request and for taking the answer, and there are few
-//! clients at once. A client that comes when there are as many as there may be takes the place of
-//! the oldest connection of the peer that has most: slow clients cannot keep a health check away,
-//! whatever their number. The server is read-only, so clients need no authentication; but a page of
-//! elsewhere must not read what is here, so a client has to call this server by a name of its own:
-//! a name that its owner has pointed here (DNS rebinding) is refused.
+//! Time and size of requests and time of responses are limited, and so is the number of clients. If
+//! the limit is reached, a new client replaces the oldest connection of the peer that has most:
+//! slow clients cannot block a health check, whatever their number. The server is read-only, so
+//! clients need no authentication; but pages of other sites must not read its data, so a request
+//! has to use a name of this server: other names that resolve to it are refused (DNS rebinding).
 //!
-//! Deliberately absent: bodies of requests, connections that stay, TLS, anything but GET and HEAD.
+//! Deliberately absent: request bodies, persistent connections, TLS, methods other than GET and
+//! HEAD.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -19,32 +19,32 @@ use transports::{Addr, Interest, Link, Listener, StreamLink};
 use vfs::LogLimit;
 use vfs::peer::PeerKey;
 
-/// The longest request, bytes: browsers send less than one.
+/// Maximum size of a request, bytes: browsers send less than one KiB.
 const LONGEST: usize = 8 << 10;
 
-/// The most lines of a request.
+/// Maximum number of header lines.
 const HEADERS: usize = 64;
 
-/// How long a client may take for its request, and for taking the answer.
+/// Time for a client to send its request, and to receive the response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many clients there may be at once. A browser has six connections.
+/// Maximum number of clients. A browser opens six connections.
 const CLIENTS: usize = 16;
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Without what is behind a question mark.
+    /// Path without the query.
     pub(super) path: String,
-    /// Only the head of the answer is wanted.
+    /// Whether the method is HEAD.
     head_only: bool,
 }
 
-/// What is answered.
+/// A response.
 pub(super) struct Answer {
     status: &'static str,
     kind: &'static str,
-    /// Further lines of the head, each with its end.
+    /// Further header lines, each with its line ending.
     lines: String,
     body: Vec<u8>,
 }
@@ -59,7 +59,7 @@ impl Answer {
         }
     }
 
-    /// Another line for the head.
+    /// Adds a header line.
     pub(super) fn line(mut self, line: &str) -> Answer {
         self.lines.push_str(line);
         self.lines.push_str("\r\n");
@@ -91,16 +91,16 @@ impl Answer {
     }
 }
 
-/// By which names clients may call this server.
+/// The names of this server that requests may use.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    /// Whoever comes can have come from nowhere else.
+    /// Whether any name is valid: browsers cannot connect to Unix sockets.
     any: bool,
     known: Vec<String>,
 }
 
 impl Names {
-    /// Those of a server at `addr`, and `more`.
+    /// Returns the names of a server at `addr`, and `more`.
     pub(super) fn new(addr: &Addr, more: &[String]) -> Names {
         let mut known = vec!["localhost".to_owned()];
         if let Addr::Tcp { host, .. } = addr {
@@ -115,7 +115,8 @@ impl Names {
         }
     }
 
-    /// Whether `host`, as it stands in a request, is this server. An address always is: only names can be made to lead elsewhere.
+    /// Returns whether `host`, the value of a Host header, is this server. Addresses always are:
+    /// only names can be made to resolve elsewhere.
     fn have(&self, host: &str) -> bool {
         if self.any {
             return true;
@@ -128,7 +129,7 @@ impl Names {
     }
 }
 
-/// The clients that are served now, from the oldest to the newest.
+/// The connected clients, from the oldest to the newest.
 #[derive(Default)]
 struct Clients {
     all: Mutex<Vec<(PeerKey, Arc<StreamLink>)>>,
@@ -136,14 +137,14 @@ struct Clients {
 }
 
 impl Clients {
-    /// Waits until there is room for a client at the other end of `link`, and adds it. Hangs up on
-    /// another if need be.
+    /// Waits until there is room for the client of `link`, and adds it. Disconnects another client
+    /// if needed.
     fn admit(&self, link: &Arc<StreamLink>) {
         let key = link.origin().key();
         let mut all = self.all();
         if all.len() >= CLIENTS {
             let of = |key: PeerKey| all.iter().filter(|(other, _)| *other == key).count();
-            // The first of those that are equal, so the oldest.
+            // The last maximum in reverse order, so the oldest.
             let victim = (0..all.len()).rev().max_by_key(|&at| of(all[at].0));
             if let Some((_, link)) = victim.map(|at| &all[at]) {
                 tracing::debug!(
@@ -170,7 +171,7 @@ impl Clients {
     }
 }
 
-/// Removes a client at the end of its thread, however that comes.
+/// Removes a client when its thread ends, even by a panic.
 struct Served<'a> {
     clients: &'a Clients,
     link: Arc<StreamLink>,
@@ -182,8 +183,8 @@ impl Drop for Served<'_> {
     }
 }
 
-/// Answers the clients that come to `listener` with `answer`, until `stop` is readable; an error
-/// ends it early.
+/// Responds to the clients of `listener` with `answer` until `stop` is readable. Returns early if
+/// accepting fails.
 pub(super) fn serve(
     listener: &Listener,
     names: &Names,
@@ -213,7 +214,7 @@ pub(super) fn serve(
     })
 }
 
-/// One request, and its answer.
+/// Reads one request and sends the response.
 fn converse(
     link: &dyn Link,
     names: &Names,
@@ -257,15 +258,15 @@ fn converse(
             refusal.bytes(false)
         }
     };
-    // A client that has ended its side is no reason to look again and again while it takes the
-    // answer.
+    // Input that has ended must not wake the wait for room in the send buffer.
     link.end_input();
     send(link, &bytes, stop)
 }
 
-/// Takes what has come besides: if it were left, the connection would end by a reset, and the answer might be lost.
+/// Discards pending input: closing the connection with unread input would reset it, and the
+/// response might be lost.
 fn drain(link: &dyn Link) {
-    /// Whoever sends more than this at once does not wait for an answer.
+    /// Maximum number of reads: a client that sends more does not wait for a response.
     const MOST: usize = 64;
     let mut buffer = vec![0; LONGEST];
     for _ in 0..MOST {
@@ -315,7 +316,7 @@ fn await_until(
     }
 }
 
-/// What `bytes` ask for, or why that is refused; nothing as long as they are not a whole request.
+/// Parses a request. Returns the response if it is refused, or `None` if it is incomplete.
 fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -349,7 +350,7 @@ fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
     }
     let mut hosts = of_name("host").map(|host| str::from_utf8(host.value));
     match (hosts.next(), hosts.next()) {
-        // HTTP/1.0, which no browser speaks.
+        // HTTP/1.0, which no browser uses.
         (None, None) if request.version == Some(0) => {}
         (Some(Ok(host)), None) if names.have(host) => {}
         (Some(Ok(_)), None) => {

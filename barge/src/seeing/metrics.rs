@@ -1,4 +1,4 @@
-//! A server's figures as Prometheus reads them (OpenMetrics, text).
+//! The status in the text format of OpenMetrics, for Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use prometheus_client::registry::Registry;
 
 use super::status::Status;
 
-/// What the text is.
+/// Content type of the text.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The first bucket of times that is told, as a power of two of nanoseconds, and the last: a microsecond, and 17 seconds.
+/// Exponents of the histogram buckets, powers of two of nanoseconds: 1 µs to 17 s.
 const BUCKETS: std::ops::RangeInclusive<u32> = 10..=34;
 
-/// The figures of `status`.
+/// Formats `status`.
 pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("barge");
     registry.register_collector(Box::new(Figures(status)));
@@ -163,7 +163,7 @@ impl Figures {
     }
 }
 
-/// A counter for each reason.
+/// Encodes a counter with a label for the reason.
 fn by_reason(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -180,7 +180,7 @@ fn by_reason(
     Ok(())
 }
 
-/// Buckets by powers of two, seconds; what is longer than any is in the last.
+/// Returns histogram buckets with powers of two as upper bounds, in seconds. The last has no bound.
 fn buckets(fine: &[(u64, u64)]) -> Vec<(f64, u64)> {
     let mut all: Vec<(u64, u64)> = BUCKETS.map(|power| (1 << power, 0)).collect();
     all.push((u64::MAX, 0));

@@ -1,6 +1,6 @@
-//! Seeing inside: what a server does, over HTTP (`--http`) and in the terminal (`barge top`).
+//! Observability: the activity of a server over HTTP (`--http`) and in the terminal (`barge top`).
 //!
-//! Nothing is kept for it here: whoever asks gets the engine's figures of that moment, added up then.
+//! No figures are stored here: each request sums up the engine's current ones.
 
 mod change;
 mod health;
@@ -25,35 +25,35 @@ use self::status::{Cache, Export, Status};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
-/// Where `barge top` looks if it is not told: beside 9P's usual port.
+/// Default port of `barge top`: the one after that of 9P.
 const USUAL_PORT: &str = "5641";
 
-/// What is looked into.
+/// The engine and the sources to observe.
 pub(crate) struct Seeing {
     engine: Arc<Engine>,
     sources: Arc<Sources>,
     since: Instant,
 }
 
-/// What is served, as it was opened: before layers.
+/// A source as it was opened, without layers.
 pub(crate) struct Source {
     pub(crate) name: String,
-    /// As the command line has it.
+    /// SOURCE on the command line.
     pub(crate) source: String,
     pub(crate) cache: SourceCache,
 }
 
-/// What keeps something of a source here.
+/// The cache of a source.
 pub(crate) enum SourceCache {
-    /// An image's; nothing does of a source that is none.
+    /// The cache of an image; other sources have none.
     Image(Arc<dyn FileSystem>),
     Pages(Arc<PageCache>),
 }
 
-/// All that are served now.
+/// The sources that are being served.
 pub(crate) struct Sources(Mutex<Vec<Seen>>);
 
-/// A source, and how to find out whether it answers.
+/// A source and its health check.
 struct Seen {
     source: Source,
     probe: Option<Arc<Probe>>,
@@ -74,8 +74,8 @@ impl Sources {
         Sources(Mutex::new(sources.into_iter().map(Seen::new).collect()))
     }
 
-    /// Those that do not answer, or not as they should, a line each. Takes the time of the slowest
-    /// of them, within bounds.
+    /// Probes all sources, and returns a line for each that fails. Waits for the slowest one or the
+    /// timeout.
     fn troubles(&self) -> Vec<String> {
         let probe = |seen: &Seen| Some((seen.source.source.clone(), seen.probe.clone()?));
         let probes: Vec<_> = self.all().iter().filter_map(probe).collect();
@@ -87,7 +87,7 @@ impl Sources {
         troubles.collect()
     }
 
-    /// `source` is served, in the place of another of its name.
+    /// Adds `source`, replacing one of the same name.
     pub(crate) fn put(&self, source: Source) {
         let mut all = self.all();
         let seen = Seen::new(source);
@@ -100,7 +100,7 @@ impl Sources {
         }
     }
 
-    /// Those of other names are served no more.
+    /// Removes the sources whose names are not in `names`.
     pub(crate) fn keep(&self, names: &[String]) {
         self.all().retain(|seen| names.contains(&seen.source.name));
     }
@@ -148,7 +148,7 @@ impl SourceCache {
 }
 
 impl Seeing {
-    /// An engine that serves `sources`, from now on.
+    /// Returns the observer of an engine that serves `sources`, with the current time as its start.
     pub(crate) fn new(engine: Arc<Engine>, sources: Arc<Sources>) -> Seeing {
         Seeing {
             engine,
@@ -157,7 +157,8 @@ impl Seeing {
         }
     }
 
-    /// Shows it to the clients that come to `listener`, and call it by its address or one of `names`, until the engine stops.
+    /// Serves the status to clients of `listener` that use its address or one of `names` as the
+    /// host, until the engine stops.
     pub(crate) fn serve(self, listener: Listener, names: &[String]) -> Result<(), Failure> {
         let names = Names::new(listener.addr(), names);
         let engine = self.engine.clone();
@@ -190,8 +191,8 @@ impl Seeing {
         }
     }
 
-    /// 200 as long as clients can connect and get at what is served, and else 503 and why not, a
-    /// line each.
+    /// Returns 200 if clients can connect and all sources answer, otherwise 503 with one line per
+    /// problem.
     fn health(&self) -> Answer {
         let lost = self.engine.lost_listeners().into_iter();
         let mut troubles: Vec<_> = lost

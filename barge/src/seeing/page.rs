@@ -1,4 +1,4 @@
-//! The status page: one file, whose style and script are the only ones that a browser may use with it.
+//! The status page: one file with its style and script. A browser may use no others with it.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,8 @@ const FRAME: &str = include_str!("page.html");
 static PAGE: LazyLock<String> =
     LazyLock::new(|| FRAME.replace("{style}", STYLE).replace("{script}", SCRIPT));
 
-/// Nothing from elsewhere, nothing that was put into the page, and no page around it.
+/// A policy that permits only this style and script, no other resources, and no embedding in other
+/// pages.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
     format!(

@@ -1,6 +1,8 @@
-//! How a server is: what it serves, to whom, and what it has done. The form of `/status.json`, which `barge top` reads.
+//! The status of a server, its exports, clients and operations: the format of `/status.json`, which
+//! `barge top` reads.
 //!
-//! All figures only grow, but for those of the moment: whoever wants rates and quantiles of a while takes the difference of two.
+//! All figures except current values only grow: rates and quantiles of a period are the differences
+//! of two snapshots.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +10,27 @@ use engine::{LaneLook, Look};
 use serde::{Deserialize, Serialize};
 use vfs::peer::{Refusal, Refusals};
 
-/// A server at a moment.
+/// A snapshot of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Status {
-    /// Barge's.
+    /// Version of barge.
     pub(crate) version: String,
-    /// Its process.
+    /// Process id.
     pub(crate) pid: u32,
-    /// How long it has run, seconds.
+    /// Seconds since the start of the server.
     pub(crate) uptime: f64,
     pub(crate) done: Done,
-    /// Requests that workers have, or that wait for one or for an event, and of those the latter.
+    /// Requests that are with workers or wait for one or for an event, and those that wait for an
+    /// event.
     pub(crate) in_flight: usize,
     pub(crate) parked: usize,
     pub(crate) exports: Vec<Export>,
-    /// How many there are.
+    /// Number of connections and queues.
     pub(crate) connections: usize,
-    /// The number of clients that lists of exports denied access, by reason.
+    /// Number of clients that export lists denied access, by reason.
     #[serde(default)]
     pub(crate) denied: BTreeMap<String, u64>,
-    /// Those of them that did most.
+    /// The clients with the most requests, up to 256.
     pub(crate) clients: Vec<Client>,
     pub(crate) operations: Vec<Operation>,
     /// Connections that were refused or closed by the server, by reason.
@@ -35,20 +38,20 @@ pub(crate) struct Status {
     pub(crate) refused: BTreeMap<String, u64>,
 }
 
-/// What was done.
+/// Counts of requests and bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) requests: u64,
-    /// Those of them that went to a worker.
+    /// Requests that were processed by a worker.
     pub(crate) offloaded: u64,
-    /// Those of them that were cancelled in flight.
+    /// Requests that were cancelled in flight.
     pub(crate) cancelled: u64,
-    /// Bytes.
+    /// Bytes received.
     pub(crate) received: u64,
     pub(crate) sent: u64,
 }
 
-/// What is served.
+/// An export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Export {
     pub(crate) name: String,
@@ -56,12 +59,12 @@ pub(crate) struct Export {
     pub(crate) cache: Option<Cache>,
 }
 
-/// What a cache has done.
+/// Counts of a cache.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Cache {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
-    /// What it holds.
+    /// Current contents.
     pub(crate) bytes: u64,
 }
 
@@ -72,39 +75,40 @@ pub(crate) struct Client {
     pub(crate) protocol: String,
     pub(crate) version: String,
     pub(crate) user: String,
-    /// Seconds.
+    /// Seconds since it was established.
     pub(crate) age: f64,
     pub(crate) done: Done,
     pub(crate) in_flight: usize,
     pub(crate) parked: usize,
 }
 
-/// Requests of one kind.
+/// Operations of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Operation {
     pub(crate) protocol: String,
     pub(crate) name: String,
     pub(crate) count: u64,
-    /// How many failed, by why.
+    /// Number of failures, by error.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// How long all took together.
+    /// Sum of all times.
     pub(crate) nanos: u64,
-    /// How many took less than so many nanoseconds, and not less than the entry before says.
+    /// Upper bounds in nanoseconds, and the number of operations below each and not below the one
+    /// before.
     pub(crate) buckets: Vec<(u64, u64)>,
 }
 
 impl Operation {
-    /// How many failed.
+    /// Returns the number of failures.
     pub(super) fn failed(&self) -> u64 {
         self.errors.values().sum()
     }
 }
 
-/// The most clients that are told of one by one.
+/// Maximum number of clients in the status.
 const CLIENTS: usize = 256;
 
 impl Status {
-    /// What is seen of an engine that has run for `uptime` seconds and serves `exports`.
+    /// Returns the status of an engine that has run for `uptime` seconds and serves `exports`.
     pub(super) fn new(
         look: Look,
         refusals: &Refusals,

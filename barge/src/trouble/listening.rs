@@ -1,4 +1,4 @@
-//! Addresses that cannot be listened at.
+//! Errors of listening at an address.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,7 +10,7 @@ use transports::Addr;
 
 use super::owner;
 
-/// Why nobody can listen at `addr`, and what to do about it.
+/// Returns why listening at `addr` failed, and a remedy.
 pub(crate) fn listening(addr: &Addr, error: &io::Error) -> String {
     let known = match addr {
         Addr::Tcp { port, .. } => tcp(*port, error.kind()),
@@ -45,14 +45,14 @@ fn tcp(port: u16, error: ErrorKind) -> Option<String> {
     }
 }
 
-/// The first port that takes no privileges (ip(7)).
+/// Returns the first port that needs no privileges (ip(7)).
 fn first_for_all() -> u16 {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let port = text.ok().and_then(|text| text.trim().parse().ok());
     port.unwrap_or(1024)
 }
 
-/// Bytes of a path in an address, without the zero that ends it (unix(7)).
+/// Maximum length of a path in a socket address, without the terminating zero (unix(7)), bytes.
 const SUN_LEN: usize = 107;
 
 fn unix(path: &Path, error: &io::Error) -> Option<String> {

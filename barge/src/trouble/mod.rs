@@ -1,6 +1,7 @@
-//! What people stumble over at first: the cause of an error and the next step, in the one line that it gets.
+//! Errors that new users often meet: one line with the cause and the next step.
 //!
-//! Nothing here decides whether something fails: it looks around after the fact, and tells the error as it came where it knows no better.
+//! These functions do not decide whether something fails: they examine the host after the failure,
+//! and return the error itself if they find no cause.
 
 mod listening;
 mod mounting;

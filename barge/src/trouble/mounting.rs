@@ -1,4 +1,4 @@
-//! Directories that nothing can be mounted on.
+//! Errors of mounting on a directory.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use crate::Failure;
 
-/// Whether something can be mounted on `dir`, before anything is done for it. What it hides is told.
+/// Checks whether `dir` can be a mount point, before any other work. Logs if the mount will hide
+/// files.
 pub(crate) fn mount_point(dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     let failed = |why: String| Err(Failure::new(format!("{shown}: {why}")));
@@ -33,7 +34,7 @@ pub(crate) fn mount_point(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why the file system `kind` cannot be mounted on `dir`, and what to do about it.
+/// Returns why the file system `kind` cannot be mounted on `dir`, and a remedy.
 pub(crate) fn mounting(dir: &Path, kind: &str, error: &io::Error) -> String {
     let known = match kind {
         "fuse" => fuse_device().err().map(str::to_owned),
@@ -61,7 +62,7 @@ fn by_errno(kind: &str, error: &io::Error) -> Option<String> {
     }
 }
 
-/// Whether the device of FUSE can be used, or what to do about it.
+/// Checks whether /dev/fuse can be opened. The error is a remedy.
 fn fuse_device() -> Result<(), &'static str> {
     match sys::fuse::open_device() {
         Ok(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Sources that cannot be opened.
+//! Errors of opening a source.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use barge_client::{Source, meant};
 
-/// Why `source` cannot be opened, and what to do about it: without its name.
+/// Returns why `source` cannot be opened, and a remedy. The name of the source is not included.
 pub(crate) fn opening(source: &Source, error: &io::Error) -> String {
     let known = match (source, error.kind()) {
         (Source::HostDir(path), ErrorKind::NotFound) => Some(missing(path)),
@@ -37,7 +37,7 @@ fn missing(path: &Path) -> String {
             ),
         };
     }
-    // The first part of the way that is not there.
+    // The first component that does not exist.
     let parts: Vec<&Path> = path.ancestors().collect();
     let gone = parts
         .iter()
@@ -55,13 +55,13 @@ fn missing(path: &Path) -> String {
     line
 }
 
-/// What a relative path is relative to.
+/// Returns the directory that relative paths start from, as text after an error.
 fn here() -> String {
     let dir = std::env::current_dir();
     dir.map_or(String::new(), |dir| format!(" in {}", dir.display()))
 }
 
-/// The name beside `path` that is most like its own, if one is.
+/// Returns the entry in the directory of `path` whose name is most similar, if any.
 fn close(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let dir = path.parent()?;
@@ -69,7 +69,7 @@ fn close(path: &Path) -> Option<String> {
         true => Path::new("."),
         false => dir,
     };
-    // Enough to look at in a moment.
+    // Bounds the time in huge directories.
     let entries = fs::read_dir(listed).ok()?.flatten().take(10_000);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     meant(name, names).map(|best| dir.join(best).display().to_string())

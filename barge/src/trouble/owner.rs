@@ -1,10 +1,10 @@
-//! Who has a port or a socket of this machine, as far as this process may know: /proc shows other users' descriptors to root alone.
-//! Sources: proc_net(5), proc_pid_fd(5).
+//! The process that uses a port or socket of this host, if this process may know: /proc shows
+//! descriptors of other users to root only. Sources: proc_net(5), proc_pid_fd(5).
 
 use std::fs;
 use std::path::Path;
 
-/// Who listens at a TCP port: `NAME (process N)`.
+/// Returns the process that listens at a TCP port: `NAME (process N)`.
 pub(super) fn of_port(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
     let inode = tables
@@ -14,14 +14,14 @@ pub(super) fn of_port(port: u16) -> Option<String> {
     owner(&inode?)
 }
 
-/// Who listens at a Unix socket.
+/// Returns the process that listens at a Unix socket.
 pub(super) fn of_socket(path: &Path) -> Option<String> {
-    // Names without files are any bytes.
+    // Abstract names are arbitrary bytes.
     let table = fs::read("/proc/net/unix").ok()?;
     owner(&socket(&String::from_utf8_lossy(&table), path.to_str()?)?)
 }
 
-/// The inode of a socket that listens at `port`, in a table of TCP's.
+/// Returns the inode number of the socket that listens at `port`, from a table of TCP sockets.
 fn listener(table: &str, port: u16) -> Option<String> {
     const LISTEN: &str = "0A";
     table.lines().skip(1).find_map(|line| {
@@ -32,11 +32,12 @@ fn listener(table: &str, port: u16) -> Option<String> {
     })
 }
 
-/// The inode of a socket that listens at `path`, in the table of Unix sockets: those that have been connected to it have the same path.
+/// Returns the inode number of the socket that listens at `path`, from the table of Unix sockets.
+/// Sockets of accepted connections have the same path.
 fn socket(table: &str, path: &str) -> Option<String> {
     table.lines().skip(1).find_map(|line| {
         const LISTENS: &str = "00010000";
-        // Behind the inode is a path, which may have spaces.
+        // The path after the inode number may contain spaces.
         let (fields, at) = line.split_at_checked(line.find(path)?)?;
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let [_, _, _, flags, _, _, inode] = fields[..] else {
@@ -46,7 +47,7 @@ fn socket(table: &str, path: &str) -> Option<String> {
     })
 }
 
-/// A process that has this socket open.
+/// Returns a process that has this socket open.
 fn owner(inode: &str) -> Option<String> {
     let link = format!("socket:[{inode}]");
     let has = |process: &Path| {

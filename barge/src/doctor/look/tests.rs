@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// What a machine that has everything has, as files.
+/// Files of a host that has every feature.
 const FILES: &[(&str, &str)] = &[
     ("proc/sys/kernel/osrelease", "6.12.3-test"),
     (
@@ -54,7 +54,7 @@ fn put(root: &Path, path: &str, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-/// A machine that has everything.
+/// A host that has every feature.
 fn whole() -> (TempDir, Machine) {
     let root = tempfile::tempdir().expect("a directory");
     for (path, text) in FILES {

@@ -1,4 +1,5 @@
-//! A file's contents: by the file system itself where it can, else read and written, holes left out.
+//! Copying the contents of a file: within the file system if it can, otherwise with reads and
+//! writes that skip holes.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -11,10 +12,11 @@ use vfs::{
 use super::Copier;
 use barge_client::tree::Tree;
 
-/// What is read or written at a time: several messages' worth, which a remote file has in flight at once.
+/// Bytes per read or write: several messages, which a remote file sends at once.
 const AT_A_TIME: usize = 4 << 20;
 
-/// Copies the contents of `from` to `name` in `to`, in the place of what is there, and answers the copy.
+/// Copies the contents of `from` to `name` in `to`, replacing an existing file, and returns the
+/// copy.
 pub(super) fn copy_file(
     copier: &Copier,
     tree: &Tree,
@@ -25,7 +27,7 @@ pub(super) fn copy_file(
     let original = tree.with(|cx| from.node.open(cx, OpenFlags::READ))?;
     let (entry, copy) = create(copier, from, to, name)?;
     if entry.node.id() == from.node.id() && entry.attr.size == 0 && from.attr.size > 0 {
-        // Two ways to one file, and it has just been cut. Nothing is left to copy.
+        // Both seem to be one file, which has just been truncated: nothing is left to copy.
         tracing::warn!("a file was copied to itself");
     }
     let extents = extents(tree, &*original, from.attr.size)?;
@@ -39,7 +41,7 @@ pub(super) fn copy_file(
             copier.progress.done(extent.len);
         }
     }
-    // Behind the extents that were known: what has been appended since, or a file that does not know its size.
+    // Data beyond the known extents: appended since, or of a file that reports no size.
     let rest = Extent {
         offset: end,
         len: u64::MAX - end,
@@ -59,7 +61,7 @@ fn create(
     name: Name<'_>,
 ) -> Result<(Entry, Arc<dyn File>)> {
     let flags = OpenFlags::WRITE | OpenFlags::TRUNC;
-    // What may do more than its maker could is made so in the end, if at all.
+    // Set-id and sticky bits are set last, if at all.
     let mode = Mode::exactly(from.attr.mode & 0o777);
     copier.target.with(|cx| {
         if let Ok(there) = to.lookup(cx, name)
@@ -68,7 +70,7 @@ fn create(
             return Err(Errno::EINVAL);
         }
         match to.create(cx, name, flags, mode) {
-            // What cannot be written to gives way, a link is not followed.
+            // Replace what cannot be written; do not follow links.
             Err(Errno::ELOOP | Errno::ENXIO | Errno::ETXTBSY) => {
                 to.unlink(cx, name, false)?;
                 to.create(cx, name, flags, mode)
@@ -78,7 +80,8 @@ fn create(
     })
 }
 
-/// Whether both are one file, as far as they tell: copying would cut it before it is read.
+/// Returns whether both are one file, according to their attributes: creating the copy would
+/// truncate the original.
 fn same_file(there: &Entry, from: &Entry) -> bool {
     let (one, other) = (&there.attr, &from.attr);
     (one.id, one.generation, one.size, one.ctime, one.mtime)
@@ -92,7 +95,7 @@ fn same_file(there: &Entry, from: &Entry) -> bool {
         && one.size > 0
 }
 
-/// Where there is data and where there are holes; one extent where that cannot be told.
+/// Returns the extents of data and holes, or a single extent if they are not known.
 fn extents(tree: &Tree, file: &dyn File, size: u64) -> Result<Vec<Extent>> {
     let whole = || Extent {
         offset: 0,
@@ -118,7 +121,7 @@ fn extents(tree: &Tree, file: &dyn File, size: u64) -> Result<Vec<Extent>> {
     }
 }
 
-/// Copies an extent, or as much of it as there is, and says how many bytes.
+/// Copies an extent, or the part up to the end of the file, and returns the number of bytes.
 fn copy_extent(
     copier: &Copier,
     tree: &Tree,
@@ -135,7 +138,7 @@ fn copy_extent(
         len: extent.len - done,
         hole: false,
     };
-    // Two threads are only worth their start where one would wait for the other.
+    // Two threads pay off only if one would wait for the other.
     let more = if rest.len > AT_A_TIME as u64 && rest.len < u64::MAX / 2 {
         copy_overlapped(copier, tree, &**from, &**to, rest)?
     } else {
@@ -144,7 +147,8 @@ fn copy_extent(
     Ok(done + more)
 }
 
-/// Has the file system copy, if both files are of one that can. Says how many bytes that was.
+/// Copies within the file system, if both files are of one that supports it. Returns the number of
+/// bytes.
 fn copy_within(
     copier: &Copier,
     from: &Arc<dyn File>,
@@ -164,7 +168,7 @@ fn copy_within(
                 copier.progress.done(copied);
                 done += copied;
             }
-            // Reading and writing tells what is really wrong.
+            // Reading and writing returns the error that matters.
             Err(_) => break,
         }
     }
@@ -194,7 +198,7 @@ fn copy_alternating(
     Ok(done)
 }
 
-/// Reads and writes at a time, each in pieces of [`AT_A_TIME`].
+/// Reads and writes concurrently, in pieces of [`AT_A_TIME`].
 fn copy_overlapped(
     copier: &Copier,
     tree: &Tree,
@@ -206,13 +210,13 @@ fn copy_overlapped(
         let (full, pieces) = sync_channel::<(u64, Vec<u8>)>(1);
         let (empty, free) = sync_channel(2);
         for _ in 0..2 {
-            // There is room for both.
+            // The channel has room for both.
             let _ = empty.send(vec![0; AT_A_TIME]);
         }
         let reader = scope.spawn(move || {
             let mut done = 0;
             while done < extent.len {
-                // Nobody takes pieces any more: the writer says why.
+                // The writer has failed and returns its error.
                 let Ok(mut piece) = free.recv() else { break };
                 piece.resize(AT_A_TIME.min((extent.len - done) as usize), 0);
                 let at = extent.offset + done;
@@ -234,7 +238,7 @@ fn copy_overlapped(
             if written.is_err() {
                 break;
             }
-            // The reader may be done.
+            // Fails if the reader has finished.
             let _ = empty.send(piece);
         }
         drop(empty);
@@ -263,7 +267,7 @@ fn write(copier: &Copier, to: &dyn File, mut at: u64, mut data: &[u8]) -> Result
     Ok(())
 }
 
-/// Makes the copy as long as the original: a hole at the end is not written.
+/// Sets the size of the copy: a hole at the end is not written.
 fn cut(copier: &Copier, copy: &dyn File, size: u64) -> Result<()> {
     let want = vfs::Want::SIZE | vfs::Want::BASIC;
     copier.target.with(|cx| {

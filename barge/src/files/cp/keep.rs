@@ -1,11 +1,11 @@
-//! What a copy keeps of its original besides contents.
+//! Preserving attributes of copied files.
 
 use vfs::{Entry, Errno, Kind, Level, Node, Result, SetAttr, SetTime, XattrFlags};
 
 use super::Copier;
 use barge_client::tree::Tree;
 
-/// What is kept.
+/// Attributes to preserve.
 pub(super) struct Keep {
     /// Permissions, owners, times.
     pub(super) attributes: bool,
@@ -13,7 +13,7 @@ pub(super) struct Keep {
     pub(super) xattrs: bool,
 }
 
-/// Gives `copy` what it shall keep of `from`. Without `attributes`, permissions alone.
+/// Sets the attributes of `copy` from `from`. Without `attributes`, sets permissions alone.
 pub(super) fn keep(copier: &Copier, tree: &Tree, from: &Entry, copy: &dyn Node) -> Result<()> {
     if copier.keep.xattrs {
         xattrs(copier, tree, from, copy)?;
@@ -28,22 +28,22 @@ pub(super) fn keep(copier: &Copier, tree: &Tree, from: &Entry, copy: &dyn Node) 
                 gid: Some(attr.gid),
                 ..SetAttr::default()
             };
-            // Whoever may not give files away keeps them, as with cp(1), but not what they could do with another's
-            // rights.
+            // As cp(1) does: if the owner cannot be changed, the copy must not have set-id bits for
+            // another user.
             match copy.setattr(cx, &owners) {
                 Err(Errno::EPERM | Errno::EOPNOTSUPP) => mode &= 0o777,
                 done => drop(done?),
             }
         }
         let set = SetAttr {
-            // A link has no permissions to set.
+            // Symbolic links have no permissions.
             mode: (attr.kind != Kind::Symlink).then_some(mode),
             atime: kept.then_some(SetTime::At(attr.atime)),
             mtime: kept.then_some(SetTime::At(attr.mtime)),
             ..SetAttr::default()
         };
         match copy.setattr(cx, &set) {
-            // Not every server sets times of links.
+            // Some servers cannot set times of symbolic links.
             Err(_) if attr.kind == Kind::Symlink => Ok(()),
             done => done.map(drop),
         }
@@ -64,7 +64,7 @@ fn xattrs(copier: &Copier, tree: &Tree, from: &Entry, copy: &dyn Node) -> Result
         .filter(|name| !name.is_empty())
     {
         let value = match tree.with(|cx| from.node.xattr(cx, name)) {
-            // Gone since, or not this caller's to read.
+            // Removed since, or not readable for this caller.
             Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES) => continue,
             value => value?,
         };
@@ -73,7 +73,7 @@ fn xattrs(copier: &Copier, tree: &Tree, from: &Entry, copy: &dyn Node) -> Result
             .target
             .with(|cx| copy.set_xattr(cx, name, &value, none))
         {
-            // What the other file system does not have, or this caller may not set.
+            // Not supported by the target, or not permitted to this caller.
             Err(Errno::EOPNOTSUPP | Errno::EPERM | Errno::EACCES) => {}
             done => done?,
         }

@@ -1,10 +1,10 @@
-//! `barge cp`: from any source to any other.
+//! `barge cp`: copies between sources.
 //!
-//! The tree is walked by one thread, which makes directories and links; files are copied by several
-//! at a time ([`data`]), so that a remote end always has something to do. What a directory keeps of its own
-//! ([`mod@keep`]) is set when all below it is there.
+//! One thread walks the tree and creates directories and links; several threads copy files
+//! ([`data`]), so that a remote server always has requests to process. Attributes of directories
+//! ([`mod@keep`]) are set after their contents.
 //!
-//! Lock order: the queue of files, held to take one only.
+//! Lock order: the queue of files, held only to take one.
 
 mod data;
 mod keep;
@@ -26,7 +26,7 @@ use data::copy_file;
 use keep::{Keep, keep};
 pub(crate) use progress::Progress;
 
-/// Copies all places but the last to the last.
+/// Copies all arguments but the last to the last.
 pub(crate) fn cp(args: &CpArgs) -> Done {
     let Some((to, from)) = args.places.split_last() else {
         return Err(Failure::usage("expected a source and a destination"));
@@ -51,7 +51,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
         progress: Progress::new(args.quiet),
     };
     std::thread::scope(|scope| {
-        // As many as wait for the threads at most: a file that waits holds its node.
+        // At most four files per thread wait: a queued file holds its node.
         let (queue, files) = sync_channel::<File>(usize::from(args.jobs) * 4);
         let files = Arc::new(Mutex::new(files));
         for _ in 0..args.jobs {
@@ -84,16 +84,16 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
     Ok(copier.troubles.status())
 }
 
-/// Where to.
+/// The destination.
 struct Target {
     tree: Tree,
     found: Found,
 }
 
 enum Found {
-    /// There is a directory: copies go into it.
+    /// An existing directory: copies are created in it.
     Directory(Entry),
-    /// There is none: this is the copy's name, in an existing directory.
+    /// The name of the copy in an existing directory.
     Name(Entry, Vec<u8>),
 }
 
@@ -112,11 +112,11 @@ impl Target {
     }
 }
 
-/// What is copied how.
+/// The options and the target of a copy.
 struct Copier {
     recursive: bool,
     keep: Keep,
-    /// Whether names of one file stay names of one file.
+    /// Whether hard links are preserved.
     links: bool,
     target: Tree,
     troubles: Troubles,
@@ -132,7 +132,7 @@ struct File {
     shown: String,
 }
 
-/// A directory whose own attributes are to be set in the end.
+/// A directory whose attributes are set at the end.
 struct Directory {
     tree: Tree,
     from: Entry,
@@ -156,7 +156,7 @@ impl Directory {
 impl Copier {
     fn copy_files(&self, files: &Mutex<Receiver<File>>) {
         loop {
-            // The lock is given back before the copy begins.
+            // The lock is released before the copy begins.
             let next = files.lock().expect("no panic holds it").recv();
             let Ok(file) = next else { return };
             if let Err(errno) = self.copy(&file) {
@@ -179,14 +179,15 @@ struct Walk<'a> {
     copier: &'a Copier,
     tier: &'a TierArgs,
     queue: SyncSender<File>,
-    /// Copies of files that have more names, by device and number of the original.
+    /// Copies of files with several links, by device and inode number of the original.
     linked: HashMap<(u64, u64), Arc<dyn Node>>,
-    /// Directories made. One that is met again is below what is copied: the copy would never end.
+    /// Directories created. If one is found in the source, the target is below it, and the copy
+    /// would never end.
     made: HashMap<NodeId, Identity>,
     directories: Vec<Directory>,
 }
 
-/// A directory whose entries are still to be copied.
+/// A directory whose entries remain to be copied.
 struct Pending {
     from: Entry,
     to: Arc<dyn Node>,
@@ -209,7 +210,7 @@ impl Walk<'_> {
         let (dir, name) = match (&target.found, place.name()) {
             (Found::Name(dir, name), _) => (dir, name.clone()),
             (Found::Directory(dir), Some(name)) => (dir, name),
-            // What has no name of its own is copied entry by entry.
+            // A source without a name is copied entry by entry.
             (Found::Directory(dir), None) => {
                 let (to, made) = (dir.node.clone(), false);
                 self.below(&tree, from, to, made, shown);
@@ -230,7 +231,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// `EINVAL` if `to` is `from` or below it, as far as that can be seen from there.
+    /// Returns `EINVAL` if `to` is `from` or below it, as far as the target shows its parents.
     fn refuse_loop(&self, tree: &Tree, from: &Entry, to: &Arc<dyn Node>) -> Result<()> {
         let Some(original) = Identity::of(tree, &*from.node) else {
             return Ok(());
@@ -249,7 +250,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a directory that was found is one that this copy has made.
+    /// Returns whether a directory that was found was created by this copy.
     fn is_copy(&self, tree: &Tree, found: &Entry) -> bool {
         let made = self.made.get(&found.attr.id);
         made.is_some_and(|made| Identity::of(tree, &*found.node).as_ref() == Some(made))
@@ -290,7 +291,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Copies one entry, or sees to it that it will be; a directory is made, and its entries come next.
+    /// Copies an entry or queues it. A directory is created and returned, so that its entries come
+    /// next.
     fn entry(
         &mut self,
         tree: &Tree,
@@ -338,7 +340,7 @@ impl Walk<'_> {
                     shown,
                 };
                 if has_links {
-                    // Its other names wait for it.
+                    // Its other links need the copy.
                     let copy = self.copier.copy(&file)?;
                     self.linked.insert(key, copy);
                 } else if self.queue.send(file).is_err() {
@@ -366,7 +368,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Makes a directory, or takes what is there; it is the owner's alone to change until all is in it.
+    /// Creates a directory, or returns an existing one. Only its owner can access a new one until
+    /// it is complete.
     fn directory(&self, to: &Arc<dyn Node>, name: &[u8]) -> Result<(Arc<dyn Node>, bool)> {
         let name = Name::new(name)?;
         self.copier.target.with(|cx| {
@@ -384,7 +387,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Makes a link, a pipe, a socket or a device like `from`, in the place of what is there.
+    /// Creates a symbolic link, pipe, socket or device like `from`, replacing an existing file.
     fn special(
         &self,
         tree: &Tree,
@@ -423,8 +426,8 @@ impl Walk<'_> {
     }
 }
 
-/// What tells a node from any other, in whatever tree it is seen: the same directory may be reached by its path
-/// and by way of a server.
+/// The identity of a node in all trees: the same directory may be reached by its path and through a
+/// server.
 #[derive(PartialEq, Eq)]
 struct Identity {
     id: u64,
@@ -433,7 +436,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// Nothing where a number is all that is known: another tree may have it too.
+    /// Returns `None` if the inode number is all that is known: another tree may have the same.
     fn of(tree: &Tree, node: &dyn Node) -> Option<Identity> {
         let want = Want::BASIC | Want::BTIME | Want::GENERATION;
         let attr = tree.with(|cx| node.attr(cx, want)).ok()?;

@@ -1,11 +1,12 @@
-//! What a long copy shows of itself on a terminal.
+//! The progress bar of long copies.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Bytes copied of those known of. Shown on standard error if that is a terminal, once it takes long.
+/// Bytes copied of those expected. The bar is shown on standard error if that is a terminal, after
+/// [`Progress::PATIENCE`].
 pub(crate) struct Progress {
     bar: ProgressBar,
     begun: Instant,
@@ -14,7 +15,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// What is done sooner needs no bar.
+    /// Time before the bar is shown.
     const PATIENCE: Duration = Duration::from_secs(1);
 
     pub(crate) fn new(quiet: bool) -> Progress {
@@ -31,12 +32,12 @@ impl Progress {
         }
     }
 
-    /// So many bytes more are to be copied.
+    /// Adds `bytes` to those expected.
     pub(crate) fn expect(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
-    /// So many have been.
+    /// Adds `bytes` to those copied.
     pub(crate) fn done(&self, bytes: u64) {
         self.bar.inc(bytes);
         if !self.quiet && self.begun.elapsed() > Progress::PATIENCE {

@@ -1,4 +1,4 @@
-//! Copies between directories of this host, and to and from trees that a 9P server has.
+//! Copies between directories of this host, and to and from trees of a 9P server.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -159,7 +159,7 @@ fn a_tree_goes_to_a_server_within_it_and_back() {
         let data = vec![count as u8; count * 3000];
         fs::write(from.join(format!("sub/{count}")), data).expect("written");
     }
-    // More than is in flight at once, by way of both threads.
+    // More data than is in flight at once, so that both threads take part.
     let large: Vec<u8> = (0..20u32 << 20).map(|at| (at / 251) as u8).collect();
     fs::write(from.join("large"), &large).expect("written");
     fs::hard_link(from.join("sub/7"), from.join("again")).expect("linked");
@@ -190,7 +190,7 @@ fn a_tree_goes_to_a_server_within_it_and_back() {
     assert!(!copy(remote("/none"), place(dir.path(), "nowhere")));
 }
 
-/// Named after what it did: a directory of this host was copied into itself by way of a server.
+/// A directory of this host was copied into itself through a server.
 #[test]
 fn a_copy_by_another_way_into_itself_ends() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -200,11 +200,11 @@ fn a_copy_by_another_way_into_itself_ends() {
     let copy = |from: String, to: String| cp(&args(&[from, to], true));
     fs::create_dir_all(dir.path().join("from/sub")).expect("made");
     assert!(succeeded(copy(place(dir.path(), "from"), remote("/a"))));
-    // Below `a`, whose own parents are not to be seen from there.
+    // Below `a`, whose own parents the server does not show.
     assert!(!succeeded(copy(remote("/a"), remote("/a/sub/copy"))));
     assert!(succeeded(copy(remote("/a"), place(dir.path(), "back"))));
     assert!(dir.path().join("back/sub/copy/sub").exists());
     assert!(!dir.path().join("back/sub/copy/sub/copy").exists());
-    // And into itself, seen from one place.
+    // Into itself, within one tree.
     assert!(!succeeded(copy(remote("/"), remote("/into"))));
 }

@@ -1,4 +1,4 @@
-//! An image that is an object in a store: all of it is looked at, so all of it is fetched.
+//! Download of an image in an object store: a check reads all of it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use image::Piece;
 use objects::{Object, Tuning, Url};
 
-/// Bytes that are asked for at once: a few requests at a time.
+/// Bytes per read: a few concurrent requests.
 const STEP: u64 = 16 << 20;
 
-/// A file without a name that has the bytes of the object.
+/// Returns an unnamed file with the contents of the object.
 pub(super) fn fetched(url: &Url) -> io::Result<File> {
     let object = Object::open(url, Tuning::default())?;
     let mut file = tempfile::tempfile()?;

@@ -1,4 +1,4 @@
-//! Whether an image is what was packed, byte for byte, and who has signed it.
+//! Verification of an image against its hashes and signature.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +8,12 @@ use std::os::unix::fs::FileExt;
 use erofs::check::MOST_FINDINGS;
 use sidecar::{Broken, HASH, HEADER, Hash, Header, Manifest, PublicKey, Shape, hash};
 
-/// Chunks that are read at a time, 1 MiB: from each multiple of this on, so many hashes lie in one chunk.
+/// Chunks per read, 1 MiB. The hashes of chunks from a multiple of this number on are in one chunk.
 const AT_A_TIME: u64 = 64;
 
-/// Holds all bytes of the image in the first `len` bytes of `file` against its hashes, and those against a signature with one
-/// of `keys`, if there are any, and gives `told` what is wrong. Without `keys`, an image without hashes is fine.
+/// Verifies the image in the first `len` bytes of `file` against its hashes, and those against a
+/// signature by one of `keys`, if there are any. Passes errors to `told`. Without `keys`, an image
+/// without hashes is valid.
 pub(super) fn check(
     file: &File,
     len: u64,
@@ -82,7 +83,8 @@ struct Levels<'a> {
 }
 
 impl Levels<'_> {
-    /// From the uppermost level down, so that it is said first which hashes are not to be believed themselves.
+    /// Verifies from the uppermost level down, so that wrong hashes are reported before the data
+    /// they cover.
     fn check(&self, told: &mut dyn FnMut(String)) -> io::Result<()> {
         let mut found = 0;
         let mut told = |range: (u64, u64), what: &str| {
@@ -113,7 +115,7 @@ impl Levels<'_> {
         Ok(())
     }
 
-    /// Those of some chunks of a level whose hashes are others.
+    /// Returns the chunks of a level whose hashes differ.
     fn wrong(&self, level: usize, numbers: Range<u64>) -> io::Result<Vec<u64>> {
         let place = |number| self.shape.chunk(level, number);
         let start = place(numbers.start).start;
@@ -127,7 +129,7 @@ impl Levels<'_> {
         Ok(wrong.map(|(number, _)| number).collect())
     }
 
-    /// The hashes that those chunks have to have.
+    /// Returns the expected hashes of those chunks.
     fn hashes(&self, level: usize, numbers: &Range<u64>) -> io::Result<Vec<Hash>> {
         if level + 1 == self.shape.levels().len() {
             let each = numbers.clone().filter_map(|at| self.manifest.hash(at));

@@ -1,4 +1,4 @@
-//! Asks a server how it is.
+//! Request for the status of a server.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
@@ -8,10 +8,11 @@ use transports::{Addr, Link, dial};
 use super::Asked;
 use crate::Failure;
 
-/// How long a server may take for its answer.
+/// Timeout of a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest answer, bytes: one with 256 clients and all operations of all protocols has a tenth of it.
+/// Maximum size of a reply, bytes: ten times that with 256 clients and all operations of all
+/// protocols.
 const LONGEST: usize = 4 << 20;
 
 pub(super) fn status(addr: &Addr) -> Asked {
@@ -60,7 +61,7 @@ fn get(addr: &Addr) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What a whole answer carries, if it is a good one.
+/// Returns the body of a complete and successful response.
 fn body(answer: &[u8]) -> Result<&[u8], String> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut head = httparse::Response::new(&mut headers);

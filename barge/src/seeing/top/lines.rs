@@ -1,9 +1,9 @@
-//! Figures as text.
+//! Formatting of figures.
 
 use crate::seeing::change::{Change, OperationChange, quantile_of_all};
 use crate::seeing::status::{Client, Export};
 
-/// The heads of the table of operations.
+/// Column headings of the table of operations.
 pub(super) const OPERATIONS: [&str; 8] = [
     "operation",
     "protocol",
@@ -15,7 +15,7 @@ pub(super) const OPERATIONS: [&str; 8] = [
     "failed",
 ];
 
-/// The heads of the table of clients.
+/// Column headings of the table of clients.
 pub(super) const CLIENTS: [&str; 8] = [
     "client",
     "speaks",
@@ -27,7 +27,7 @@ pub(super) const CLIENTS: [&str; 8] = [
     "in flight",
 ];
 
-/// A line on each: the server, its load, and what its caches do.
+/// Returns a line each for the server, its load, and each export with its cache.
 pub(super) fn summary(change: &Change<'_>, operations: &[OperationChange<'_>]) -> Vec<String> {
     let now = change.now;
     let failed = operations
@@ -100,7 +100,7 @@ pub(super) fn client(client: &Client) -> [String; 8] {
     ]
 }
 
-/// Everything, for who looks once.
+/// Formats the whole status, for `--once`.
 pub(super) fn text(change: &Change<'_>) -> String {
     let operations = change.operations();
     let mut text = summary(change, &operations).join("\n");
@@ -146,7 +146,7 @@ fn table<const N: usize>(to: &mut String, heads: [&str; N], rows: Vec<[String; N
     }
 }
 
-/// What a client may have said, without what a terminal would obey.
+/// Removes control characters from text of a client, which a terminal would obey.
 fn plain(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }

@@ -1,4 +1,4 @@
-//! `barge top`: the status page's figures in the terminal.
+//! `barge top`: the figures of the status page in the terminal.
 
 mod ask;
 mod lines;
@@ -17,17 +17,21 @@ use crate::{Done, Failure};
 
 #[derive(Args)]
 pub(crate) struct TopArgs {
-    /// Where a server was told to show what it does (--http): PORT of this machine, tcp:HOST:PORT or unix:PATH
+    /// Address of the server's --http
+    ///
+    /// PORT (of this host), HOST:PORT, tcp:HOST:PORT or unix:PATH.
     #[arg(value_name = "ADDR", value_parser = super::addr, default_value = super::USUAL_PORT)]
     addr: Addr,
-    /// Print what there is, and end: rates and latencies are of all the time that the server has run. So it is where standard output is
-    /// no terminal
+    /// Print the figures once and exit
+    ///
+    /// Rates and latencies cover the time since the start of the server. This is the default if
+    /// standard output is not a terminal.
     #[arg(long)]
     once: bool,
-    /// Print the figures as /status.json has them, an object a line
+    /// Print the figures of /status.json, one JSON object per line
     #[arg(long)]
     json: bool,
-    /// How often to look, seconds
+    /// Interval between updates, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
     interval: u16,
 }
@@ -52,7 +56,7 @@ pub(crate) fn run(args: &TopArgs) -> Done {
         say(&lines::text(&Change::new(&status, None)))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // What is wrong from the start is told without a screen.
+    // An error of the first request is reported without the screen.
     let first = ask::status(&args.addr)?;
     screen::run(first, &|| ask::status(&args.addr), interval)
         .map_err(|error| Failure::new(format!("the terminal: {error}")))?;
@@ -65,5 +69,5 @@ fn say(text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::new(format!("standard output: {error}")))
 }
 
-/// What a server answers when it is asked.
+/// The reply of a server.
 type Asked = Result<Status, Failure>;

@@ -1,4 +1,4 @@
-//! Figures on a terminal's screen, until a key ends it.
+//! Figures on the screen of a terminal, until a key ends the display.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,20 +14,20 @@ use super::{Asked, lines};
 use crate::seeing::change::Change;
 use crate::seeing::status::Status;
 
-/// Rates of a wide screen.
+/// Number of stored rates, for a wide screen.
 const KEPT: usize = 512;
 
-/// What is seen.
+/// The displayed data.
 struct Screen {
     before: Option<Status>,
     now: Status,
     /// Operations per second, the latest first.
     rates: VecDeque<u64>,
-    /// Why there is nothing newer.
+    /// Error of the latest request.
     lost: Option<String>,
 }
 
-/// Shows `first`, and then what `ask` answers.
+/// Shows `first`, and then the replies of `ask`.
 pub(super) fn run(first: Status, ask: &dyn Fn() -> Asked, interval: Duration) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let mut screen = Screen {
@@ -86,7 +86,7 @@ impl Screen {
         if let Some(why) = &self.lost {
             head[0] = format!("no answer: {why}");
         }
-        // Of many exports the rest is on the page.
+        // The status page shows all exports.
         head.truncate(6);
         let clients = change.now.clients.len().min(8) as u16;
         let places = Layout::vertical([
