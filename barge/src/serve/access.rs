@@ -1,4 +1,5 @@
-//! Which user a client may act as: `--trust-uids`, and the lines of the ready message that say so.
+//! The users that clients may act as: `--trust-uids`, and the lines of the ready message about
+//! them.
 
 use std::str::FromStr;
 
@@ -9,7 +10,7 @@ use vfs::Trust;
 use super::plan::Plan;
 use super::users::HostUsers;
 
-/// `all`, or names and ids of users with commas between.
+/// The value of `--trust-uids`: `all`, or names and ids of users with commas between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TrustedUsers(Trust);
 
@@ -38,8 +39,8 @@ impl From<TrustedUsers> for Trust {
     }
 }
 
-/// The users that clients act as over 9P and NFS, as comments of a shell: a line for this host, and
-/// one for others if they may connect.
+/// Returns the users that clients act as over 9P and NFS, as shell comments: a line for this host,
+/// and one for other hosts if they may connect (`networked`).
 pub(super) fn lines(plan: &Plan, networked: bool) -> String {
     let mut text = String::from("# local users act as themselves, root as any user");
     match &plan.trust {
@@ -50,7 +51,7 @@ pub(super) fn lines(plan: &Plan, networked: bool) -> String {
         }
         Trust::All => text = "# local users act as any user (--trust-uids)".into(),
     }
-    // Without privileges all is done as this process.
+    // Without privileges the server accesses everything as its own user.
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
         text = format!("# all clients have the access of uid {uid}, which runs this");
@@ -64,7 +65,7 @@ pub(super) fn lines(plan: &Plan, networked: bool) -> String {
     text
 }
 
-/// The users that clients of other hosts act as.
+/// Describes the users that clients of other hosts act as.
 fn remote(plan: &Plan) -> &'static str {
     let mut all = plan
         .shares

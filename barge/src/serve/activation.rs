@@ -4,15 +4,15 @@ use transports::{Addr, Listener};
 
 use crate::Failure;
 
-/// The first descriptor that is passed.
+/// The first passed descriptor (SD_LISTEN_FDS_START).
 const FIRST: i32 = 3;
 
-/// Whether a service manager has passed sockets to this process.
+/// Returns whether a service manager has passed sockets to this process.
 pub(super) fn is_activated() -> bool {
     passed() > 0
 }
 
-/// What listens on the sockets that were passed to this process, if any were.
+/// Returns listeners for the sockets that a service manager has passed to this process.
 pub(super) fn listeners() -> Result<Vec<Listener>, Failure> {
     (FIRST..FIRST + passed())
         .map(|fd| {

@@ -1,4 +1,4 @@
-//! What clients need to know: a mount command for each address, then the ready line.
+//! The ready message: a mount command for each address, then the line `ready`.
 
 use std::io::{Write, stdout};
 use std::path::Path;
@@ -14,8 +14,8 @@ use super::virtio9p::Channel;
 use super::{Addrs, access, welcome};
 use crate::{Failure, service};
 
-/// Says on standard output how to mount, and there and to the service manager that clients can
-/// connect; and more to whoever has not said where (`unnamed`).
+/// Prints how to mount on standard output, and reports there and to the service manager that
+/// clients can connect. Prints an introduction as well if no address was given (`unnamed`).
 pub(super) fn ready(
     addrs: &Addrs,
     exports: &Exports,
@@ -83,7 +83,7 @@ pub(super) fn ready(
     Ok(())
 }
 
-/// Where the status page is, and how `barge top` is called for what has none.
+/// Returns the URL of the status page, or a `barge top` command for an address without a URL.
 fn page_command(addr: &Addr) -> String {
     match addr {
         Addr::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/\n"),
@@ -92,7 +92,7 @@ fn page_command(addr: &Addr) -> String {
     }
 }
 
-/// What Linux makes of a larger msize on a stream.
+/// Maximum msize of Linux on a stream; it reduces larger ones to this.
 const LINUX_MSIZE: u32 = (1 << 20) + 24;
 
 fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
@@ -108,7 +108,7 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     format!("mount -t 9p -o trans={transport},{options} {device} /mnt")
 }
 
-/// A guest's: Linux mounts a vsock that is connected already.
+/// Returns the mount command for a guest: Linux mounts a vsock that is connected already.
 fn vsock_mount_command(port: u32, options: &str) -> String {
     let connect = format!("s=socket.socket(socket.AF_VSOCK); s.connect((2,{port})); f=s.fileno()");
     let mount = format!(
@@ -129,7 +129,8 @@ fn options_of(export: &str, msize: u32) -> String {
     format!("version=9p2000.L,msize={msize}{aname}")
 }
 
-/// For v4, and for v3, whose locks need a portmapper, with what the connection has to be. Linux mounts by TCP alone.
+/// Returns mount commands for v4 and for v3, whose locks need a portmapper (`locks`), with the
+/// security options. Linux mounts over TCP only.
 fn nfs_mount_commands(addr: &Addr, locks: bool, security: &str) -> String {
     let Addr::Tcp { host, port } = addr else {
         return String::new();
@@ -145,14 +146,15 @@ fn nfs_mount_commands(addr: &Addr, locks: bool, security: &str) -> String {
     )
 }
 
-/// What QEMU needs to be told for a vhost-user device.
+/// Returns a QEMU command line with a vhost-user device.
 fn monitor_options(device: &str) -> String {
     format!(
         "qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=mem,size=2G,share=on -numa node,memdev=mem {device}\n"
     )
 }
 
-/// Queues shorter than 1024 would cut large requests.
+/// Returns QEMU's options of a virtiofs device. Queues shorter than 1024 would split large
+/// requests.
 fn fs_device(socket: &Path) -> String {
     format!(
         "-chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1",
@@ -160,7 +162,7 @@ fn fs_device(socket: &Path) -> String {
     )
 }
 
-/// A queue for each of the guest's processors.
+/// Returns QEMU's options of a block device, which has a queue for each processor of the guest.
 fn block_device(socket: &Path) -> String {
     format!(
         "-chardev socket,id=blk,path={} -device vhost-user-blk-pci,chardev=blk",
@@ -168,7 +170,8 @@ fn block_device(socket: &Path) -> String {
     )
 }
 
-/// How Linux has a disk of `file`: a file's path, or the name of an image, which may be none.
+/// Returns the command that attaches `file` as a disk of Linux. `file` is a path, or the name of an
+/// image, which may be empty.
 fn nbd_command(addr: &Addr, file: &str) -> String {
     let place = match addr {
         Addr::Tcp { host, port } => format!("{host} {port}"),
@@ -182,8 +185,8 @@ fn nbd_command(addr: &Addr, file: &str) -> String {
     format!("nbd-client {name}{place} /dev/nbd0\n")
 }
 
-/// As QEMU has it since `vhost-user-test-device`; and what the guest is told. Linux has at most 128 pieces of a message, and so
-/// 500 KiB.
+/// Returns QEMU's options of a 9P device, for versions with `vhost-user-test-device`, and the mount
+/// command for the guest. Linux uses at most 128 descriptors per message, and so 500 KiB.
 fn device_options(channel: &Channel) -> String {
     let Addr::Unix(socket) = &channel.socket.at else {
         return String::new();

@@ -336,7 +336,7 @@ impl ServeArgs {
         self.plan_for(sources.into_iter().map(share).collect::<Result<_, _>>()?)
     }
 
-    /// Says how `shares` are served.
+    /// Returns the plan to serve `shares`.
     pub(super) fn plan_for(&self, shares: Vec<Share>) -> Result<Plan, Failure> {
         Ok(Plan {
             shares,
@@ -424,9 +424,10 @@ impl ServeArgs {
     }
 }
 
-/// The value of `--memory`.
+/// Parses the value of `--memory`.
 fn memory(text: &str) -> Result<usize, String> {
-    /// The largest message that a client can be promised, and the minima of some connections.
+    /// Room for the largest message that a client can be promised, and the minima of some
+    /// connections.
     const LEAST: usize = 8 << 20;
     let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes
@@ -434,8 +435,8 @@ fn memory(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected a number of bytes from 8M on, such as 256M, got '{text}'"))
 }
 
-/// Half of what the control group may have, if that is limited: the rest is for sources, threads
-/// and sockets.
+/// Returns half of the control group's memory limit, if it has one: the rest is for sources,
+/// threads and sockets.
 fn most_memory() -> usize {
     let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
     usize::try_from(limit).unwrap_or(usize::MAX)
@@ -473,7 +474,8 @@ impl TimeoutArgs {
     }
 }
 
-/// Where 9P is served if nothing else is asked for: on this machine only, without privileges.
+/// Returns the default address of 9P, which only this host can connect to and which takes no
+/// privileges.
 pub(super) fn default_addr() -> Addr {
     Addr::Tcp {
         host: "127.0.0.1".into(),

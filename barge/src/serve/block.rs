@@ -1,4 +1,4 @@
-//! Files as disks: a vhost-user socket for each device, and NBD.
+//! Files as disks: vhost-user block devices and NBD.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use super::exports::Exports;
 use super::vhost::{Kind, Place, Socket, Vhost};
 use crate::Failure;
 
-/// What is served as disks, and where.
+/// The disks to serve.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
-    /// Devices of virtual machines.
+    /// Block devices of virtual machines.
     pub(super) drives: Vec<Drive>,
     pub(super) nbd: Vec<Addr>,
 }
 
 impl Block {
-    /// Whether nothing is.
+    /// Returns whether no disk is served.
     pub(super) fn is_empty(&self) -> bool {
         self.drives.is_empty() && self.nbd.is_empty()
     }
 }
 
-/// `[NAME=]SOCKET[,file=FILE][,ro]`: a device, and where it is served.
+/// `[NAME=]SOCKET[,file=FILE][,ro]`: a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Drive {
     pub(super) socket: Socket,
-    /// Its path there; none for an image, whole.
+    /// The path of the file in the source; empty for a source that is an image.
     file: String,
     read_only: bool,
 }
@@ -58,13 +58,13 @@ impl FromStr for Drive {
     }
 }
 
-/// The most queues of a device.
+/// Maximum number of queues of a device.
 const QUEUES: u16 = 64;
 
-/// Descriptors of a queue, as QEMU has it unless told otherwise.
+/// Descriptors per queue, as QEMU's default.
 const DEPTH: u32 = 128;
 
-/// Opens the sockets of `block`, for whom `vhost` lets in.
+/// Opens the sockets of `block` with the permissions of `vhost`.
 pub(super) fn places(
     exports: &Exports,
     block: &Block,
@@ -109,13 +109,13 @@ impl Drive {
     }
 }
 
-/// Where NBD is served.
+/// Opens the listeners of NBD.
 pub(super) fn listeners(block: &Block, group: Option<u32>) -> Result<Vec<Listener>, Failure> {
     let addrs = block.nbd.iter();
     addrs.map(|addr| super::listen(addr, group)).collect()
 }
 
-/// Serves NBD's clients.
+/// Serves NBD clients.
 pub(super) fn serve(
     engine: &Arc<Engine>,
     listeners: Vec<Listener>,
@@ -131,7 +131,7 @@ pub(super) fn serve(
     Ok(())
 }
 
-/// NBD, as the engine sees it.
+/// The NBD service of the engine.
 struct NbdService(Server);
 
 impl Service for NbdService {

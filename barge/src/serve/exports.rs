@@ -1,4 +1,4 @@
-//! Sources behind layers, under names.
+//! The exports of a server: layered sources with names.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -15,33 +15,35 @@ use crate::source::Source;
 use crate::touched::TouchedFile;
 use crate::{Failure, seeing};
 
-/// What is served.
+/// All exports of a server.
 pub(super) struct Exports {
-    /// Each source, by its name.
+    /// Each source, with its name.
     pub(super) each: Vec<Arc<Export>>,
-    /// Where the terms of each are that may change, if they may.
+    /// The gate of each source, if its terms may change.
     pub(super) gates: Vec<Option<Arc<Gate>>>,
-    /// What clients get that name none: the only source, or all of them as directories of one tree.
+    /// The export of clients that name none: the only source, or a tree with all sources as
+    /// directories.
     pub(super) whole: Arc<Export>,
-    /// That tree, if it is one.
+    /// The tree of `whole`, if it has several sources.
     pub(super) bundle: Option<Arc<Bundle>>,
-    /// Each source as it was opened, before layers.
+    /// Each source as it was opened, before layers, for the status page.
     pub(super) sources: Vec<seeing::Source>,
-    /// What all calls are written to, if they are.
+    /// The log of all calls, if one is written.
     pub(super) calls: Option<Recorder>,
-    /// Where it is written down what is read.
+    /// The read traces that are written.
     pub(super) touched: Vec<Arc<TouchedFile>>,
-    /// What clients of NFS are told may be mounted.
+    /// The exports that NFS clients see in listings (MOUNT's EXPORT).
     pub(super) listed: Vec<Listed>,
-    /// What is elsewhere.
+    /// Referrals to other servers.
     pub(super) referrals: Vec<Referral>,
-    /// The files of sources that are images, by their sources' names, where disks are served.
+    /// The image files of sources that are images, by the names of the sources; empty unless disks
+    /// are served.
     pub(super) images: Vec<Image>,
-    /// What opens more of them.
+    /// Opens further shares at a reload.
     pub(super) opener: Arc<Opener>,
 }
 
-/// A line of exports(5), with a source's name for the path: who may use it.
+/// A line of exports(5) with a source's name in place of the path.
 #[derive(Clone, Debug)]
 pub(super) struct ClientList {
     name: String,
@@ -65,7 +67,8 @@ impl FromStr for ClientList {
 }
 
 impl Exports {
-    /// The one of this name, or what clients get that name none; `option` asked for it.
+    /// Returns the source called `name`, or the default export without a name. `option` is for the
+    /// error message.
     pub(super) fn named(&self, name: Option<&str>, option: &str) -> Result<Arc<Export>, Failure> {
         let Some(name) = name else {
             return Ok(self.whole.clone());
@@ -78,7 +81,8 @@ impl Exports {
         })
     }
 
-    /// Whatever has a name of its own, the empty one included: the last is for clients that name none.
+    /// Returns all exports with distinct names, the empty name included; the last is the default
+    /// export.
     pub(super) fn list(&self) -> Vec<Arc<Export>> {
         list(&self.each, &self.whole)
     }
@@ -93,7 +97,7 @@ pub(super) fn list(each: &[Arc<Export>], whole: &Arc<Export>) -> Vec<Arc<Export>
     list
 }
 
-/// Opens what `plan` names; nobody said where to serve it if `unnamed`.
+/// Opens the sources of `plan`. `unnamed` says that no address was given.
 pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     let calls = plan.record_calls.as_deref().map(|path| {
         Recorder::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
@@ -109,7 +113,8 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     let referrals = referrals(&plan.shares);
     let each: Vec<_> = opened.iter().map(|opened| opened.export.clone()).collect();
     let (whole, bundle) = match each.as_slice() {
-        // A referral is told of by the directory that it is in, and a name of a file may be one of several soon.
+        // A referral needs a parent directory, and shares may be added to the named share of a
+        // configuration file.
         [only] if referrals.is_empty() && (only.name.is_empty() || plan.file.is_none()) => {
             (only.clone(), None)
         }
@@ -177,7 +182,7 @@ pub(super) fn referrals(shares: &[Share]) -> Vec<Referral> {
     shares.iter().filter_map(referral).collect()
 }
 
-/// Each source, and the tree of all of them, which is for everybody.
+/// Returns each source for listings, and the tree of all sources, which is open to all clients.
 pub(super) fn listed(
     each: &[Arc<Export>],
     whole: &Arc<Export>,
@@ -199,13 +204,13 @@ pub(super) fn listed(
     whole.into_iter().chain(each).collect()
 }
 
-/// For whom the source of this name is.
+/// Returns the clients that may use the source called `name`, or `None` if all may.
 pub(super) fn of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clients>> {
     let list = lists.iter().find(|list| list.name == name);
     list.map(|list| &list.clients)
 }
 
-/// The name of each share. Each list is one's, and each has one list at most.
+/// Returns the name of each share. Fails if a list is for no share, or if a share has two lists.
 pub(super) fn check(plan: &Plan) -> Result<Vec<String>, Failure> {
     let (names, lists) = (names(&plan.shares)?, &plan.lists);
     for (at, ClientList { name, .. }) in lists.iter().enumerate() {
@@ -226,7 +231,7 @@ pub(super) fn check(plan: &Plan) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// A name for each source: the only one may go without.
+/// Returns a name for each source. Only a single source may be without one.
 fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
     let mut names: Vec<String> = Vec::new();
     for Share { named: source, .. } in shares {

@@ -1,11 +1,13 @@
-//! `--config`: from a file to a plan, and what becomes of shares when the file is read again.
+//! `--config`: makes a plan of a file, and changes the shares when the file is read again.
 //!
-//! A share is the same while its name, its source and what it is opened with are: then its terms change where it is ([`layers::Gate`]), and
-//! clients notice nothing. Others end and begin: behind a gate that is closed everything is `ESTALE`.
+//! A share stays the same while its name, its source and its opening options do: then its terms
+//! change in place ([`layers::Gate`]) without its clients noticing. Other shares end or begin: all
+//! calls through a closed gate return `ESTALE`.
 //!
-//! What it lacks on purpose: sockets that come and go, and devices whose tree is another's. That takes a restart, and is said.
+//! Sockets, and devices of changed shares, do not change at a reload. They take a restart, which is
+//! logged.
 //!
-//! Lock order: the shares; nothing is asked of clients meanwhile.
+//! Lock order: the shares first. No client is called while they are locked.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -24,7 +26,7 @@ use crate::source::Named;
 use crate::touched::TouchedFile;
 use crate::{Failure, seeing};
 
-/// What `config` comes to.
+/// Returns the plan of `config`.
 pub(super) fn plan(config: &Config) -> Result<Plan, Failure> {
     let args = |matches: Result<clap::ArgMatches, String>| {
         let matches = matches.map_err(Failure::usage)?;
@@ -49,18 +51,18 @@ pub(super) fn plan(config: &Config) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
-/// What is served, while that may change.
+/// The shares that a reload can change.
 pub(super) struct Live {
     state: Mutex<State>,
-    /// What clients of 9P come by.
+    /// The exports of 9P.
     list: Arc<RwLock<ExportList>>,
     whole: Arc<Export>,
-    /// The tree of all shares; none if the only one is that, and has no name.
+    /// The tree of all shares, or `None` if the only share has no name and is itself the root.
     bundle: Option<Arc<Bundle>>,
     opener: Arc<Opener>,
     nfs: Option<Arc<Server>>,
     seen: Arc<seeing::Sources>,
-    /// What the program began with, and what is no share's is as it says.
+    /// The configuration at the start, which stays in force for everything but shares.
     begun: Config,
 }
 
@@ -77,7 +79,7 @@ struct Served {
 }
 
 impl Live {
-    /// What `config` says, which is open as `exports`.
+    /// Takes the shares of `config`, which are open as `exports`.
     pub(super) fn new(
         config: &Config,
         exports: &Exports,
@@ -109,7 +111,8 @@ impl Live {
         }
     }
 
-    /// Reads the file again. If that makes no sense, or cannot be had, all is as it was.
+    /// Reads the file again. If it is invalid, or a share cannot be opened, the previous state
+    /// stays.
     pub(super) fn reload(&self) -> Result<(), Failure> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let config = Config::read(self.begun.path()).map_err(Failure::usage)?;
@@ -143,7 +146,7 @@ impl Live {
             let now = barge_client::source::now();
             bundle.change(&each, now).map_err(Failure::usage)?;
         }
-        // From here on nothing fails.
+        // Infallible from here on.
         for (served, (name, share)) in shares.iter().zip(names.iter().zip(&plan.shares)) {
             let clients = exports::of(&plan.lists, name);
             served.gate.set(terms(&share.layers, clients));
@@ -171,7 +174,7 @@ impl Live {
         Ok(())
     }
 
-    /// What of `config` does not come to be before a restart.
+    /// Returns the changes of `config` that take a restart.
     fn takes_restart(&self, state: &State, config: &Config, plan: &Plan) -> Vec<String> {
         let mut all = config.differs(&self.begun);
         let referral = |config: &Config| {
@@ -186,7 +189,7 @@ impl Live {
         if referral(config) != referral(&self.begun) {
             all.push("a referral".into());
         }
-        // What a guest's device shows is chosen when its socket is opened.
+        // The export of a device is chosen when its socket is opened.
         let of_device = |name: &str| {
             let sockets = plan.virtiofs.shares.iter();
             let nine = plan.nine.iter().flat_map(|nine| &nine.channels);
@@ -211,7 +214,7 @@ impl Live {
         all
     }
 
-    /// What clients have read of shares that came is written down.
+    /// Writes the read traces of shares that were added by a reload.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state

@@ -1,7 +1,7 @@
 //! The secret that the keys of exports derive from: `handle-key` in the state directory.
 //!
-//! A holder of the secret can make file handles of everything that is exported. So it is random,
-//! readable by this program's user alone, and never derived from anything else.
+//! A holder of the secret can forge file handles of everything that is exported. So it is random,
+//! readable by this program's user alone, and not derived from anything else.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,15 +15,15 @@ use vfs::HandleKey;
 use super::recovery;
 use crate::Failure;
 
-/// The file's name.
+/// The name of the secret's file.
 const NAME: &str = "handle-key";
 
-/// Bytes of the secret.
+/// Length of the secret in bytes.
 const LEN: usize = 32;
 
-/// Why there is no secret to be had.
+/// The reasons why the secret cannot be used.
 enum Trouble {
-    /// Others may know it: what was expected, and what came.
+    /// Other users may know the secret; the message has what was expected and found.
     Unsafe(String),
     Failed(io::Error),
 }
@@ -34,10 +34,10 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// The secret of the NFS server at `addr`: the one in `dir`, or else in the usual state directory,
-/// made if there is none. A new one if there is no such directory or the port is chosen anew at
-/// each start. Fails if others may know the secret, or if it cannot be kept in a `dir` that was
-/// named.
+/// Returns the secret of the NFS server at `addr`, from `dir` or else from the default state
+/// directory, and creates it if there is none. Returns a temporary secret if there is no such
+/// directory, or if the port is chosen anew at each start. Fails if other users may know the
+/// secret, or if it cannot be stored in a `dir` that was named.
 pub(super) fn of_server(dir: Option<&Path>, addr: &Addr) -> Result<HandleKey, Failure> {
     let usual = || {
         (!recovery::is_any_port(addr))
@@ -64,14 +64,14 @@ pub(super) fn of_server(dir: Option<&Path>, addr: &Addr) -> Result<HandleKey, Fa
     }
 }
 
-/// A secret that lives no longer than this program.
+/// Returns a new secret that is not stored.
 fn fresh() -> Result<HandleKey, Failure> {
     let bytes =
         sys::random::bytes().map_err(|error| Failure::new(format!("getrandom: {error}")))?;
     Ok(HandleKey::new(bytes))
 }
 
-/// The secret in the directory `dir`, made if there is none.
+/// Returns the secret in the directory `dir`, and creates it if there is none.
 fn load(dir: &Path) -> Result<HandleKey, Trouble> {
     recovery::make_dir(dir)?;
     check_directory(dir)?;
@@ -114,7 +114,7 @@ fn read(path: &Path, mut file: File) -> Result<HandleKey, Trouble> {
     }
 }
 
-/// Others must not be able to put another file in its place.
+/// Checks that other users cannot replace files in `dir`.
 fn check_directory(dir: &Path) -> Result<(), Trouble> {
     let (meta, own) = (fs::metadata(dir)?, rustix::process::geteuid().as_raw());
     let is_sticky = meta.mode() & 0o1000 != 0;
@@ -129,7 +129,7 @@ fn check_directory(dir: &Path) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Makes the secret, whole and durable, unless another process is faster.
+/// Creates the secret atomically and durably, unless another process has already.
 fn create(dir: &Path) -> Result<(), Trouble> {
     let suffix = u64::from_ne_bytes(sys::random::bytes().map_err(io::Error::from)?);
     let new = dir.join(format!("{NAME}.{suffix:016x}"));

@@ -1,4 +1,5 @@
-//! `barge serve` and `barge virtiofsd`: sources, behind layers, over protocols, until told to stop.
+//! `barge serve` and `barge virtiofsd`: serve layered sources over protocols until a signal stops
+//! them.
 
 mod access;
 mod activation;
@@ -46,7 +47,7 @@ use crate::seeing::{Seeing, Sources};
 use crate::signals::Reload;
 use crate::{Done, Failure, service, signals, trouble};
 
-/// `barge serve`
+/// Runs `barge serve`.
 pub(crate) fn run(args: &ServeArgs) -> Done {
     sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
@@ -56,14 +57,14 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
     })
 }
 
-/// Whether what `config` says can be served, as far as that shows before anything is opened.
+/// Checks that `config` can be served, as far as this is known before anything is opened.
 pub(crate) fn check(config: &Config) -> Result<(), Failure> {
     file::plan(config).map(drop)
 }
 
-/// Serves until told to stop, or until nobody can come any more.
+/// Serves until a signal stops the engine, or until no client can connect any more.
 fn serve(plan: &Plan) -> Done {
-    // What is served if nothing is asked for: 9P and NFS at their usual places.
+    // Without any address, 9P and NFS are served at their default addresses.
     let unnamed = plan.virtiofs.shares.is_empty()
         && plan.nfs.as_ref().is_none_or(|nfs| nfs.addrs.is_empty())
         && plan
@@ -131,7 +132,7 @@ fn serve(plan: &Plan) -> Done {
         Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;
     }
     announce::ready(&addrs, &exports, plan, unnamed)?;
-    // A share that goes lets go of what it has open.
+    // Without these references, a removed share closes its files.
     exports.each.clear();
     exports.gates.clear();
     let status = match &plan.run {
@@ -156,7 +157,8 @@ fn serve(plan: &Plan) -> Done {
     Ok(status)
 }
 
-/// What reads certificates again, and the file that says what is served; nothing, where there are none.
+/// Returns the handler of SIGHUP, which reads certificates and the configuration file again, or
+/// `None` if neither is used.
 fn reload(acceptor: Option<Arc<Acceptor>>, live: Option<Arc<Live>>) -> Option<Reload> {
     if acceptor.is_none() && live.is_none() {
         return None;
@@ -184,7 +186,7 @@ fn reload(acceptor: Option<Arc<Acceptor>>, live: Option<Arc<Live>>) -> Option<Re
     }))
 }
 
-/// What clients of 9P can attach to.
+/// The exports that 9P clients can attach to.
 struct Shares(Arc<RwLock<ExportList>>);
 
 impl p9::server::Exports for Shares {
@@ -194,7 +196,7 @@ impl p9::server::Exports for Shares {
     }
 }
 
-/// Where clients connect.
+/// The addresses that are listened at.
 struct Addrs {
     nine: Vec<Addr>,
     nfs: Vec<Addr>,
@@ -203,8 +205,8 @@ struct Addrs {
 }
 
 impl Addrs {
-    /// Whether other hosts may connect, over 9P or NFS, as far as the addresses say: an inherited
-    /// socket may be one of TCP.
+    /// Returns whether other hosts may connect over 9P or NFS, as far as the addresses say: an
+    /// inherited socket may be a TCP socket.
     fn are_open(&self) -> bool {
         let is_open = |addr: &Addr| match addr {
             Addr::Tcp { host, .. } => {
@@ -218,7 +220,8 @@ impl Addrs {
     }
 }
 
-/// Where 9P is served: at the usual place if nothing at all is asked for.
+/// Opens the listeners of 9P: the default address if no address of any protocol is named
+/// (`unnamed`).
 fn nine_listeners(
     nine: &Nine,
     unnamed: bool,
@@ -238,12 +241,12 @@ fn nine_listeners(
     Ok(listeners)
 }
 
-/// Listens at `addr`; at a Unix socket for this user, and the members of a group.
+/// Listens at `addr`. Only this user and the members of `group` may connect to a Unix socket.
 pub(crate) fn listen(addr: &Addr, group: Option<u32>) -> Result<Listener, Failure> {
     Listener::bind_for(addr, group).map_err(|error| Failure::new(trouble::listening(addr, &error)))
 }
 
-/// 9P, as the engine sees it.
+/// The 9P service of the engine.
 struct NineService(Server);
 
 fn nine_server(exports: Arc<dyn p9::server::Exports>, nine: &Nine) -> Server {

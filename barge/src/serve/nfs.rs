@@ -1,4 +1,4 @@
-//! NFS: v3 with MOUNT, and v4, on one port each.
+//! NFS: v3 with MOUNT, and v4, all of them on each port.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -17,19 +17,19 @@ use super::secure::Tls;
 use super::work;
 use crate::{Failure, trouble};
 
-/// Where NFS is served, and what is found there.
+/// The sockets of NFS, and the server.
 pub(super) struct Place {
     listeners: Vec<Listener>,
-    /// Where else the server is: the portmapper's port.
+    /// Further listeners, at the portmapper's port.
     portmap: Vec<Listener>,
     datagrams: Vec<Datagrams>,
     server: Arc<Server>,
     acceptor: Option<Arc<Acceptor>>,
 }
 
-/// Opens the sockets of `plan`, to which the members of `group` may connect as well; with nothing
-/// named and no other protocol asked for (`alone`), the usual place if it is
-/// free.
+/// Opens the sockets of `plan`, to which the members of `group` may connect as well. Without
+/// addresses, opens the default address if it is free and no other protocol was requested
+/// (`alone`).
 pub(super) fn place(
     exports: &Exports,
     plan: &Nfs,
@@ -108,10 +108,10 @@ pub(super) fn place(
     }))
 }
 
-/// By which address clients know the server again after a restart.
+/// Returns the address that identifies the server in the state directory after a restart.
 fn known_by<'a>(plan: &'a Nfs, first: &'a Listener) -> &'a Addr {
     match plan.addrs.first() {
-        // Whatever port that is now.
+        // With port 0, not the port that was chosen.
         Some(anew @ Addr::Tcp { port: 0, .. }) => anew,
         _ => first.addr(),
     }
@@ -122,7 +122,7 @@ fn first_tcp(listeners: &[Listener]) -> Option<Addr> {
     addrs.find(|addr| matches!(addr, Addr::Tcp { .. }))
 }
 
-/// The address that a server of `plan` is known by, before any is listened at.
+/// Returns the address that identifies a server of `plan`, before its sockets are opened.
 pub(super) fn known_addr(plan: &Nfs, alone: bool) -> Option<Addr> {
     plan.addrs.first().cloned().or(alone.then(usual_addr))
 }
@@ -134,7 +134,7 @@ fn usual_addr() -> Addr {
     }
 }
 
-/// Nobody asked for it: then it is no failure if it cannot be.
+/// Listens at the default address. Failure is only logged, as the address was not requested.
 fn usual_listener() -> Option<Listener> {
     let addr = usual_addr();
     match Listener::bind(&addr) {
@@ -148,22 +148,22 @@ fn usual_listener() -> Option<Listener> {
 }
 
 impl Place {
-    /// Where it is.
+    /// Returns the addresses that are listened at.
     pub(super) fn addrs(&self) -> Vec<Addr> {
         self.listeners.iter().map(|at| at.addr().clone()).collect()
     }
 
-    /// What answers there.
+    /// Returns the server.
     pub(super) fn server(&self) -> Arc<Server> {
         self.server.clone()
     }
 
-    /// What its connections are secured with, if they can be.
+    /// Returns the TLS acceptor, if TLS is offered.
     pub(super) fn acceptor(&self) -> Option<Arc<Acceptor>> {
         self.acceptor.clone()
     }
 
-    /// Serves the clients that come, until the engine stops.
+    /// Serves clients until the engine stops.
     pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
         let tending = Tending::start(&self.server).map_err(Failure::new)?;
         notify::start(&self.server).map_err(Failure::new)?;
@@ -184,7 +184,7 @@ impl Place {
     }
 }
 
-/// NFS, as the engine sees it.
+/// The NFS service of the engine.
 struct NfsService {
     server: Arc<Server>,
     acceptor: Option<Arc<Acceptor>>,
@@ -203,7 +203,7 @@ impl Service for NfsService {
     }
 }
 
-/// Has a server do what time asks for, until dropped.
+/// A thread for the periodic work of a server, until dropped.
 pub(super) struct Tending {
     _end: Sender<()>,
 }

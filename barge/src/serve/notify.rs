@@ -1,5 +1,5 @@
-//! Calls to NLM's clients, by datagrams to where their portmapper says: word of the server's restart, as statd has it, and
-//! answers to calls that are answered by one.
+//! Calls to NLM clients, over UDP to the ports that their portmappers return: SM_NOTIFY after a
+//! restart, as statd sends it, and results of asynchronous NLM calls (`*_RES`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -14,19 +14,19 @@ use nfs::portmap;
 use nfs::server::{CallBack, Monitored, Server};
 use vfs::Caller;
 
-/// How many are told at once: most of those who do not answer would keep the others waiting.
+/// Number of clients that are notified at once, so that clients that do not reply delay few others.
 const THREADS: usize = 16;
 
-/// How long an answer is waited for.
+/// Timeout of a reply.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// How often somebody is tried.
+/// Attempts per client.
 const TRIES: usize = 5;
 
-/// Behind that nobody is waited for any more.
+/// Time after which no further client is notified.
 const WHILE: Duration = Duration::from_secs(60);
 
-/// Tells those that `server` names, in threads of their own.
+/// Notifies the clients that `server` lists, on threads of their own.
 pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
     let clients = server.to_notify();
     if clients.is_empty() {
@@ -69,7 +69,7 @@ fn tell_all(server: &Weak<Server>, clients: &Mutex<Vec<Monitored>>, state: i32, 
     }
 }
 
-/// Tells whose portmapper is at this address, once.
+/// Notifies the client whose portmapper is at `portmapper`, with one attempt.
 fn tell(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
     let socket = connect(portmapper, name, &GetPort::NSM)?;
     let name_of = name.as_bytes();
@@ -84,7 +84,7 @@ fn tell(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
     )
 }
 
-/// A socket that leads to where the portmapper says that a program is.
+/// Returns a socket that is connected to the port that the portmapper returns for `program`.
 fn connect(portmapper: SocketAddr, machine: &str, program: &GetPort) -> io::Result<UdpSocket> {
     let addr = portmapper.ip();
     let any: IpAddr = match addr {
@@ -102,10 +102,11 @@ fn connect(portmapper: SocketAddr, machine: &str, program: &GetPort) -> io::Resu
     Ok(socket)
 }
 
-/// How many calls to clients wait at most: who gets none asks again.
+/// Maximum number of queued calls. Further calls are dropped: the client retransmits its request.
 const CALLS: usize = 1024;
 
-/// What makes calls of NLM to clients, in threads of their own that end with it.
+/// Returns a function that sends NLM calls to clients on a pool of threads, which end when the
+/// function is dropped.
 pub(super) fn caller() -> io::Result<Arc<dyn Fn(CallBack) + Send + Sync>> {
     const THREADS: usize = 4;
     let (send, calls) = sync_channel::<CallBack>(CALLS);
@@ -127,7 +128,7 @@ pub(super) fn caller() -> io::Result<Arc<dyn Fn(CallBack) + Send + Sync>> {
     Ok(Arc::new(move |call| drop(send.try_send(call))))
 }
 
-/// Makes a call to whose portmapper is at this address.
+/// Sends a call to the client whose portmapper is at `portmapper`.
 fn make(portmapper: SocketAddr, call: &CallBack) -> io::Result<()> {
     let machine = "";
     let socket = connect(portmapper, machine, &GetPort::NLM)?;
@@ -150,7 +151,7 @@ fn make(portmapper: SocketAddr, call: &CallBack) -> io::Result<()> {
     }
 }
 
-/// Asks by a datagram, and waits for the answer.
+/// Sends a call in a datagram, and waits for the reply.
 fn ask<A: Ask, T>(
     socket: &UdpSocket,
     machine: &str,
@@ -161,16 +162,16 @@ fn ask<A: Ask, T>(
     let failed = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut calls = Calls::new(Credentials::new(machine), 1 << 16);
     let mut call = Vec::new();
-    // Who sends the same again is answered again.
+    // The xid is the same in each attempt: a retransmission is answered again.
     calls
         .call(std::process::id(), &Caller::ROOT, ask, &mut call)
         .map_err(|errno| failed(errno.to_string()))?;
-    // In a stream it would have a mark.
+    // Datagrams have no record mark.
     let sent = socket.send(&call[MARK..]);
     sent.inspect_err(|_| std::thread::sleep(ANSWER))?;
     let mut reply = [0; MARK + 1024];
     let len = socket.recv(&mut reply[MARK..]).inspect_err(|error| {
-        // Nobody is there: soon somebody may be.
+        // No program listens at the port yet; it may soon.
         if error.kind() == io::ErrorKind::ConnectionRefused {
             std::thread::sleep(ANSWER);
         }
@@ -195,7 +196,7 @@ fn waited() -> io::Error {
 mod tests {
     use super::*;
 
-    /// Answers the next call with `results`, and says what was asked, from the program's number on.
+    /// Replies to the next call with `results`, and returns the call from the program number on.
     fn answer(socket: &UdpSocket, results: &[u8]) -> Vec<u8> {
         let mut call = [0; 1024];
         let (len, from) = socket.recv_from(&mut call).expect("a call");

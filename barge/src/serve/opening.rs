@@ -1,4 +1,4 @@
-//! From a share as it is planned to what clients can be given.
+//! Opens planned shares: sources, layers and exports.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,38 +19,38 @@ use crate::source::{Source, overlaid};
 use crate::touched::TouchedFile;
 use crate::{Failure, seeing};
 
-/// For how many shares at least there is room, where a file may come to have more.
+/// Minimum number of shares to divide descriptors by if a configuration file can add shares.
 const ROOM: usize = 16;
 
-/// What all shares are opened with.
+/// Opens shares with the options that all of them have in common.
 pub(super) struct Opener {
-    /// Where servers of NFS keep what they need after a restart, and by which address this one is known.
+    /// The state directory of NFS, and the address that identifies this server in it.
     known_by: Option<(Option<PathBuf>, Addr)>,
-    /// The secret from which the keys that seal the handles of shares derive; only NFS has one.
+    /// The secret that the keys for sealed handles derive from; only with NFS.
     secret: Option<HandleKey>,
     calls: Option<Recorder>,
     kernel_handles: bool,
-    /// How many descriptors a source has.
+    /// Descriptors per source.
     descriptors: usize,
-    /// On which terms a share is served may change.
+    /// Whether the terms of a share may change.
     gated: bool,
-    /// Whether clients of other hosts may come.
+    /// Whether clients of other hosts may connect.
     networked: bool,
 }
 
-/// A share that is served.
+/// An opened share.
 pub(super) struct Opened {
     pub(super) export: Arc<Export>,
-    /// Where the terms are that may change.
+    /// The gate with the terms, if they may change.
     pub(super) gate: Option<Arc<Gate>>,
-    /// The source as it was opened, before layers.
+    /// The source as it was opened, before layers, for the status page.
     pub(super) seen: seeing::Source,
-    /// Where it is written down what is read.
+    /// The read trace, if one is written.
     pub(super) touched: Option<Arc<TouchedFile>>,
 }
 
 impl Opener {
-    /// Opens what `plan` has; nobody said where to serve it if `unnamed`.
+    /// Prepares to open the shares of `plan`. `unnamed` says that no address was given.
     pub(super) fn new(
         plan: &Plan,
         unnamed: bool,
@@ -70,7 +70,7 @@ impl Opener {
             true => plan.shares.len().max(ROOM),
             false => plan.shares.len(),
         };
-        // Connections have one each, and another while requests wait.
+        // A connection uses one descriptor, and another one while requests wait.
         let all = usize::try_from(sys::limits::descriptors()).unwrap_or(usize::MAX);
         let connections = plan.tuning.connections.min(all / 2);
         let descriptors = (all / 4 * 3).min(all - connections);
@@ -85,7 +85,7 @@ impl Opener {
         })
     }
 
-    /// Opens `share`, which is called `name`, for `clients`, or for everybody.
+    /// Opens `share` under `name` for `clients`, or for all clients.
     pub(super) fn open(
         &self,
         name: &str,
@@ -149,7 +149,7 @@ impl Opener {
         })
     }
 
-    /// `fs` behind what stands between it and clients, and the gate there, if terms may change.
+    /// Stacks the layers of a share on `fs`. Also returns the gate, if the terms may change.
     pub(super) fn wrap(
         &self,
         mut fs: Arc<dyn FileSystem>,
@@ -159,7 +159,7 @@ impl Opener {
         for ids in &layers.ids {
             fs = stack(fs, ids.clone());
         }
-        // Who may do what with a client's name goes by its own ids.
+        // The right to use an attribute's name depends on the client's own ids: above the id maps.
         if let Some(map) = &layers.xattrs {
             fs = stack(fs, map.clone());
         }
@@ -192,8 +192,8 @@ impl Opener {
     }
 }
 
-/// Those of a share. A list of clients says for each whether its super-user is squashed, instead of
-/// the default.
+/// Returns the terms of a share. With a list of clients, the list instead of the default says for
+/// each client whether its super-user is squashed.
 pub(super) fn terms(layers: &Layers, clients: Option<&Arc<Clients>>) -> Terms {
     let mut terms = layers.terms.clone();
     if clients.is_some() && terms.squash.whom == Whom::RemoteRoot {

@@ -1,4 +1,4 @@
-//! What is served, and how: what every command line that serves comes to.
+//! The plan of a server: all command lines and configuration files that serve are parsed into it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,33 +23,33 @@ use crate::source::Named;
 
 pub(super) struct Plan {
     pub(super) shares: Vec<Share>,
-    /// The file that says all this, if one does: it is read again on SIGHUP.
+    /// The configuration file, if there is one; it is read again on SIGHUP.
     pub(super) file: Option<Config>,
-    /// Directories have to have handles of the kernel's.
+    /// Whether directories without kernel file handles are refused.
     pub(super) kernel_handles: bool,
-    /// Where every call is written to, if it is.
+    /// The file to log every call to.
     pub(super) record_calls: Option<PathBuf>,
-    /// Who is let in; a source that none names is for everybody.
+    /// The clients that may use each source; a source without a list is open to all clients.
     pub(super) lists: Vec<ClientList>,
-    /// 9P, if that is served at all.
+    /// 9P, if it is served.
     pub(super) nine: Option<Nine>,
-    /// NFS, if that is served at all.
+    /// NFS, if it is served.
     pub(super) nfs: Option<Nfs>,
     pub(super) virtiofs: Virtiofs,
     pub(super) block: Block,
     pub(super) vhost: Vhost,
-    /// The local users whose processes may act as any user.
+    /// Local users whose processes may act as any user.
     pub(super) trust: Trust,
-    /// Where it is shown what is done, if it is.
+    /// The status page, if it is served.
     pub(super) http: Option<Http>,
     pub(super) tuning: Tuning,
-    /// The command for which all this lives.
+    /// The command of `--run`, after which the server ends.
     pub(super) run: Option<String>,
 }
 
 impl Plan {
-    /// Whether clients of other hosts may come, as far as the plan says: to a port of TCP, or to an
-    /// inherited socket that may be one.
+    /// Returns whether clients of other hosts may connect, as far as the plan says: to a TCP port,
+    /// or to an inherited socket that may be one.
     pub(super) fn is_networked(&self) -> bool {
         let nine = self.nine.iter().flat_map(|nine| &nine.addrs);
         let nfs = self.nfs.iter().flat_map(|nfs| &nfs.addrs);
@@ -58,70 +58,72 @@ impl Plan {
     }
 }
 
-/// A source, and what it is served with.
+/// A source and its options.
 pub(super) struct Share {
     pub(super) named: Named,
-    /// What is read of it is written down there.
+    /// The file to write a read trace to.
     pub(super) record: Option<PathBuf>,
-    /// How it is opened, if it is a directory of this host. The budget of descriptors is this program's to divide.
+    /// The options of a source that is a directory of this host. The descriptor budget is set by
+    /// the opener, which divides it among the shares.
     pub(super) hostdir: hostdir::Options,
-    /// What is written to it is kept there.
+    /// The directory that stores changes to the source.
     pub(super) overlay: Option<PathBuf>,
-    /// Its open files are handed over to clients of this host.
+    /// Whether descriptors of open files are passed to clients of this host.
     pub(super) hands_over: bool,
     pub(super) layers: Layers,
 }
 
-/// How it is shown what is done: where, and by which further names.
+/// The address of the status page, and further host names that it accepts.
 pub(super) struct Http {
     pub(super) addr: Addr,
     pub(super) names: Vec<String>,
 }
 
-/// What stands between sources and clients, from the source up.
+/// The layers between a source and clients, from the source up.
 pub(super) struct Layers {
     pub(super) ids: Vec<MapIds>,
     pub(super) xattrs: Option<XattrMap>,
-    /// Without the clients, of whom [`Plan::lists`] tells.
+    /// Everything but the clients, which are in [`Plan::lists`].
     pub(super) terms: Terms,
 }
 
-/// How 9P is served: where (nothing means the usual place, unless something else is served), and at
-/// the sockets that a service manager opened.
+/// The options of 9P. Without addresses, the sockets of a service manager and, if no other protocol
+/// has addresses, the default address are used.
 pub(super) struct Nine {
     pub(super) addrs: Vec<Addr>,
-    /// Devices of virtual machines.
+    /// 9P devices of virtual machines.
     pub(super) channels: Vec<Channel>,
     pub(super) max_msize: u32,
-    /// Who waits for a lock is answered when it is granted.
+    /// Whether a request for a lock that conflicts is answered only when the lock is granted.
     pub(super) wait_for_locks: bool,
 }
 
-/// How NFS is served: where, and how long a client of v4 may be silent.
+/// The options of NFS.
 pub(super) struct Nfs {
     pub(super) addrs: Vec<Addr>,
-    /// Whether there is a portmapper, and where, if not at the usual port of the first address.
+    /// Whether a portmapper is served, and its address if it is not the default port of the first
+    /// address.
     pub(super) rpcbind: Option<Option<Addr>>,
     pub(super) lease: Duration,
-    /// Whether holes are told of.
+    /// Whether READ_PLUS is offered, which reports holes.
     pub(super) read_plus: bool,
-    /// Whether labels of SELinux are told and set.
+    /// Whether SELinux labels are reported and set.
     pub(super) security_labels: bool,
-    /// Whether clients of v4.1 and later may be given files to keep to themselves for a while.
+    /// Whether delegations are granted to clients of v4.1 and later.
     pub(super) delegations: bool,
-    /// Where is kept what its clients need after a restart, if not in the usual place.
+    /// The directory of the state that clients need after a restart, if it is not the default.
     pub(super) state_dir: Option<PathBuf>,
-    /// With what it is secured, if that is offered.
+    /// The options of TLS, if TLS is offered.
     pub(super) tls: Option<Tls>,
-    /// How callers may say who they are, if by more than ids.
+    /// The security flavors, if others than AUTH_SYS are configured.
     #[cfg(feature = "gss")]
     pub(super) security: Option<Security>,
 }
 
-/// How virtiofs is served.
+/// The options of virtiofs.
 pub(super) struct Virtiofs {
     pub(super) shares: Vec<Socket>,
     pub(super) options: fuse::server::Options,
-    /// What the device's configuration says, if there is to be one.
+    /// The tag in the device's configuration; without one there is no configuration.
     pub(super) tag: Option<Tag>,
 }

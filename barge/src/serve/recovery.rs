@@ -1,7 +1,8 @@
-//! What of NFS survives this program, so that its clients go on after a restart: what the server is called, which of
-//! its starts this is, and which clients may reclaim. A file for each server, known by where it listens.
+//! NFS state that survives a restart, so that clients can continue: the server's name, its boot
+//! number, and the clients that may reclaim. Each server has a file, identified by the server's
+//! address.
 //!
-//! What was open and locked is not kept: clients say it again.
+//! Opens and locks are not stored: clients reclaim them.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -20,20 +21,21 @@ use vfs::Errno;
 
 use crate::{Failure, private};
 
-/// A server that has begun again, or for the first time.
+/// The stored state of a server, for one boot.
 pub(super) struct Recovery {
-    /// The same after each restart.
+    /// The server's name, the same after each restart.
     pub(super) name: String,
-    /// Another after each restart.
+    /// The boot number, a new one after each restart.
     pub(super) boot: u32,
     pub(super) stable: Arc<dyn Stable>,
-    /// NLM's clients that are to be told of a restart.
+    /// The NLM clients to notify of a restart.
     pub(super) monitored: Arc<dyn Stable>,
 }
 
 impl Recovery {
-    /// That of the server at `addr`, in `dir` or else in the usual place. Where that cannot be had, or the address is
-    /// chosen anew at each start, it lives no longer than this program.
+    /// Opens the state of the server at `addr`, in `dir` or else in the default directory. The
+    /// state is in memory only if the address is chosen anew at each start, or if the default
+    /// directory cannot be used.
     pub(super) fn open(dir: Option<&Path>, addr: &Addr) -> Result<Recovery, Failure> {
         if is_anew(addr) {
             return Ok(Recovery::in_memory());
@@ -78,8 +80,9 @@ impl Recovery {
     }
 }
 
-/// Where the server at `addr` may record, of the source called `name`, what its handles need after a restart: in `dir` or
-/// else in the usual place. Nowhere if the address is chosen anew at each start, or the place cannot be had.
+/// Returns the file that records what the handles of the source called `name` need after a restart,
+/// for the server at `addr`, in `dir` or else in the default directory. Returns `None` if the
+/// address is chosen anew at each start, or if the directory cannot be created.
 pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<PathBuf> {
     if is_anew(addr) {
         return None;
@@ -89,12 +92,12 @@ pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<
     Some(dir.join(format!("{}-{name}.names", file_name(addr))))
 }
 
-/// The state directory where none is named.
+/// Returns the default state directory.
 pub(super) fn usual() -> Option<PathBuf> {
     usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
-/// What systemd made for us; else what is every program's of its user.
+/// Returns the directory that systemd created for the service, or else the usual one of the user.
 fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(dirs) = var("STATE_DIRECTORY") {
         return std::env::split_paths(&dirs).next();
@@ -107,12 +110,12 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(state.join("barge"))
 }
 
-/// Whether it is another at each start, or may be.
+/// Returns whether `addr` is, or may be, another at each start.
 fn is_anew(addr: &Addr) -> bool {
     is_any_port(addr) || matches!(addr, Addr::Fd(_))
 }
 
-/// Whether the port is chosen at each start.
+/// Returns whether the port is chosen at each start.
 pub(super) fn is_any_port(addr: &Addr) -> bool {
     matches!(
         addr,
@@ -134,36 +137,38 @@ fn new_name() -> String {
     format!("barge-{:016x}", random())
 }
 
-/// A number that no earlier start had. It follows the time, so that it is new even if what was kept is lost.
+/// Returns a boot number that no earlier start used. It follows the time, so that it is new even if
+/// the stored state is lost.
 fn next_boot(last: u32) -> u32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |time| time.as_secs() as u32);
     as_boot(now.max(last.wrapping_add(1) % u32::MAX))
 }
 
-/// Not 0 or the highest, of which stateids are special, nor 1, of which whoever makes stateids up makes them.
+/// Excludes 0 and the highest number, which special stateids use, and 1, which made-up stateids
+/// use.
 fn as_boot(number: u32) -> u32 {
     number.clamp(2, u32::MAX - 1)
 }
 
-/// The server's name and the number of its last start.
+/// The server's name and last boot number.
 const SERVER: TableDefinition<'_, (), (&str, u32)> = TableDefinition::new("server");
 
-/// Who may reclaim.
+/// The clients that may reclaim.
 const CLIENTS: Table = TableDefinition::new("clients");
 
-/// Whom to tell of a restart.
+/// The clients to notify of a restart.
 const MONITORED: Table = TableDefinition::new("monitored");
 
 type Table = TableDefinition<'static, &'static [u8], ()>;
 
-/// All records of a thousand clients are a tenth of this.
+/// Cache size of the database in bytes; the records of a thousand clients are a tenth of it.
 const CACHE: usize = 1 << 20;
 
-/// A file of records. Nobody else opens it meanwhile.
+/// A database file. It is locked against other processes.
 struct Records(Arc<Database>);
 
-/// The records of one table.
+/// One table of a database.
 struct Kept {
     file: Arc<Database>,
     table: Table,
@@ -184,7 +189,7 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
 }
 
 impl Records {
-    /// The records at `path`, the server's name, and a new boot number.
+    /// Opens the database at `path`. Returns it with the server's name and a new boot number.
     fn open(path: &Path) -> Result<(Records, String, u32), Trouble> {
         let made = path.parent().map_or(Ok(()), make_dir);
         made.map_err(redb::Error::Io)?;
@@ -246,7 +251,7 @@ impl Kept {
     }
 }
 
-/// Opens or creates a file that only this user may open, whatever its mode was.
+/// Opens or creates a file, and makes it accessible to this user only, whatever its mode was.
 fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -255,7 +260,7 @@ fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a directory, for nobody else, if there is none.
+/// Creates a directory that only this user can access, if there is none.
 pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
@@ -300,7 +305,7 @@ mod tests {
         assert_eq!(first.stable.put(b"one"), Ok(()));
         assert_eq!(first.stable.remove(b"two"), Ok(()));
         assert_eq!(first.stable.remove(b"never"), Ok(()));
-        // As a process that is killed leaves it.
+        // The state that a killed process leaves.
         let left = dir.with_file_name("left");
         fs::create_dir(&left).expect("made");
         let name = "nfs-tcp:127.0.0.1:2049.redb";

@@ -1,4 +1,4 @@
-//! `--run`: a command for which the server lives.
+//! `--run`: runs a command, after which the server ends.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
@@ -8,12 +8,12 @@ use transports::Addr;
 use super::Addrs;
 use crate::Failure;
 
-/// Runs `command` in a shell with the addresses in its environment, and the umask that this program
-/// was started with; answers its exit status; that of a shell, 128 and the signal's number, if one
-/// ended it.
+/// Runs `command` in a shell with the addresses in its environment and the umask that this program
+/// was started with. Returns the command's exit status, or 128 plus the signal's number if a signal
+/// ended it, as a shell does.
 pub(super) fn run(command: &str, addrs: &Addrs, umask: Option<u32>) -> Result<ExitCode, Failure> {
     let mut shell = Command::new("sh");
-    // Only where threads could not have one of their own (`hostdir`).
+    // Needed only if threads could not have their own umask (`hostdir`).
     let command = match umask.filter(|_| sys::umask::current() != umask) {
         Some(umask) => format!("umask {umask:04o}\n{command}"),
         None => command.to_owned(),
@@ -37,8 +37,9 @@ pub(super) fn run(command: &str, addrs: &Addrs, umask: Option<u32>) -> Result<Ex
     Ok(ExitCode::from(code as u8))
 }
 
-/// BARGE_9P, BARGE_NFS and BARGE_NBD are the first addresses as URLs, the last as NBD's own have it; the others say their parts.
-/// BARGE_HTTP is an address as `barge top` takes it.
+/// Returns the environment of the command. BARGE_9P, BARGE_NFS and BARGE_NBD are the first
+/// addresses as URLs, BARGE_NBD in the syntax of NBD URIs; the variables of the same prefixes are
+/// parts of these addresses. BARGE_HTTP is an address in the syntax of `barge top`.
 fn environment(addrs: &Addrs) -> Vec<(String, String)> {
     let socket = |scheme: &str, path: &str| format!("{scheme}+unix:{path}");
     let nine = variables("9P", "9p", &addrs.nine, socket);
@@ -79,7 +80,7 @@ fn variables(
                     variable("_SOCKET", path),
                 ];
             }
-            // Only others reach them.
+            // The command cannot connect to these.
             Addr::Vsock { .. } | Addr::VsockUds { .. } | Addr::Fd(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! TLS for NFS: its options, and what they come to.
+//! The options of TLS for NFS, and the acceptor they configure.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -47,7 +47,7 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// What was asked for, if anything was.
+    /// Returns the TLS configuration, or `None` without a certificate.
     pub(super) fn plan(&self) -> Result<Option<Tls>, Failure> {
         if self.nfs_tls_cert.is_none() {
             return Ok(None);
@@ -81,7 +81,7 @@ impl TlsArgs {
     }
 }
 
-/// How NFS is secured.
+/// The TLS configuration of NFS.
 pub(super) struct Tls {
     files: Files,
     pub(super) transports: Transports,
@@ -89,7 +89,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// What connections are secured with.
+    /// Returns the acceptor that secures connections.
     pub(super) fn acceptor(&self) -> Result<Arc<Acceptor>, Failure> {
         let Transports { none, tls, mtls } = self.transports;
         let demand = match mtls && !tls {

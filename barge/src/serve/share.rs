@@ -1,4 +1,4 @@
-//! What a source is served with: the options that each share of a file may have of its own.
+//! The options of a share, which each share of a configuration file may set on its own.
 
 use std::path::PathBuf;
 
@@ -107,7 +107,7 @@ pub(crate) enum IdentityArg {
 }
 
 impl ShareArgs {
-    /// What is served of `named`; to be read only, if `read_only` or the options say so.
+    /// Returns the share of `named`. It is read-only if `read_only` or the options say so.
     pub(super) fn plan(&self, named: Named, read_only: bool) -> Result<Share, Failure> {
         let source = self.tier.apply_to(&named.source);
         Ok(Share {
@@ -130,7 +130,7 @@ impl ShareArgs {
         })
     }
 
-    /// Some are one source's alone, of which there are `sources`.
+    /// Checks the options that apply to a single source only; there are `sources`.
     pub(super) fn check_alone(&self, sources: usize) -> Result<(), Failure> {
         if self.overlay.is_some() && sources != 1 {
             return Err(Failure::usage(
@@ -145,7 +145,7 @@ impl ShareArgs {
         Ok(())
     }
 
-    /// No ranges leave ids as they are.
+    /// Returns the id maps; without ranges, ids stay as they are.
     fn ids(&self) -> Result<Vec<MapIds>, Failure> {
         if self.map_uid.is_empty() && self.map_gid.is_empty() {
             return Ok(Vec::new());
@@ -169,7 +169,8 @@ impl ShareArgs {
 }
 
 impl TermsArgs {
-    /// The terms of a share that is to be read only, if `read_only` or the options say so. Who is let in is said elsewhere.
+    /// Returns the terms of a share, which is read-only if `read_only` or the options say so. The
+    /// clients are set elsewhere.
     fn plan(&self, read_only: bool) -> Terms {
         let whom = match self.squash {
             SquashArg::None => Whom::None,

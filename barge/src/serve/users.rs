@@ -5,7 +5,8 @@ use std::ffi::CString;
 use p9::server::Users;
 use sys::users;
 
-/// What nsswitch.conf(5) names. Asked at attach, and for the dialects of 9P that show names.
+/// The users and groups of nsswitch.conf(5). They are looked up at attach, and for the 9P dialects
+/// that transfer names.
 pub(super) struct HostUsers;
 
 impl Users for HostUsers {

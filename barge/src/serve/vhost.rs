@@ -1,4 +1,5 @@
-//! vhost-user sockets, to which virtual machine monitors connect: where they are, and who is let in.
+//! vhost-user sockets for virtual machine monitors: addresses, permissions and accepted
+//! connections.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,19 +16,20 @@ use wire::Session;
 use super::users::HostUsers;
 use crate::Failure;
 
-/// Which processors the threads of queues keep to, in turn; none means any.
+/// The processors that the threads of queues are pinned to, in turn; an empty list pins none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Affinity(Vec<usize>);
 
 impl Affinity {
-    /// The first `free` queues go where there is room.
+    /// Returns the processor of `queue`, or `None` for the first `free` queues, which are not
+    /// pinned.
     fn of(&self, queue: usize, free: usize) -> Option<usize> {
         let turn = queue.checked_sub(free)?.checked_rem(self.0.len())?;
         Some(self.0[turn])
     }
 }
 
-/// A list as taskset(1) takes it: `0,2,4-7`.
+/// Parses a list in the syntax of taskset(1): `0,2,4-7`.
 impl FromStr for Affinity {
     type Err = String;
 
@@ -49,7 +51,8 @@ impl FromStr for Affinity {
     }
 }
 
-/// `[NAME=]SOCKET`: a source, or all of them as one tree, and where a device shows it.
+/// `[NAME=]SOCKET`: the socket of a device, and its source; without a name, all sources as one
+/// tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Socket {
     pub(super) name: Option<String>,
@@ -74,27 +77,27 @@ impl FromStr for Socket {
     }
 }
 
-/// What all devices have in common.
+/// Options that all devices share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Vhost {
-    /// The group that may connect.
+    /// The group whose members may connect.
     pub(super) group: Option<String>,
-    /// Where the threads of queues run.
+    /// The processors of the queues' threads.
     pub(super) affinity: Affinity,
-    /// The first monitor is the only one.
+    /// Whether serving ends after the first monitor.
     pub(super) once: bool,
 }
 
-/// What is behind a socket.
+/// A kind of device.
 pub(super) struct Kind {
-    /// What answers a monitor's guest, for each.
+    /// Makes a session for the guest of each monitor that connects.
     pub(super) session: Box<dyn Fn() -> Arc<dyn Session> + Send + Sync>,
     pub(super) config: Config,
-    /// How many of its queues, the first, keep to no processor.
+    /// Number of queues, from the first on, whose threads are not pinned.
     pub(super) free: usize,
 }
 
-/// A socket, and what monitors find behind it.
+/// A socket, and the kind of its devices.
 pub(super) struct Place {
     listener: Listener,
     affinity: Affinity,
@@ -102,8 +105,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens a socket where only this user, and the members of a group, may connect: a monitor has
-    /// the whole tree.
+    /// Opens a socket that only this user and the members of the group may connect to, as a monitor
+    /// can access the whole tree.
     pub(super) fn open(at: &Addr, vhost: &Vhost, kind: Kind) -> Result<Place, Failure> {
         Ok(Place {
             listener: super::listen(at, vhost.group()?)?,
@@ -112,7 +115,7 @@ impl Place {
         })
     }
 
-    /// One monitor after the other, as a virtual machine ends and the next one starts.
+    /// Serves one monitor after another, as virtual machines end and start.
     fn accept(&self, engine: &Arc<Engine>, once: bool, stop: BorrowedFd<'_>) {
         let name = self.listener.addr().to_string();
         loop {
@@ -139,7 +142,7 @@ impl Place {
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        // All queues of a device lead to one session.
+        // All queues of a device share one session.
         let queues = engine.queues((self.kind.session)());
         let (affinity, free) = (self.affinity.clone(), self.kind.free);
         let drive = move |index, ring| -> io::Result<Stop> {
@@ -150,7 +153,7 @@ impl Place {
     }
 }
 
-/// Serves the monitors that come, or `once` the first at each place alone.
+/// Serves the monitors that connect, or only the first one of each socket if `once`.
 pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Result<(), Failure> {
     for place in places {
         let drives = engine.clone();
@@ -162,7 +165,7 @@ pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Res
 }
 
 impl Vhost {
-    /// The id of the group whose members may connect to Unix sockets, of whatever is served there.
+    /// Returns the id of the group whose members may connect to the Unix sockets of all protocols.
     pub(super) fn group(&self) -> Result<Option<u32>, Failure> {
         let Some(group) = &self.group else {
             return Ok(None);

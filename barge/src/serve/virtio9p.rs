@@ -1,4 +1,5 @@
-//! 9P over virtio: a vhost-user socket for each device, which a guest mounts with `trans=virtio` by the device's tag.
+//! 9P over virtio: a vhost-user socket for each device, which a guest mounts with `trans=virtio`
+//! and the device's tag.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -13,20 +14,20 @@ use super::plan::Nine;
 use super::vhost::{Kind, Place, Socket, Vhost};
 use crate::Failure;
 
-/// `[NAME=]SOCKET[,tag=TAG]`: a device, and where it is served.
+/// `[NAME=]SOCKET[,tag=TAG]`: a 9P device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Channel {
     pub(super) socket: Socket,
-    /// What the guest calls it.
+    /// The mount tag of the device.
     pub(super) tag: String,
 }
 
 impl Channel {
-    /// What Linux can take: it reads tags by pages (`net/9p/trans_virtio.c`), and a monitor reads no more than 256 bytes of
-    /// configuration.
+    /// Maximum length of a tag. Linux reads tags by pages (`net/9p/trans_virtio.c`), and a monitor
+    /// reads no more than 256 bytes of configuration, of which two are the length.
     const LONGEST_TAG: usize = 254;
 
-    /// The device's configuration: how long its tag is, and the tag (virtio 1.3, 5.16.4).
+    /// Returns the device's configuration: the length of the tag, and the tag (virtio 1.3, 5.16.4).
     pub(super) fn space(&self) -> Vec<u8> {
         let len = self.tag.len() as u16;
         [&len.to_le_bytes(), self.tag.as_bytes()].concat()
@@ -54,10 +55,11 @@ impl FromStr for Channel {
     }
 }
 
-/// The configuration has a tag (`VIRTIO_9P_F_MOUNT_TAG`).
+/// The feature bit of a tag in the configuration (`VIRTIO_9P_F_MOUNT_TAG`).
 const MOUNT_TAG: u64 = 1;
 
-/// Opens the sockets of `nine`, for whom `vhost` lets in; `server` is for those that show all sources.
+/// Opens the sockets of `nine` with the permissions of `vhost`. `server` is for devices with all
+/// sources.
 pub(super) fn places(
     exports: &Exports,
     nine: &Nine,
@@ -76,7 +78,7 @@ pub(super) fn places(
         let kind = Kind {
             session: Box::new(session),
             config: Config {
-                // As Linux has it.
+                // Linux uses one queue.
                 queues: 1,
                 features: MOUNT_TAG,
                 space: channel.space(),
@@ -88,7 +90,7 @@ pub(super) fn places(
     nine.channels.iter().map(place).collect()
 }
 
-/// One export, whatever it is called.
+/// A single export, returned for every aname.
 struct Only(Arc<Export>);
 
 impl Served for Only {

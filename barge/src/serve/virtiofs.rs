@@ -13,15 +13,15 @@ use super::plan::Virtiofs;
 use super::vhost::{Kind, Place, Socket, Vhost};
 use crate::Failure;
 
-/// What a device is called where its configuration is read; no name is the monitor's to choose.
+/// The tag of a device. Without a tag the monitor supplies the device's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag([u8; Tag::MOST]);
 
 impl Tag {
-    /// Bytes that the configuration has for it (virtio 1.3, 5.11.4).
+    /// Bytes of the tag in the device's configuration (virtio 1.3, 5.11.4).
     const MOST: usize = 36;
 
-    /// No name.
+    /// An empty tag.
     pub(super) const NONE: Tag = Tag([0; Tag::MOST]);
 }
 
@@ -40,16 +40,16 @@ impl FromStr for Tag {
     }
 }
 
-/// What a guest may keep, as virtiofsd names it.
+/// The caching policy of a guest, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cache {
-    /// Nothing
+    /// No caching
     Never,
-    /// Names and attributes, for a day; no data
+    /// Names and attributes for a day, no data
     Metadata,
     /// Names and attributes for a second, data while a file is open
     Auto,
-    /// Everything for a day: nobody else changes the share
+    /// Everything for a day; safe only if no other client or program changes the share
     Always,
 }
 
@@ -64,24 +64,24 @@ impl From<Cache> for fuse::server::Cache {
     }
 }
 
-/// Whether the device offers a feature, as virtiofsd names it.
+/// When the device offers a feature, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Negotiate {
-    /// Not at all
+    /// Do not offer it
     Never,
-    /// If the client can
+    /// Offer it to clients that support it
     Auto,
-    /// Or the client is refused
+    /// Offer it, and refuse clients that do not support it
     Always,
 }
 
 impl Negotiate {
-    /// Whether it is offered.
+    /// Returns whether the feature is offered.
     pub(super) fn is_offered(self) -> bool {
         self != Negotiate::Never
     }
 
-    /// The flags of INIT without which the client is refused.
+    /// Returns the INIT flags without which the client is refused.
     pub(super) fn required(self, flags: InitFlags) -> InitFlags {
         match self {
             Negotiate::Always => flags,
@@ -90,12 +90,12 @@ impl Negotiate {
     }
 }
 
-/// The flags of INIT that make POSIX ACLs.
+/// The INIT flags of POSIX ACLs.
 pub(super) const POSIX_ACL: InitFlags = InitFlags::POSIX_ACL
     .union(InitFlags::DONT_MASK)
     .union(InitFlags::SETXATTR_EXT);
 
-/// The most request queues of a device.
+/// Maximum number of request queues of a device.
 const REQUEST_QUEUES: usize = 64;
 
 /// Opens the sockets of `plan`.
@@ -110,7 +110,7 @@ pub(super) fn places(
         let kind = Kind {
             session: Box::new(move || Arc::new(server.session())),
             config: Config {
-                // And the one of high priority.
+                // Request queues and the high-priority queue.
                 queues: 1 + REQUEST_QUEUES,
                 features: 0,
                 space: plan
@@ -124,7 +124,8 @@ pub(super) fn places(
     plan.shares.iter().map(place).collect()
 }
 
-/// The device's configuration: its tag, and how many request queues it may have (virtio 1.3, 5.11.4).
+/// Returns the device's configuration: its tag and the number of request queues (virtio 1.3,
+/// 5.11.4).
 fn space(tag: Tag, queues: usize) -> Vec<u8> {
     let mut space = tag.0.to_vec();
     space.extend((queues as u32).to_le_bytes());

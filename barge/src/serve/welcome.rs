@@ -1,5 +1,5 @@
-//! What is told besides to somebody who has named no place to serve at: what is served to whom, how to use it from here, and how to
-//! end it. Comments and commands of a shell, as all that is announced.
+//! The introduction for a user who named no address: prints the sources, how to use them from this
+//! host, and how to stop the server. All lines are comments or commands of a shell.
 
 use transports::Addr;
 
@@ -7,7 +7,8 @@ use super::Addrs;
 use super::exports::Exports;
 use super::plan::Plan;
 
-/// What stands before the mount commands, and what behind them. Nothing if 9P is not at a TCP port, as it then was not left to us.
+/// Returns the text before and the text after the mount commands. Returns `None` if 9P is not at a
+/// TCP port, as then the default address is not in use.
 pub(super) fn around(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Option<[String; 2]> {
     let url = match addrs.nine.first()? {
         Addr::Tcp { host, port } => format!("9p://{host}:{port}/"),
@@ -42,7 +43,8 @@ fn text(sources: &str, read_only: bool, url: &str, barge: &str) -> [String; 2] {
     [before, behind]
 }
 
-/// As it was called, if that was by a path: what cargo has built is not in PATH.
+/// Returns the name that this program was called by if it is a path, as a program that cargo has
+/// built is not in PATH.
 fn program() -> String {
     let called = std::env::args().next();
     called

@@ -1,4 +1,5 @@
-//! Threads for what goes on behind NFS's answers: copies. Apart from the engine's, which requests wait for.
+//! Threads for NFS copies that continue after the reply (asynchronous COPY). They are apart from
+//! the engine's workers, which requests wait for.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,10 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use nfs::server::Work;
 
-/// How many copies are carried out at once; more take turns, step by step.
+/// Number of copies that run at once; further copies take turns, step by step.
 const THREADS: usize = 4;
 
-/// What runs work in threads of its own, which end with it. How much there is at once its maker bounds.
+/// Returns a function that runs work on a pool of threads, which end when the function is dropped.
+/// The NFS server bounds the amount of queued work.
 pub(super) fn runner() -> io::Result<Arc<dyn Fn(Work) + Send + Sync>> {
     let (send, work) = channel::<Work>();
     let work = Arc::new(Mutex::new(work));

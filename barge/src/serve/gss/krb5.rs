@@ -1,6 +1,7 @@
-//! Kerberos 5 by the system's GSS-API: keys from the keytab that `$KRB5_KTNAME` names, users from nsswitch.conf(5).
+//! Kerberos 5 with the system's GSS-API: keys are from the keytab of `$KRB5_KTNAME`, users from
+//! nsswitch.conf(5).
 //!
-//! A context is used by one thread at a time, as RFC 2743 has it.
+//! A context is used by one thread at a time (RFC 2743).
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use wire::{Incoming, Outgoing};
 
 use super::User;
 
-/// The server's key, and whom principals are taken for.
+/// The server's credential, and the users that principals map to.
 pub(super) struct Krb5 {
     credential: Cred,
     users: Arc<[User]>,
 }
 
 impl Krb5 {
-    /// With any key of the service nfs, whatever host it is for.
+    /// Acquires any key of the service nfs, for any host name.
     pub(super) fn open(users: Arc<[User]>) -> Result<Krb5, Error> {
         let service = Name::new(b"nfs", Some(GSS_NT_HOSTBASED_SERVICE))?;
         let mut mechanisms = OidSet::new();
@@ -80,7 +81,8 @@ impl Context for Krb5Context {
     }
 
     fn verify_mic(&mut self, bytes: &[u8], mic: &[u8]) -> bool {
-        // RPCSEC_GSS has sequence numbers of its own: what only says that one of the mechanism's is out of order is good.
+        // RPCSEC_GSS has its own sequence numbers: a MIC that is only out of the mechanism's order
+        // is valid.
         let order = MajorFlags::GSS_S_DUPLICATE_TOKEN
             | MajorFlags::GSS_S_OLD_TOKEN
             | MajorFlags::GSS_S_UNSEQ_TOKEN
@@ -100,7 +102,7 @@ impl Context for Krb5Context {
     }
 
     fn unwrap(&mut self, sealed: &[u8]) -> Option<Vec<u8>> {
-        // A token of RFC 4121 (section 4.2.6.2) says itself whether it is encrypted.
+        // A flag of an RFC 4121 token (section 4.2.6.2) says whether it is encrypted.
         const SEALED: u8 = 2;
         if let [5, 4, flags, ..] = sealed
             && flags & SEALED == 0
@@ -122,7 +124,7 @@ fn usable(made: Result<libgssapi::util::Buf, Error>) -> Option<Vec<u8>> {
 }
 
 impl Krb5Context {
-    /// Whom the context is with.
+    /// Returns the client of the context.
     fn principal(&self) -> Result<Principal, Error> {
         let text = |name: Name| -> Result<String, Error> {
             Ok(String::from_utf8_lossy(&name.display_name()?).into_owned())
@@ -145,7 +147,8 @@ impl Krb5Context {
     }
 }
 
-/// The name that the client `principal` has on this host, if it is of the realm of `server` and no service.
+/// Returns the local name of the client `principal`, if its realm is that of `server` and it is no
+/// service.
 fn local_name<'a>(principal: &'a str, server: &str) -> Option<&'a str> {
     let (name, realm) = principal.rsplit_once('@')?;
     let (_, ours) = server.rsplit_once('@')?;

@@ -1,4 +1,4 @@
-//! How NFS clients say who they are: its options, and what they come to.
+//! The options of NFS security flavors (`sec=`), and the GSS mechanism they configure.
 
 mod krb5;
 
@@ -28,7 +28,7 @@ pub(crate) struct SecArgs {
 }
 
 impl SecArgs {
-    /// What was asked for, if anything was.
+    /// Returns the configuration, or `None` without `--nfs-sec`.
     pub(in crate::serve) fn plan(&self) -> Option<Security> {
         let Sec(flavors) = self.nfs_sec.clone()?;
         Some(Security {
@@ -38,14 +38,15 @@ impl SecArgs {
     }
 }
 
-/// How callers of NFS may say who they are.
+/// The security flavors of NFS, and the users of principals.
 pub(in crate::serve) struct Security {
     pub(in crate::serve) flavors: Arc<[Flavor]>,
     users: Arc<[User]>,
 }
 
 impl Security {
-    /// What a mount command has to say of it: the best way, unless it may be left out.
+    /// Returns the `sec=` option for a mount command: the preferred flavor, or none if sys is
+    /// accepted.
     pub(in crate::serve) fn mount_option(&self) -> &'static str {
         match self.flavors.first() {
             _ if self.flavors.contains(&Flavor::Sys) => "",
@@ -56,7 +57,7 @@ impl Security {
         }
     }
 
-    /// What makes their contexts, if they need any.
+    /// Returns the GSS mechanism, or `None` if sys is the only flavor.
     pub(in crate::serve) fn mechanism(&self) -> Result<Option<Arc<dyn Mechanism>>, Failure> {
         if *self.flavors == [Flavor::Sys] {
             return Ok(None);
@@ -92,7 +93,7 @@ impl FromStr for Sec {
     }
 }
 
-/// Whom a principal is taken for.
+/// The user that a principal acts as.
 #[derive(Clone)]
 struct User {
     principal: String,

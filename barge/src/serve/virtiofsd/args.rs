@@ -7,7 +7,7 @@ use super::capabilities::Modcaps;
 use super::ids::NamespaceRange;
 use crate::serve::virtiofs::{Cache, Negotiate, Tag};
 
-/// What is said of an option is what barge does about it.
+/// Options of virtiofsd; the help of each says what barge does with it
 #[derive(Args, Clone)]
 #[command(
     args_override_self = true,
@@ -20,40 +20,45 @@ use crate::serve::virtiofs::{Cache, Negotiate, Tag};
     reason = "what help has in brackets is no link"
 )]
 pub(crate) struct VirtiofsdArgs {
-    /// The directory to share
+    /// Directory to share
     #[arg(long, value_name = "DIR", required_unless_present_any = ["compat", "print_capabilities"])]
     pub(super) shared_dir: Option<PathBuf>,
-    /// The vhost-user socket to make and listen at
+    /// vhost-user socket to create and listen at
     #[arg(long, alias = "socket", value_name = "PATH",
           required_unless_present_any = ["fd", "print_capabilities"])]
     pub(super) socket_path: Option<PathBuf>,
-    /// The group that may connect to the socket, besides this user
+    /// Group whose members may connect to the socket [default: only this user]
     #[arg(long, value_name = "GROUP", conflicts_with = "fd")]
     pub(super) socket_group: Option<String>,
-    /// The number of an inherited socket to listen at instead
+    /// Inherited socket to listen at instead, as a descriptor number
     #[arg(long, value_name = "N", conflicts_with = "socket_path",
           value_parser = clap::value_parser!(i32).range(0..))]
     pub(super) fd: Option<i32>,
-    /// The tag that the device's configuration tells; without one there is no configuration, as QEMU
-    /// expects
+    /// Tag in the device's configuration
+    ///
+    /// Without a tag the device has no configuration, as QEMU expects.
     #[arg(long, value_name = "TAG")]
     pub(super) tag: Option<Tag>,
-    /// Threads for requests that would block; 0 is barge's usual number. What does not block is
-    /// answered by the queue's own thread
+    /// Number of threads for requests that block; 0 is barge's default
+    ///
+    /// Other requests are served by the thread of their queue.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) thread_pool_size: u16,
-    /// Extended attributes
+    /// Offer extended attributes
     #[arg(long)]
     pub(super) xattr: bool,
-    /// POSIX ACLs; implies --xattr. With always, clients that have none are refused
+    /// When to offer POSIX ACLs; implies --xattr
+    ///
+    /// always refuses clients that do not support them.
     #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
           default_value = "never", default_missing_value = "always")]
     pub(super) posix_acl: Negotiate,
-    /// Rules by which extended attributes have other names on the host; implies --xattr
+    /// Mapping of extended attribute names; implies --xattr
     #[arg(long, value_name = "RULES")]
     pub(super) xattrmap: Option<XattrMap>,
-    /// Accepted: no namespaces or new roots are made. Whatever it says, names are resolved beneath the
-    /// shared directory by the kernel, and no link is followed
+    /// Accepted without effect: no namespace or new root is created
+    ///
+    /// The kernel resolves all names beneath the shared directory, and follows no links.
     #[arg(
         long,
         value_name = "MODE",
@@ -61,19 +66,19 @@ pub(crate) struct VirtiofsdArgs {
         ignore_case = true
     )]
     pub(super) sandbox: Sandbox,
-    /// Let the guest change nothing
+    /// Refuse all changes by the guest
     #[arg(long)]
     pub(super) readonly: bool,
-    /// Accepted: no filter of system calls is installed
+    /// Accepted without effect: no filter of system calls is installed
     #[arg(long, value_name = "ACTION", default_value = "kill")]
     pub(super) seccomp: Seccomp,
-    /// Tell the guest which directories are mount points [default]
+    /// Announce mount points in the shared directory to the guest [default]
     #[arg(long = "announce-submounts", overrides_with = "no_announce_submounts")]
     _announce_submounts: bool,
-    /// Do not tell the guest which directories are mount points
+    /// Do not announce mount points in the shared directory to the guest
     #[arg(long)]
     pub(super) no_announce_submounts: bool,
-    /// Whether handles of the kernel stand for nodes when descriptors are short
+    /// When to use kernel file handles for inodes, if descriptors are short
     #[arg(
         long,
         value_name = "WHEN",
@@ -81,87 +86,97 @@ pub(crate) struct VirtiofsdArgs {
         default_value = "prefer"
     )]
     pub(super) inode_file_handles: Handles,
-    /// What the guest may keep
+    /// Caching policy of the guest
     #[arg(long, value_name = "MODE", default_value = "auto", ignore_case = true)]
     pub(super) cache: Cache,
-    /// Let programs map files as shared that the guest keeps no contents of (--cache never or metadata):
-    /// nobody else may change the directory
+    /// Allow shared mappings of files with --cache never or metadata
+    ///
+    /// Safe only if no other client or program changes the directory.
     #[arg(long)]
     pub(super) allow_mmap: bool,
-    /// Listings without attributes; so it is with --cache=never, too
+    /// Do not offer READDIRPLUS; implied by --cache=never
     #[arg(long)]
     pub(super) no_readdirplus: bool,
-    /// Let the guest write behind: nobody else may change the directory
+    /// Enable the write-back cache of the guest
+    ///
+    /// Safe only if no other client or program changes the directory.
     #[arg(long)]
     pub(super) writeback: bool,
-    /// Honour the O_DIRECT of the guest's programs
+    /// Honour O_DIRECT of the guest
     #[arg(long)]
     pub(super) allow_direct_io: bool,
-    /// Say in JSON what this program can do for vhost-user, and end
+    /// Print the vhost-user capabilities of this program as JSON, and exit
     #[arg(long)]
     pub(super) print_capabilities: bool,
-    /// Which capabilities to keep as the super-user, besides and of the usual ones: +sys_admin:-chown
+    /// Changes to the capabilities that are kept as root, such as +sys_admin:-chown
     #[arg(long, value_name = "CHANGES", default_value = "", hide_default_value = true,
           value_parser = modcaps, allow_hyphen_values = true)]
     pub(super) modcaps: Modcaps,
-    /// How much to log
+    /// Log level
     #[arg(long, value_name = "LEVEL", default_value = "info", ignore_case = true)]
     pub(super) log_level: Level,
-    /// Log to syslog; to standard error if there is none
+    /// Log to syslog, or to standard error if there is none
     #[arg(long)]
     pub(super) syslog: bool,
-    /// How many descriptors may be open; 0 leaves the limits alone [default: the hard limit]
+    /// Maximum number of open descriptors; 0 leaves the limits alone [default: the hard limit]
     #[arg(long, value_name = "N")]
     pub(super) rlimit_nofile: Option<u64>,
-    /// Take set-id bits and file capabilities away here when a file is written, so that with
-    /// --xattr the guest does not ask for capabilities before each write [default; virtiofsd's is
-    /// --no-killpriv-v2]
+    /// Clear set-id bits and file capabilities of written files on the host [default]
+    ///
+    /// With --xattr, the guest then does not ask for capabilities before each write. virtiofsd's
+    /// default is --no-killpriv-v2.
     #[arg(long = "killpriv-v2", overrides_with = "no_killpriv_v2")]
     _killpriv_v2: bool,
-    /// Leave set-id bits and file capabilities to the guest
+    /// Leave set-id bits and file capabilities of written files to the guest
     #[arg(long, overrides_with = "_killpriv_v2")]
     pub(super) no_killpriv_v2: bool,
-    /// Security labels (SELinux) of what the guest makes; implies --xattr. With always, clients that
-    /// send none are refused
+    /// When to set SELinux labels of new files from the guest; implies --xattr
+    ///
+    /// always refuses clients that send none.
     #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
           default_value = "never", default_missing_value = "always")]
     pub(super) security_label: Negotiate,
-    /// Map a range of user ids as a user namespace would; may be repeated. Without privileges it can
-    /// be this user alone
+    /// Range of user ids to map, as in a user namespace; may be repeated
+    ///
+    /// Without privileges, only this process's own user id can be mapped.
     #[arg(long, value_name = ":NAMESPACE:HOST:COUNT:")]
     pub(super) uid_map: Vec<NamespaceRange>,
-    /// Map a range of group ids; may be repeated
+    /// Range of group ids to map; may be repeated
     #[arg(long, value_name = ":NAMESPACE:HOST:COUNT:")]
     pub(super) gid_map: Vec<NamespaceRange>,
-    /// Translate a range of user ids; may be repeated. TYPE is map, guest, host, squash-guest or
-    /// squash-host; or forbid-guest:FROM:COUNT. POSIX ACLs are translated, too
+    /// Range of user ids to translate; may be repeated
+    ///
+    /// TYPE is map, guest, host, squash-guest or squash-host, or forbid-guest:FROM:COUNT. POSIX
+    /// ACLs are translated as well.
     #[arg(long, value_name = "TYPE:FROM:TO:COUNT")]
     pub(super) translate_uid: Vec<Translation>,
-    /// Translate a range of group ids; may be repeated
+    /// Range of group ids to translate; may be repeated
     #[arg(long, value_name = "TYPE:FROM:TO:COUNT")]
     pub(super) translate_gid: Vec<Translation>,
-    /// Pass O_NOATIME on, which the host refuses of files that are not the caller's
+    /// Preserve O_NOATIME of the guest
+    ///
+    /// The host refuses it for files that the caller does not own.
     #[arg(long)]
     pub(super) preserve_noatime: bool,
-    /// Accepted: there is no migration, and the monitor is told so
+    /// Accepted without effect: migration is not supported, and the monitor is told so
     #[arg(long, value_name = "MODE")]
     migration_mode: Option<MigrationMode>,
-    /// Accepted: there is no migration
+    /// Accepted without effect: migration is not supported
     #[arg(long, value_name = "WHAT")]
     migration_on_error: Option<MigrationOnError>,
-    /// Accepted: there is no migration
+    /// Accepted without effect: migration is not supported
     #[arg(long)]
     migration_verify_handles: bool,
-    /// Accepted: there is no migration
+    /// Accepted without effect: migration is not supported
     #[arg(long)]
     migration_confirm_paths: bool,
-    /// Options as the older virtiofsd had them: source=DIR, cache=none, xattr, no_posix_lock
+    /// Options of the older virtiofsd: source=DIR, cache=none, xattr, no_posix_lock
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub(super) compat: Vec<String>,
-    /// The same as --log-level=debug
+    /// Log at level debug, as --log-level=debug
     #[arg(short = 'd', hide = true)]
     debug: bool,
-    /// Accepted: the program stays in the foreground
+    /// Accepted without effect: the program always stays in the foreground
     #[arg(short = 'f', hide = true)]
     _foreground: bool,
     #[arg(skip)]
@@ -171,7 +186,7 @@ pub(crate) struct VirtiofsdArgs {
 }
 
 impl VirtiofsdArgs {
-    /// How much is logged.
+    /// Returns the log level.
     pub(crate) fn log_level(&self) -> tracing::level_filters::LevelFilter {
         use tracing::level_filters::LevelFilter;
         match self.log_level {
@@ -185,12 +200,12 @@ impl VirtiofsdArgs {
         }
     }
 
-    /// Whether it is logged to syslog.
+    /// Returns whether to log to syslog.
     pub(crate) fn syslog(&self) -> bool {
         self.syslog
     }
 
-    /// Whether anything was said of migration.
+    /// Returns whether any option of migration was given.
     pub(super) fn migrates(&self) -> bool {
         self.migration_mode.is_some()
             || self.migration_on_error.is_some()
@@ -199,7 +214,7 @@ impl VirtiofsdArgs {
     }
 }
 
-/// No changes are the default.
+/// Parses `--modcaps`; an empty text is no changes.
 fn modcaps(text: &str) -> Result<Modcaps, String> {
     match text {
         "" => Ok(Modcaps::default()),
@@ -224,12 +239,12 @@ pub(super) enum Seccomp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Handles {
-    /// Never: what is renamed on the host while descriptors are short is lost
+    /// Do not use them: a file is lost if it is renamed on the host while descriptors are short
     Never,
-    /// Where the file system and our privileges permit
+    /// Use them if the file system and the privileges of this process permit
     #[value(alias = "fallback")]
     Prefer,
-    /// Or nothing is served
+    /// Use them, or refuse to start
     Mandatory,
 }
 

@@ -1,10 +1,10 @@
-//! `--modcaps`: which capabilities are kept.
+//! `--modcaps`: changes to the capabilities that are kept.
 
 use std::str::FromStr;
 
 use rustix::thread::CapabilitySet;
 
-/// What is kept beyond the usual, and what is not.
+/// Capabilities to keep beyond the default ones, and default ones to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Modcaps {
     more: CapabilitySet,
@@ -20,7 +20,7 @@ impl Default for Modcaps {
     }
 }
 
-/// What it takes to make files as others do: virtiofsd's.
+/// The capabilities that creating files as other users takes; virtiofsd's default.
 const USUAL: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -33,7 +33,8 @@ const USUAL: CapabilitySet = CapabilitySet::CHOWN
 impl FromStr for Modcaps {
     type Err = String;
 
-    /// `+NAME` and `-NAME`, by the names of capabilities(7) without `CAP_`, between colons.
+    /// Parses `+NAME` and `-NAME`, with the names of capabilities(7) without `CAP_` and colons
+    /// between.
     fn from_str(text: &str) -> Result<Modcaps, String> {
         let mut modcaps = Modcaps::default();
         for change in text.split(':') {
@@ -53,7 +54,8 @@ impl FromStr for Modcaps {
 }
 
 impl Modcaps {
-    /// What is to be kept, where kernel handles are to be used or not.
+    /// Returns the capabilities to keep. `handles` says whether kernel file handles are used, which
+    /// take CAP_DAC_READ_SEARCH.
     pub(super) fn kept(self, handles: bool) -> Result<CapabilitySet, String> {
         let mut usual = USUAL;
         if handles && self.fewer.contains(CapabilitySet::DAC_READ_SEARCH) {

@@ -1,4 +1,4 @@
-//! `-o`: options as the older virtiofsd had them, in C.
+//! `-o`: the options of the older virtiofsd, written in C.
 
 use clap::ValueEnum;
 
@@ -6,7 +6,7 @@ use super::args::{Level, Sandbox, VirtiofsdArgs};
 use crate::serve::virtiofs::{Cache, Negotiate};
 
 impl VirtiofsdArgs {
-    /// Does as `-o` says, whatever the options that it stands for say.
+    /// Applies the options of `-o`, which override the long options that they correspond to.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         std::mem::take(&mut self.compat)
             .iter()
@@ -91,7 +91,7 @@ mod tests {
         args.settle().map(|()| *args)
     }
 
-    /// What libvirt passes to a virtiofsd without `separate-options`.
+    /// libvirt's options for a virtiofsd without `separate-options`.
     #[test]
     fn options_stand_for_those_of_today() {
         let args = parsed(

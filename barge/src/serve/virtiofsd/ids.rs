@@ -1,4 +1,4 @@
-//! `--uid-map` and `--gid-map`: ids as a user namespace would have them.
+//! `--uid-map` and `--gid-map`: id maps as in a user namespace.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use layers::{IdMap, IdRange};
 
 use crate::Failure;
 
-/// `:NAMESPACE:HOST:COUNT:`, by any character that is no letter or digit.
+/// `:NAMESPACE:HOST:COUNT:`, with any separator that is no letter or digit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NamespaceRange(IdRange);
 
@@ -26,8 +26,8 @@ impl FromStr for NamespaceRange {
     }
 }
 
-/// The map of these ranges; without any, ids stay. A process that may not act as others has to be the
-/// `only` one there is.
+/// Returns the id map of `ranges`, or the identity without ranges. A process that may not act as
+/// other users can only map its own id (`only`).
 pub(super) fn namespace(
     option: &str,
     ranges: &[NamespaceRange],

@@ -1,5 +1,5 @@
-//! `barge virtiofsd`: one directory by virtiofs, under the options of virtiofsd 1.14, for what starts
-//! that: libvirt, Kata, microvm tools. What it comes to is served as by `barge serve`.
+//! `barge virtiofsd`: serves one directory over virtiofs with the options of virtiofsd 1.14, for
+//! programs that start virtiofsd: libvirt, Kata, microvm tools.
 
 mod args;
 mod capabilities;
@@ -24,7 +24,7 @@ use super::virtiofs::{Cache, POSIX_ACL};
 use crate::source::{Named, Source};
 use crate::{Done, Failure};
 
-/// `barge virtiofsd`
+/// Runs `barge virtiofsd`.
 pub(crate) fn run(args: &VirtiofsdArgs) -> Done {
     if args.print_capabilities {
         return print_capabilities();
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &VirtiofsdArgs) -> Done {
     super::serve(&plan)
 }
 
-/// What can be asked for beyond the options that every vhost-user program for file systems has (QEMU's
+/// The supported features beyond the options that every vhost-user file system program has (QEMU's
 /// `docs/interop/vhost-user.json`, virtiofsd's README).
 const FEATURES: [&str; 3] = [
     "posix-acl-negotiation-mode",
@@ -81,7 +81,8 @@ impl VirtiofsdArgs {
                         true => hostdir::Identity::Switch,
                         false => hostdir::Identity::Fixed,
                     },
-                    // As virtiofsd, whose every act but making is the super-user's then.
+                    // As in virtiofsd, which then performs all operations but creation as the
+                    // super-user.
                     super_user: match &translated {
                         Some(ids) if self.uid_map.is_empty() => ids.uids.to_host(0).unwrap_or(0),
                         _ => 0,
@@ -125,7 +126,8 @@ impl VirtiofsdArgs {
             tuning: engine::Tuning {
                 workers: match self.thread_pool_size {
                     0 => default.workers,
-                    // One that waits for a lock must not keep all others from working.
+                    // At least two, so that a worker that waits for a lock does not block all other
+                    // requests.
                     size => size.max(2).into(),
                 },
                 ..default
@@ -161,7 +163,7 @@ impl VirtiofsdArgs {
         }
     }
 
-    /// As a user namespace would map ids, which stands next to the source.
+    /// Returns the id maps of `--uid-map` and `--gid-map`, which are the layer next to the source.
     fn namespace(&self, root: bool) -> Result<Option<MapIds>, Failure> {
         if self.uid_map.is_empty() && self.gid_map.is_empty() {
             return Ok(None);
@@ -187,7 +189,7 @@ impl VirtiofsdArgs {
         }))
     }
 
-    /// Of what was asked for, or is virtiofsd's default.
+    /// Logs the requested options and defaults of virtiofsd that are accepted without their effect.
     fn say_what_is_done_instead(&self) {
         if self.sandbox != Sandbox::None {
             tracing::info!(
@@ -217,7 +219,7 @@ impl VirtiofsdArgs {
         }
     }
 
-    /// As virtiofsd does when it runs as the super-user.
+    /// Drops capabilities if this process runs as the super-user, as virtiofsd does.
     fn drop_capabilities(&self) -> Result<(), Failure> {
         let handles = self.inode_file_handles != Handles::Never;
         let kept = self.modcaps.kept(handles).map_err(Failure::usage)?;
