@@ -47,8 +47,10 @@ use crate::{Done, Failure};
 pub(crate) struct BenchArgs {
     /// The table to measure
     table: Table,
-    /// replay: FILE with the calls and SOURCE to make them on; show: FILE written by --json and
-    /// LATER, a second one whose tables replace those of the first
+    /// The files of replay and show
+    ///
+    /// replay: FILE holds the calls, SOURCE is the tree to make them on. show: FILE was written by
+    /// --json, and so was LATER, whose tables replace those of FILE.
     #[arg(value_names = ["FILE", "SOURCE|LATER"], num_args = 0..=2)]
     files: Vec<String>,
     /// replay: make each call at its recorded time [default: as fast as possible]
@@ -57,29 +59,33 @@ pub(crate) struct BenchArgs {
     /// replay: also make calls that change the tree; writes write zeros
     #[arg(long)]
     changes: bool,
-    /// 9p: measure against a server that keeps statistics (serve --http), not one without polling
+    /// 9p: compare with a server that keeps statistics (serve --http), not one without polling
     #[arg(long)]
     counted: bool,
-    /// Few and short runs, and no system call counts: a check that the bench works, not a
-    /// measurement
+    /// Few and short runs: a check that the bench works, not a measurement
+    ///
+    /// System calls are not counted.
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, --quick: 3; coalescing: 5, --quick: 1; image, kept, objects
-    /// and pack: 3, --quick: 1]
+    /// Runs of each cell [default: 5, with --quick 3]
+    ///
+    /// For coalescing 5, with --quick 1; for find, image, kept, objects and pack 3, with --quick 1.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
-    /// Directory for the files to measure with [default: /dev/shm if it exists, else the temporary
-    /// directory; coalescing, image, kept and objects: the temporary directory]
+    /// Directory for the files to measure with [default: /dev/shm, or the temporary directory]
+    ///
+    /// The default of coalescing, image, kept and objects is always the temporary directory.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Size of each file of readplus [default: 32, --quick: 8], and of the file of coalescing and
-    /// kept [default: 128, --quick: 32]
+    /// Size of the files of readplus, coalescing and kept
+    ///
+    /// The default of readplus is 32, with --quick 8; of coalescing and kept 128, with --quick 32.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
-    /// Files in the tree that find lists [default: 100000, --quick: 20000]
+    /// find: files in the tree to list [default: 100000, with --quick 20000]
     #[arg(long = "files", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     files_in_tree: Option<u32>,
-    /// Measure while N busy loops run: threads that compute without end, at normal priority
+    /// Measure while N threads compute without end, at normal priority
     ///
     /// Shows the performance that remains when processors are scarce.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
@@ -104,25 +110,20 @@ pub(crate) struct BenchArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Table {
-    /// All tables except replay and show, one after the other; if one fails, it is reported and the
-    /// others go on
+    /// All tables except replay and show; if one fails, the others go on
     All,
     /// 9P over Unix sockets and TCP, compared with diod
     #[value(name = "9p")]
     Nine,
-    /// `barge mount` of 9P with merged messages and with one page in each, compared with the local
-    /// file system; needs root and fio
+    /// `barge mount` of 9P, NFS and virtiofs, messages merged and not; needs root and fio
     Coalescing,
-    /// `barge mount` of 9P and of NFS listing a tree of many files: files a second, and memory of
-    /// the mount; needs root
+    /// `barge mount` of 9P and of NFS listing many files: rate and memory; needs root
     Find,
     /// A 9P and an NFS client while thousands of hostile connections are open; needs root
     Crowd,
-    /// Node.js and a JDK from images, compared with EROFS and squashfs in the kernel, squashfuse
-    /// and erofsfuse; needs root
+    /// Node.js and a JDK from images, compared with the kernel and FUSE tools; needs root
     Image,
-    /// `barge mount` of a 9P server 1 ms away, with and without a disk cache (cache_dir=); needs
-    /// root
+    /// `barge mount` of a 9P server 1 ms away, with and without cache_dir=; needs root
     Kept,
     /// `barge mount` of a directory, compared with bindfs; needs root
     Mount,

@@ -108,7 +108,8 @@ pub(super) fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> boo
     false
 }
 
-/// Returns a process and its descendants: some daemons serve from a child process.
+/// Returns a process and the descendants that the main thread of each has started: some daemons
+/// serve from a child process.
 pub(super) fn family(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;

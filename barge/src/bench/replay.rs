@@ -24,7 +24,7 @@ use crate::Failure;
 use crate::calls::Line;
 use crate::source::Source;
 
-/// The longest read or write that is replayed, in bytes.
+/// The longest read or write in bytes; a longer one is replayed with length 0.
 const LONGEST: u64 = 64 << 20;
 
 /// The number of differences that are listed individually.

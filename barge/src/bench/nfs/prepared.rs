@@ -32,7 +32,7 @@ pub(super) struct Prepared {
     pub(super) out: Open,
     /// The open-owners; each opens one file at a time.
     pub(super) owners: Vec<Owner>,
-    /// v4.0's word of whether a number counts: that of what has been done does.
+    /// v4.0: whether the last operation with a seqid has advanced it.
     pub(super) counts: Cell<bool>,
     /// The names for lookups.
     pub(super) names: Vec<String>,

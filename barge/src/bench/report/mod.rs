@@ -192,8 +192,9 @@ pub(super) struct Outputs {
     /// Also write the results to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<std::path::PathBuf>,
-    /// Also write the results to FILE as an HTML page with plots, without scripts or external
-    /// resources
+    /// Also write the results to FILE as an HTML page with plots
+    ///
+    /// The page has no scripts and no external resources.
     #[arg(long, value_name = "FILE")]
     html: Option<std::path::PathBuf>,
     /// Also write the results to FILE as Markdown
