@@ -59,9 +59,9 @@ pub(crate) struct MountArgs {
     /// cache=none|readahead|mmap|loose is the page cache of this program, named as for Linux's 9P
     /// client (default for a remote source: mmap), and cache_size=BYTES its memory (default: 64M).
     /// none disables all caching; loose enables the kernel's write-back cache too.
-    /// cache=never|metadata|auto|always is for caching by the kernel alone (default for other
-    /// sources: auto). writeback enables the kernel's write-back cache; it is safe only if no other
-    /// client or program changes the source.
+    /// cache=never|metadata|auto|always is for caching by the kernel alone (default for images
+    /// without --overlay: always, for other sources: auto). writeback enables the kernel's
+    /// write-back cache; it is safe only if no other client or program changes the source.
     ///
     /// passthrough=auto|off determines whether the kernel reads and writes files itself: those of a
     /// local directory, and those that a server over 9p+unix: passes with `barge serve
