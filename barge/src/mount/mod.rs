@@ -52,15 +52,16 @@ pub(crate) struct MountArgs {
     dir: PathBuf,
     /// Mount options
     ///
-    /// Those of mount(8) and mount.fuse3(8): ro, allow_other, suid, dev (default: nosuid and
+    /// Options of mount(8) and mount.fuse3(8): ro, allow_other, suid, dev (default: nosuid and
     /// nodev), noexec, noatime, sync, fsname=NAME; remount changes ro, rw and the like of an
     /// existing mount. Options for fstab alone are ignored.
     ///
     /// cache=none|readahead|mmap|loose is the page cache of this program, named as for Linux's 9P
     /// client (default for a remote source: mmap), and cache_size=BYTES its memory (default: 64M).
-    /// cache=never|metadata|auto|always is for caching by the kernel alone (default for other
-    /// sources: auto). writeback enables the kernel's write-back cache; it is safe only if no other
-    /// client or program changes the source.
+    /// none disables all caching; loose enables the kernel's write-back cache too.
+    /// cache=never|metadata|auto|always is for caching by the kernel alone (default for images
+    /// without --overlay: always, for other sources: auto). writeback enables the kernel's
+    /// write-back cache; it is safe only if no other client or program changes the source.
     ///
     /// passthrough=auto|off determines whether the kernel reads and writes files itself: those of a
     /// local directory, and those that a server over 9p+unix: passes with `barge serve
