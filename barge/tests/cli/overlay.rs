@@ -10,7 +10,8 @@ use rustix::process::geteuid;
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, Served, complained, said};
 
-/// Makes the tree of the image. Later scripts change `a` and everything with the prefix `gone`.
+/// A script that makes the tree of the image. Later scripts change `a` and everything with the
+/// prefix `gone`.
 const TREE: &str = "
 mkdir -p a b/in gone-dir/deep gone-link f/g stay/deep
 for file in a/file a/keep a/gone a/again a/move b/append b/cut b/in/x gone-dir/x gone-dir/deep/y gone-link/z f/g/h stay/deep/s

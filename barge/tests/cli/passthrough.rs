@@ -321,7 +321,7 @@ fn writing_takes_set_id_bits_away() {
     }
 }
 
-/// A file that is cached by the mount's page cache is not stale for passthrough.
+/// Data in the mount's own page cache is not used for files with passthrough.
 #[test]
 fn two_mounts_of_a_server_see_each_other_and_the_server() {
     let Some(bed) = Bed::new(HANDING, "cache=mmap") else {
