@@ -435,7 +435,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
     };
     assert!(denied("insecure_port") >= 3, "{figures}");
     assert_eq!(denied("unlisted"), 0, "{figures}");
-    // Root of this host is not trusted as root of the other one.
+    // Root of this host is no root of another host, and is not squashed.
     let here = format!(
         "nsenter --net=/proc/{}/ns/net {BARGE} cat '{}'",
         served.id(),
