@@ -1,8 +1,10 @@
-//! The pages of `docs/recipes`: each is run from top to bottom as it is written, in namespaces of its own.
+//! Runs the pages of `docs/recipes` from top to bottom, as they are written, in namespaces of their
+//! own.
 //!
-//! What follows `sh` at a block's head says how: nothing (it ends well), `serve` (it stays, and says `ready`), or `elsewhere:` and a
-//! reason (it is prose: not run here). Blocks of other languages are prose, too. What a recipe takes besides barge stands in
-//! for itself here: an empty disk for a guest, which is started and stopped before its first instruction, and moto for S3.
+//! The word after `sh` at a block's head says how it runs: none (it succeeds), `serve` (it keeps
+//! running and prints `ready`), or `elsewhere:` with a reason (it is not run here). Blocks in other
+//! languages are not run. Stand-ins replace the other programs of a recipe: a guest has an empty
+//! disk and stops before its first instruction, and moto is S3.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +12,13 @@ use std::process::{Command, Stdio};
 
 use rustix::process::geteuid;
 
-/// The program: `$BARGE`, or what was built with this.
+/// Returns the path of the program: `$BARGE`, or the one built with this test.
 fn program() -> PathBuf {
     let told = std::env::var_os("BARGE").map(PathBuf::from);
     told.unwrap_or_else(|| env!("CARGO_BIN_EXE_barge").into())
 }
 
-/// How a block is meant.
+/// How a block is run.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Ends,
@@ -24,7 +26,7 @@ enum Kind {
     Elsewhere,
 }
 
-/// A block of shell, and the line that it begins at.
+/// A shell block and the number of its first line.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     line: usize,
@@ -32,7 +34,7 @@ struct Block {
     text: String,
 }
 
-/// The blocks of a page; an error is a mistake in it.
+/// Parses the blocks of a page. An error describes a mistake in the page.
 fn blocks(page: &str) -> Result<Vec<Block>, String> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut open: Option<Option<Block>> = None;
@@ -78,7 +80,7 @@ fn blocks(page: &str) -> Result<Vec<Block>, String> {
     }
 }
 
-/// One script of all of them, which says before each where it is.
+/// Returns one script of all blocks, which prints the line number of each before it runs.
 fn script(blocks: &[Block]) -> String {
     let mut script = String::from("set -e\n");
     for block in blocks {
@@ -86,7 +88,7 @@ fn script(blocks: &[Block]) -> String {
         match block.kind {
             Kind::Elsewhere => {}
             Kind::Ends => script.push_str(&format!("echo \"-- line {line}\" >&2\n{text}")),
-            // Its output is read as long as it runs.
+            // Its output is read for as long as it runs.
             Kind::Stays => script.push_str(&format!(
                 "echo \"-- line {line}\" >&2\n\
                  exec {{served}}< <({text})\n\
@@ -97,7 +99,7 @@ fn script(blocks: &[Block]) -> String {
     script
 }
 
-/// What is there before a page begins: loopback, places to mount at and to serve, and no trace of it outside.
+/// The setup before a page: loopback and private directories to mount at and to serve.
 const BEFORE: &str = r#"
 set -e
 ip link set lo up
@@ -115,9 +117,9 @@ if [ -n "$PAGE_WANTS_BUCKET" ]; then
 fi
 "#;
 
-/// Programs that stand in for others', by their names.
+/// Stand-ins for other programs, by name.
 const STANDING_IN: [(&str, &str); 2] = [
-    // The machine, up to before its first instruction: its devices are there, and connected to their servers.
+    // The machine stops before its first instruction, with its devices connected to their servers.
     (
         "qemu-system-x86_64",
         "#!/bin/sh\necho quit | exec /usr/bin/qemu-system-x86_64 \"$@\" -S -display none -monitor stdio\n",
@@ -129,7 +131,7 @@ const STANDING_IN: [(&str, &str); 2] = [
     ),
 ];
 
-/// Where the pages are: `$RECIPES`, or those of this tree.
+/// Returns the directory of the pages: `$RECIPES`, or the one of this tree.
 fn pages() -> PathBuf {
     let told = std::env::var_os("RECIPES").map(PathBuf::from);
     told.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/recipes"))
@@ -140,7 +142,7 @@ fn has(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Runs a page, which takes `programs`; without them, or namespaces, it skips, and says so.
+/// Runs a page that uses `programs`. Skips it with a message if these or namespaces are missing.
 fn run(page: &str, programs: &[&str]) {
     let text = fs::read_to_string(pages().join(page)).expect("a page");
     let blocks = blocks(&text).unwrap_or_else(|mistake| panic!("{page}: {mistake}"));
@@ -205,7 +207,7 @@ fn run(page: &str, programs: &[&str]) {
         told(&output.stdout),
         told(&output.stderr)
     );
-    // All of them, not the first ones of a script that ended early.
+    // All blocks ran: the script did not end early.
     let ran = told(&output.stderr).matches("-- line ").count();
     let wanted = blocks
         .iter()

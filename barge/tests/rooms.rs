@@ -1,11 +1,11 @@
-//! The arrows between rooms: which crate of the workspace may use which. ARCHITECTURE.md has the same
-//! table for people.
+//! Checks the allowed dependencies between the crates of the workspace. ARCHITECTURE.md has the
+//! same table for people.
 
 use std::collections::BTreeSet;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// A room and the rooms it may use. Tests may use more: only what is built into it counts.
+/// The crates, and the crates that each may use. Dependencies of tests do not count.
 const ROOMS: &[(&str, &[&str])] = &[
     ("vfs", &[]),
     ("vfs-testkit", &["vfs", "wire"]),
@@ -54,7 +54,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("guest", &["sys"]),
 ];
 
-/// Libraries that the rooms without I/O must not have.
+/// Libraries that crates without I/O must not use.
 const IO: &[&str] = &["libc", "rustix", "tempfile", "signal-hook"];
 
 #[test]

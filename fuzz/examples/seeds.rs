@@ -1,5 +1,5 @@
-//! Writes what the targets start from into `seeds/`: the golden messages of the p9 crate, and sessions
-//! that get somewhere. `cargo run --example seeds`, after messages have changed.
+//! Writes the seed corpora of the targets to `seeds/`: the golden messages of the p9 crate, and
+//! sessions with valid requests. Run `cargo run --example seeds` after a change of messages.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use p9::{Data, Datasync, Dialect, Extension, Fid, Names, QidType, Stat, Tag, Tmessage as T, stat};
 
-/// Where the golden messages are at home, as far as they can tell.
+/// A module at the path that the golden messages expect.
 #[path = "."]
 mod message {
     pub(crate) use p9::*;
@@ -20,7 +20,7 @@ mod message {
 
         use p9::Dialect;
 
-        /// The requests and the replies that a dialect has, as bytes in a row.
+        /// Returns the encoded requests and replies of a dialect, each concatenated.
         pub(crate) fn golden(dialect: Dialect) -> [Vec<u8>; 2] {
             let (mut requests, mut replies) = (Vec::new(), Vec::new());
             for (message, dialects, _) in golden::requests() {
@@ -64,7 +64,8 @@ fn main() -> io::Result<()> {
     write("p9_session", "9P2000", &old(Dialect::Plan9))
 }
 
-/// A script of `barge_fuzz::recovery`: everything is asked and answered, then the server is lost and another comes, twice.
+/// A script of `barge_fuzz::recovery`: all requests are made and answered, then the server is lost
+/// and another one connects, twice.
 fn lost() -> Vec<u8> {
     let steps = (0..20u8).flat_map(|kind| [0, kind % 5, 0, kind % 3, 1, 2, kind, 3, 0, 0, 1]);
     let lost = [6, 0, 1, 2, 3, 7].into_iter();
@@ -73,8 +74,9 @@ fn lost() -> Vec<u8> {
     [&whole[..], &whole].concat()
 }
 
-/// A script of `barge_fuzz::kept`: of either file of a copy, bytes are changed and the checksum is put right, it is cut, replaced and exchanged for the
-/// other, beside names of the same kind; then there are other contents.
+/// A script of `barge_fuzz::kept`. Bytes of each file of a copy are changed and its checksum
+/// corrected; it is truncated, replaced, and exchanged for the other file, next to names of the
+/// same kind. Then the contents are others.
 fn damaged() -> Vec<u8> {
     let of_each = (0..2u8).flat_map(|file| {
         [
@@ -92,14 +94,14 @@ fn damaged() -> Vec<u8> {
     [15, 1].into_iter().chain(script).collect()
 }
 
-/// A script of `barge_fuzz::nfs_client`: results of everything that can be asked there, all of zeros.
+/// A script of `barge_fuzz::nfs_client`: results of all its requests, all zeros.
 fn pieces() -> Vec<u8> {
     (0..21u8)
         .flat_map(|asked| [&[asked, 64, 0][..], &[0; 64], &[1]].concat())
         .collect()
 }
 
-/// A script of `barge_fuzz::nfs`: calls of v3 whose handles name nothing.
+/// A script of `barge_fuzz::nfs`: v3 calls with invalid handles.
 fn nfs3() -> Vec<u8> {
     let handle = words(&[4, 0x0101_0101]);
     (0..22)
@@ -107,7 +109,8 @@ fn nfs3() -> Vec<u8> {
         .collect()
 }
 
-/// A script of `barge_fuzz::nfs`: a file made, written, read, locked and closed by the current stateid.
+/// A script of `barge_fuzz::nfs`: a file is created, written, read, locked and closed with the
+/// current stateid.
 fn nfs42() -> Vec<u8> {
     let state = words(&[1, 0, 0, 0]);
     let owner = words(&[0, 0, 1, 0x6100_0000]);
@@ -117,7 +120,7 @@ fn nfs42() -> Vec<u8> {
     };
     let name = words(&[1, 0x6600_0000]);
     let range = words(&[0, 0, 0, 4]);
-    // OPEN for both, unchecked and without attributes, of a name.
+    // OPEN for both, unchecked and without attributes, with a name.
     let open = [
         words(&[0, 3, 0]),
         owner.clone(),
@@ -143,7 +146,7 @@ fn nfs42() -> Vec<u8> {
     [&[98, operations.len() as u8][..], &operations.concat()].concat()
 }
 
-/// Words as XDR has them.
+/// Encodes words as XDR.
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
@@ -156,7 +159,7 @@ fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     fs::write(dir.join(name), bytes)
 }
 
-/// A script of `barge_fuzz::client`: each of what can be asked there is, and is answered.
+/// A script of `barge_fuzz::client`: each of its requests is made and answered.
 fn answers(dialect: Dialect, replies: &[u8]) -> Vec<u8> {
     use p9::Kind::*;
     const ASKED: [p9::Kind; 15] = [
@@ -166,7 +169,7 @@ fn answers(dialect: Dialect, replies: &[u8]) -> Vec<u8> {
     const MOST: u8 = 3;
     let place = |dialect| Dialect::ALL.iter().position(|&d| d == dialect);
     let number = place(dialect).map_or(0, |place| place as u8);
-    // What is offered, what is answered, and the first of the sizes.
+    // The offered version, the accepted version, and the first of the sizes.
     let mut script = vec![number, number + 1, 0];
     let mut rest = replies;
     while let Some(size) = rest.first_chunk().map(|size| u32::from_le_bytes(*size)) {
@@ -177,7 +180,7 @@ fn answers(dialect: Dialect, replies: &[u8]) -> Vec<u8> {
             continue;
         };
         script.extend([0, MOST, asked as u8]);
-        // By the first tag, which is given back then.
+        // Uses the first tag, which is then released.
         script.push(5);
         script.extend(&reply[..5]);
         script.extend([0, 0]);
@@ -206,7 +209,7 @@ mod ring {
         bytes
     }
 
-    /// Requests one after the other: INIT, MKDIR, LOOKUP, STATFS.
+    /// Requests in sequence: INIT, MKDIR, LOOKUP, STATFS.
     pub(super) fn requests() -> Vec<u8> {
         let messages = [
             request(26, 2, 0, &INIT),
@@ -217,7 +220,7 @@ mod ring {
         asked(&messages)
     }
 
-    /// Asks for one after the other.
+    /// Submits messages one after the other.
     pub(super) fn asked(messages: &[Vec<u8>]) -> Vec<u8> {
         let mut script = Vec::new();
         for (number, message) in (1u16..).zip(messages) {
@@ -232,7 +235,7 @@ mod ring {
         script
     }
 
-    /// The queue begins again at the end of memory.
+    /// The queue is set up again at the end of memory.
     pub(super) fn elsewhere() -> Vec<u8> {
         let mut script = vec![0, 0];
         for number in [64u16, 0x4000, 0x2001, 0x1001, 0] {
@@ -247,7 +250,7 @@ fn queue() -> Vec<u8> {
     [&[1][..], &ring::requests()].concat()
 }
 
-/// Of a 9P device: a file is made, written and read.
+/// Requests to a 9P device: a file is created, written and read.
 fn queue_9p() -> Vec<u8> {
     let (fid, newfid, names) = (ROOT, ONE, Names::new(&[]));
     let data = Data(&[b'd'; 200]);
@@ -287,14 +290,14 @@ const ROOT: Fid = Fid(0);
 const ONE: Fid = Fid(1);
 const TWO: Fid = Fid(2);
 
-/// A script of `barge_fuzz::session`: whole messages, of either client.
+/// A script of `barge_fuzz::session`: whole messages of both clients.
 struct Script {
     dialect: Dialect,
     bytes: Vec<u8>,
 }
 
 impl Script {
-    /// Both clients are attached.
+    /// Begins a script in which both clients are attached.
     fn new(dialect: Dialect) -> Script {
         let start = match dialect {
             Dialect::Linux => 0b0000,

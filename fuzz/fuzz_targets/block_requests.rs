@@ -1,4 +1,4 @@
-//! Guests and clients that ask anything of a disk: see `barge_fuzz::block`.
+//! Arbitrary requests of guests and clients to a disk: see `barge_fuzz::block`.
 
 #![no_main]
 

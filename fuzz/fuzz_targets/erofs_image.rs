@@ -1,4 +1,4 @@
-//! Images of EROFS: see `barge_fuzz::image`.
+//! EROFS images: see `barge_fuzz::image`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A FUSE client that asks for anything: see `barge_fuzz::fuse`.
+//! A FUSE client with arbitrary requests: see `barge_fuzz::fuse`.
 
 #![no_main]
 

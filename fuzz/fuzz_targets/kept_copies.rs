@@ -1,4 +1,4 @@
-//! Copies of files on a local disk: see `barge_fuzz::kept`.
+//! Cached copies of files on a local disk: see `barge_fuzz::kept`.
 
 #![no_main]
 

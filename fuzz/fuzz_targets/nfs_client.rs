@@ -1,4 +1,4 @@
-//! A client of NFS whose server says anything: see `barge_fuzz::nfs_client`.
+//! An NFS client whose server sends arbitrary replies: see `barge_fuzz::nfs_client`.
 
 #![no_main]
 

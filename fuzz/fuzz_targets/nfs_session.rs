@@ -1,4 +1,4 @@
-//! An NFS client that asks for anything: see `barge_fuzz::nfs`.
+//! An NFS client with arbitrary requests: see `barge_fuzz::nfs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A client whose server says anything: see `barge_fuzz::client`.
+//! A 9P client whose server sends arbitrary replies: see `barge_fuzz::client`.
 
 #![no_main]
 

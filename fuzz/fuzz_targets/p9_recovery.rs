@@ -1,4 +1,4 @@
-//! A session that goes on with a server that says anything: see `barge_fuzz::recovery`.
+//! A session that continues on a server with arbitrary replies: see `barge_fuzz::recovery`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Two clients of a server over a tree in memory: see `barge_fuzz::session`.
+//! Two clients of a server with a tree in memory: see `barge_fuzz::session`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Images of ROFS: see `barge_fuzz::rofs`.
+//! ROFS images: see `barge_fuzz::rofs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A guest whose queues need be none: see `barge_fuzz::rings`.
+//! A guest with arbitrary, possibly invalid queues: see `barge_fuzz::rings`.
 
 #![no_main]
 

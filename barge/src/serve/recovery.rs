@@ -251,7 +251,7 @@ impl Kept {
     }
 }
 
-/// Opens or creates a file, and makes it accessible to this user only, whatever its mode was.
+/// Opens or creates a file, and makes it accessible to this user only, also if it existed.
 fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

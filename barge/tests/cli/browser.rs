@@ -1,4 +1,4 @@
-//! Chromium, spoken to by its debugging protocol through a pipe.
+//! Chromium, controlled with its debugging protocol over a pipe.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// Chromium, without a window, that knows nothing and keeps nothing.
+/// A headless Chromium with an empty profile.
 pub(crate) struct Browser {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     calls: u64,
-    /// What its pages complained of.
+    /// Errors that its pages logged.
     pub(crate) complaints: Vec<Value>,
-    /// The addresses of all that its pages wanted.
+    /// The URLs that its pages requested.
     pub(crate) wanted: Vec<String>,
 }
 
 impl Browser {
     pub(crate) fn start(dir: &Path) -> Browser {
-        // The protocol comes by the descriptors 3 and 4.
+        // The protocol uses descriptors 3 and 4.
         let mut command = Command::new("sh");
         command
             .args(["-c", r#"exec chromium "$@" 3<&0 4>&1"#, "sh"])
@@ -85,7 +85,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page as on `device`, and waits until it is all there.
+    /// Opens a page as on `device`, and waits until it has loaded.
     pub(crate) fn open(&mut self, device: &Device, url: &str) -> Tab<'_> {
         let target = self.call(None, "Target.createTarget", json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
@@ -108,7 +108,7 @@ impl Browser {
             json!({ "features": features }),
         );
         tab.call("Page.navigate", json!({ "url": url }));
-        // The page that was there before may still be the one that is asked.
+        // The previous page may still be the one that answers.
         let there = "document.readyState === 'complete' && location.protocol !== 'about:'";
         while tab.evaluate(there) != true {
             std::thread::yield_now();
@@ -117,7 +117,7 @@ impl Browser {
     }
 }
 
-/// What a page is looked at on.
+/// A screen and colour scheme to show pages with.
 pub(crate) struct Device {
     pub(crate) name: &'static str,
     pub(crate) width: u32,
@@ -126,7 +126,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// A desk and a phone, each by day and by night.
+    /// A desktop and a phone, each with the light and the dark scheme.
     pub(crate) const ALL: [Device; 4] = [
         Device::new("desk", 1440, 1000, "light"),
         Device::new("phone", 390, 844, "dark"),
@@ -144,7 +144,7 @@ impl Device {
     }
 }
 
-/// A page that is open.
+/// An open page.
 pub(crate) struct Tab<'a> {
     browser: &'a mut Browser,
     session: String,
@@ -155,13 +155,13 @@ impl Tab<'_> {
         self.browser.call(Some(&self.session), method, params)
     }
 
-    /// What a script comes to.
+    /// Returns the value of a script.
     pub(crate) fn evaluate(&mut self, script: &str) -> Value {
         let script = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
         self.call("Runtime.evaluate", script)["result"]["value"].clone()
     }
 
-    /// Keeps what it looks like, if `BARGE_SCREENSHOTS` says where.
+    /// Saves a screenshot to `BARGE_SCREENSHOTS`, if that is set.
     pub(crate) fn shoot(&mut self, name: &str) {
         let Some(dir) = std::env::var_os("BARGE_SCREENSHOTS") else {
             return;
@@ -176,7 +176,7 @@ impl Tab<'_> {
         std::fs::write(path, shot.expect("base64")).expect("written");
     }
 
-    /// Leaves the page, so that nothing of it goes on.
+    /// Leaves the page, which ends its scripts and connections.
     pub(crate) fn close(mut self) {
         self.call("Page.navigate", json!({ "url": "about:blank" }));
     }

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::served::{BARGE, Served, complained, said};
 
-/// A directory with `a` and `b` in it, each with a file that has its name in it.
+/// Makes a directory with `a` and `b` in it, each with a file that contains its name.
 fn place() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for name in ["a", "b"] {
@@ -41,7 +41,7 @@ fn a_socket_without_a_name_shows_all_sources() {
     assert_eq!(said(&barge(&["cat", &all("/b/file")])), "b");
     let from = dir.path().join("a/file").display().to_string();
     said(&barge(&["cp", &from, &all("/b/copy")]));
-    // What one shows the other has.
+    // A file created through one mount is visible in the other.
     let only_b = format!("virtiofs:{}", socket("only-b"));
     assert_eq!(said(&barge(&["ls", &only_b])), "copy\nfile\n");
     let told = complained(&barge(&["cp", &from, &all("/new")]));

@@ -1,4 +1,5 @@
-//! `barge serve --config`, `barge config`: a file that says all, and that is read again under clients.
+//! `barge serve --config`, `barge config`: a complete configuration file, and its reload with
+//! clients.
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
@@ -63,14 +64,14 @@ fn serve(file: &Path, more: &[&str]) -> Output {
     command.output().expect("runs")
 }
 
-/// Directories that may be shares, a file that says which are, and a server that goes by it.
+/// Directories for shares, a configuration file, and a server that uses it.
 struct Place {
     dir: TempDir,
     manager: UnixDatagram,
     served: Served,
 }
 
-/// How large the files are that are read all the time.
+/// Size of the files that are read continuously.
 const LARGE: usize = 1 << 20;
 
 fn byte(name: &str, at: usize) -> u8 {
@@ -114,7 +115,8 @@ impl Place {
         String::from_utf8_lossy(&message[..len]).into_owned()
     }
 
-    /// Has the server read another file, and waits until it has. What it then says of itself.
+    /// Replaces the file, makes the server reload it, and waits until it has. Returns the status
+    /// that the server reports.
     fn reload(&self, text: &str) -> String {
         write(&self.dir, text);
         let pid = Pid::from_raw(self.served.id() as i32).expect("a process");
@@ -163,7 +165,7 @@ impl Place {
     }
 }
 
-/// The table of a share.
+/// Returns the table of a share.
 fn share(dir: &TempDir, name: &str, more: &str) -> String {
     let source = dir.path().join(name);
     let source = source.display();
@@ -197,7 +199,8 @@ const ESTALE: i32 = 116;
 const EROFS: i32 = 30;
 const EACCES: i32 = 13;
 
-/// Reads blocks here and there until `stop`, and holds each against what is in the file of the share `name`.
+/// Reads blocks at varying offsets until `stop`, and compares each with the contents of the share
+/// `name`.
 fn read_all_the_time(file: &File, name: &str, stop: &AtomicBool, reads: &AtomicU64) {
     let mut block = vec![0; 4096 + 13];
     let mut at = 1;
@@ -215,7 +218,7 @@ fn read_all_the_time(file: &File, name: &str, stop: &AtomicBool, reads: &AtomicU
     }
 }
 
-/// Says so even if the test panics, for a scope waits for its threads.
+/// Stops the threads even if the test panics, as a scope waits for its threads.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -273,7 +276,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
         go_on();
         let of_b: Vec<File> = clients.iter().map(|client| open(client, "b/f")).collect();
 
-        // Terms hold at once, for files that are open too.
+        // Terms apply at once, also to open files.
         let read_only = place.share("a", &format!("{socket}\nread-only = true"));
         let others = place.share("b", "clients = '192.0.2.1(rw)'");
         place.shares(&(read_only + &others));
@@ -296,7 +299,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
         of_b.iter()
             .for_each(|file| assert_eq!(first(file).ok(), Some(byte("b", 0))));
 
-        // What is gone is gone for those that have it open, too.
+        // A removed share is gone for clients with open files too.
         place.shares(&a);
         are(&["a"]);
         of_b.iter()
@@ -307,7 +310,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
         }
         go_on();
 
-        // Its name may be another's.
+        // A new share may take its name.
         let c = place.share("c", "").replacen("'c'", "'b'", 1);
         place.shares(&(a.clone() + &c));
         let of_c: Vec<File> = clients.iter().map(|client| open(client, "b/f")).collect();
@@ -319,7 +322,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
             .for_each(|file| assert_eq!(first(file).ok(), Some(byte("b", 0))));
         go_on();
 
-        // A file that makes no sense changes nothing, and says where.
+        // An invalid file changes nothing, and the error has its position.
         let status = place.reload("[[share]]\nnme = 'a'\n");
         assert_eq!(status, "the file makes no sense: all stays as it was");
         let log = place.log();
@@ -334,7 +337,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
             .for_each(|file| assert_eq!(first(file).ok(), Some(byte("b", 0))));
         go_on();
 
-        // What is no share's stays, and is told.
+        // Changes outside shares have no effect, and are logged.
         assert_eq!(
             place.reload(&format!("{GLOBAL}workers = 7\n{a}{b}")),
             "ready"
@@ -392,14 +395,14 @@ fn a_share_that_is_gone_has_nothing_open() {
     assert_eq!(open("b"), 0);
 }
 
-/// To who asks for it, by 9P; of no other share.
+/// Over 9P, to clients that request it, and not for other shares.
 #[test]
 fn a_share_that_says_so_hands_its_files_over() {
     for (all, of_a, of_b) in [
         ("", "hand-over-files = true", ""),
         ("hand-over-files = true", "", "hand-over-files = false"),
     ] {
-        // On a file system that has files to hand over on every machine.
+        // A file system whose files can be passed on every host.
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         for name in ["a", "b"] {
             std::fs::create_dir(dir.path().join(name)).expect("made");

@@ -1,4 +1,4 @@
-//! `barge doctor` on this machine; its findings are tested beside the code, on machines that are made up.
+//! `barge doctor` on this host; its findings are tested with simulated hosts next to the code.
 
 use std::process::Command;
 
@@ -43,7 +43,7 @@ fn without_privileges_it_works_and_says_what_they_would_bring() {
         eprintln!("skipped: giving up root takes root");
         return;
     }
-    // As a user, in a directory and from a program that users see.
+    // As another user, with a directory and a program that this user can access.
     let dir = tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .tempdir();

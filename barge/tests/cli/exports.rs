@@ -1,4 +1,4 @@
-//! `--export`: who may use which source, by both protocols.
+//! `--export`: the clients that may use each source, over 9P and NFS.
 
 use std::process::{Command, Output};
 
@@ -8,7 +8,7 @@ fn barge(args: &[&str]) -> Output {
     Command::new(BARGE).args(args).output().expect("runs")
 }
 
-/// Where NFS is served, from the mount command that was said.
+/// Returns the URL of NFS, from the printed mount command.
 fn nfs_url(served: &Served, path: &str) -> String {
     let line = served.said.iter().find(|line| line.contains("vers=4.2"));
     let (_, port) = line.expect("a command").split_once("port=").expect("one");

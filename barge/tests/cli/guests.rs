@@ -1,4 +1,5 @@
-//! 9P for guests, without a virtual machine: as a virtio device, and by vsock as monitors have it that join it to Unix sockets.
+//! 9P for guests, without a virtual machine: as a virtio device, and over vsock with monitors that
+//! connect it to Unix sockets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,7 +14,7 @@ fn barge(args: &[&str]) -> Output {
     Command::new(BARGE).args(args).output().expect("runs")
 }
 
-/// A directory with two to serve in it, each with a file that says which it is.
+/// Makes a directory with two shares in it, each with a file that names it.
 fn place() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for name in ["one", "two"] {
@@ -39,7 +40,7 @@ fn a_virtio_device_is_listed_read_and_written_through_its_socket() {
     let url = |path: &str| format!("9p+virtio:{socket}?aname={path}");
     assert_eq!(said(&barge(&["ls", &url("/")])), "file\n");
     assert_eq!(said(&barge(&["cat", &url("/file")])), "one");
-    // More than one request carries, and a part.
+    // Several requests, the last one partial.
     let large: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
     std::fs::write(at(&dir, "large"), &large).expect("written");
     said(&barge(&["cp", &at(&dir, "large"), &url("/copy")]));
@@ -76,7 +77,7 @@ fn a_device_of_one_source_shows_no_other() {
     assert!(complained(&refused).contains("expected the name of a source"));
 }
 
-/// Connects whoever comes to what listens for the guest's port, as a guest would that listens there itself.
+/// Connects clients to the socket of the guest's port, as a guest does that listens there itself.
 fn monitor(path: &Path) {
     let listener = UnixListener::bind(path).expect("bound");
     let path = path.display().to_string();
@@ -114,7 +115,7 @@ fn vsock_by_unix_sockets_is_served_for_the_guest_and_mounted_from_it() {
     monitor(Path::new(&vm));
     let url = |path: &str| format!("9p+vsock-uds:{vm}:99?aname={path}");
     assert_eq!(said(&barge(&["cat", &url("/file")])), "one");
-    // A guest is no local host.
+    // A guest is not a local client.
     std::fs::write(at(&dir, "new"), "new").expect("written");
     let error = complained(&barge(&["cp", &at(&dir, "new"), &url("/new")]));
     assert!(error.contains("Read-only"), "{error}");

@@ -12,7 +12,8 @@ use crate::mount::{Mounted, may_mount};
 use crate::objects::server::Server;
 use crate::served::{BARGE, Served, complained, said};
 
-/// A directory with a tree, and keys by openssl: `k.pem`, `p.pem`, and `other.pem`, which is another's.
+/// A directory with a tree, and keys made by openssl: `k.pem`, `p.pem`, and `other.pem`, which
+/// belongs to another signer.
 struct Place(TempDir);
 
 impl Place {
@@ -59,12 +60,12 @@ impl Place {
         self.run(BARGE, args)
     }
 
-    /// The image `name`, packed with these options.
+    /// Packs the image `name` with these options.
     fn pack(&self, name: &str, options: &[&str]) {
         said(&self.barge(&[&["pack", "--quiet", "tree", name], options].concat()));
     }
 
-    /// Changes a bit of a file.
+    /// Flips a bit of a file.
     fn flip(&self, name: &str, bit: u64) {
         let file = fs::File::options()
             .read(true)
@@ -77,7 +78,7 @@ impl Place {
         file.write_all_at(&byte, bit / 8).expect("written");
     }
 
-    /// Where in an image a text is.
+    /// Returns the offset of a text in an image.
     fn place(&self, image: &str, text: &str) -> u64 {
         let bytes = fs::read(self.path(image)).expect("read");
         let at = bytes
@@ -152,7 +153,7 @@ fn any_flipped_bit_is_found_by_check() {
     for (options, step) in [(&["--sign", "k.pem"][..], 9973), (&["-c", "lz4"], 997)] {
         place.pack("image", options);
         let bits = fs::metadata(place.path("image")).expect("there").len() * 8;
-        // All of header and superblock by a few, then some of everything.
+        // A sample of all bits of header and superblock, then of the whole file.
         let few = (0..1160 * 8).step_by(97);
         for bit in few.chain((0..bits).step_by(step * 8 + 1)).chain([bits - 1]) {
             place.flip("image", bit);
@@ -311,7 +312,7 @@ fn what_was_read_first_lies_first() {
     };
     let [a, b, c, d] = order("image");
     assert!(a < b && b < c && c < d, "in the order of the tree");
-    // Of an image and of a directory alike.
+    // For an image and for a directory.
     for source in [&image, &tree] {
         let trace = place.text("trace");
         let served = Served::start(&[source, "--record-trace", &trace]);
@@ -334,7 +335,7 @@ fn what_was_read_first_lies_first() {
         let [a, b, c, d] = order("ordered");
         assert!(d < b && b < a && a < c, "{d} {b} {a} {c}");
         said(&place.barge(&["check", "ordered", "--verify-key", "p.pem"]));
-        // What is read ahead is those two and metadata: few large ranges.
+        // The read-ahead list has these two files and metadata: few large ranges.
         let head = fs::read(place.path("ordered")).expect("read");
         let ranges = u32::from_le_bytes(head[12..16].try_into().expect("four bytes"));
         assert!((1..=3).contains(&ranges), "{ranges}");

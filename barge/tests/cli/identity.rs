@@ -1,5 +1,5 @@
-//! Which user a client acts as: attacks by a local user, clients of other hosts, and the modes of
-//! sockets and files.
+//! The user that a client acts as: attacks by a local user, clients of other hosts, and the modes
+//! of sockets and files.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -19,13 +19,13 @@ use crate::served::{BARGE, Served, complained, has, said};
 
 const NOBODY: u32 = 65534;
 
-/// A directory to serve, beside a copy of the program that other users may run.
+/// A directory to serve, and a copy of the program that other users may run.
 struct Bed {
     dir: TempDir,
 }
 
 impl Bed {
-    /// None without root, who becomes others.
+    /// Returns `None` without root, which takes other users' identities.
     fn new() -> Option<Bed> {
         if !geteuid().is_root() {
             eprintln!("skipped: becoming another user takes root");
@@ -57,14 +57,14 @@ impl Bed {
         self.path(name).to_str().expect("text").to_owned()
     }
 
-    /// `barge` as the user `uid`.
+    /// Runs `barge` as the user `uid`.
     fn barge(&self, uid: u32, args: &[&str]) -> Output {
         let mut command = Command::new(self.path("barge"));
         command.args(args).current_dir("/").env("HOME", "/");
         command.uid(uid).gid(uid).output().expect("runs")
     }
 
-    /// The owner and group of a file that `uid` creates by `url`.
+    /// Returns the owner and group of a file that `uid` creates at `url`.
     fn created(&self, uid: u32, url: &Url) -> (u32, u32) {
         let new = self.path("share/open/new");
         let _ = fs::remove_file(&new);
@@ -92,8 +92,8 @@ impl Bed {
 /// The URL of a path in the share.
 type Url = dyn Fn(&str) -> String;
 
-/// `barge serve` of the share over 9P and NFS, on TCP and Unix sockets that everybody may connect
-/// to; and URLs, of clients that claim to be `uid`.
+/// Runs `barge serve` of the share over 9P and NFS, on TCP and Unix sockets that all users may
+/// connect to.
 fn serve(bed: &Bed, more: &[&str]) -> Served {
     let [nine, nfs] = ["9p", "nfs"].map(|name| format!("unix:{}", bed.text(name)));
     let share = bed.text("share");
@@ -146,7 +146,7 @@ fn a_local_user_acts_as_itself_whatever_it_claims_to_be() {
             assert_eq!(bed.created(NOBODY, &url), (NOBODY, NOBODY), "{shown}");
         }
     }
-    // A mount of root's, for one, has many users.
+    // A mount of root's, for example, acts for many users.
     for url in urls(&bed, &served, 0) {
         assert!(bed.reads_secret(0, &url), "{}", url(""));
     }
@@ -173,7 +173,7 @@ fn users_that_are_trusted_are_believed_and_others_are_not() {
     assert!(served.stop().success());
 }
 
-/// Plan 9's dialect has names of users alone.
+/// Plan 9's dialect has user names only.
 #[test]
 fn a_client_without_a_name_is_its_socket_s_owner_and_one_with_a_wrong_name_is_told_of() {
     let Some(bed) = Bed::new() else { return };
@@ -202,7 +202,7 @@ fn a_client_without_a_name_is_its_socket_s_owner_and_one_with_a_wrong_name_is_to
     assert!(served.stop().success());
 }
 
-/// A mode, and the group.
+/// Returns the mode and the group.
 fn mode(path: &Path) -> (u32, u32) {
     let is = fs::symlink_metadata(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     (is.mode() & 0o7777, is.gid())
@@ -213,7 +213,7 @@ fn sockets_and_files_are_this_user_s_alone_unless_a_group_is_named() {
     let Some(bed) = Bed::new() else { return };
     let sockets = ["9p", "nfs", "nbd", "http", "virtiofs", "virtio-9p", "block"];
     let serve = |more: &[&str]| {
-        // No umask helps.
+        // The umask has no influence.
         let mut command = Command::new("sh");
         command.args(["-c", "umask 0; exec \"$0\" \"$@\"", BARGE, "serve"]);
         command.arg(bed.path("share"));
@@ -319,7 +319,7 @@ fn clients_get_the_modes_that_they_ask_for_and_the_command_keeps_the_caller_s_um
     assert_eq!(mode(&bed.path("touched")).0, 0o600);
 }
 
-/// A network namespace of another host.
+/// A process in a network namespace of its own, as another host.
 struct Host(Child);
 
 impl Host {
@@ -435,7 +435,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
     };
     assert!(denied("insecure_port") >= 3, "{figures}");
     assert_eq!(denied("unlisted"), 0, "{figures}");
-    // Root of this host is none of another's.
+    // Root of this host is no root of another host, and is not squashed.
     let here = format!(
         "nsenter --net=/proc/{}/ns/net {BARGE} cat '{}'",
         served.id(),

@@ -1,4 +1,4 @@
-//! Images as sources: paths into them, over protocols, mounted.
+//! Images as sources: paths into them, served over protocols, mounted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use rustix::process::geteuid;
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, Served, complained, said};
 
-/// An image that mkfs.erofs made: `text`, `link`, `fifo`, and in `d` `file` and `again`, which is `text`.
+/// Returns the path of an image made by mkfs.erofs: `text`, `link`, `fifo`, and in `d` `file` and
+/// `again`, which is `text`.
 fn image(name: &str) -> PathBuf {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/erofs_image");
     seeds.join(name).canonicalize().expect("an image")
@@ -50,7 +51,7 @@ fn what_was_packed_as_rofs_is_a_source_too() {
     assert!(copied == "x".repeat(100_000));
     let link = fs::read_link(path("copy/link")).expect("a link");
     assert_eq!(link, Path::new("d/file"));
-    // By the reader, what was packed is the same again, byte for byte.
+    // Packing again from the image gives the same bytes.
     let again = path("again");
     said(&barge(&[
         "pack",
@@ -77,7 +78,7 @@ fn a_path_may_lead_into_an_image() {
     for within in [format!("{file}/d/file"), format!("image:{file}/d/file")] {
         assert_eq!(said(&barge(&["cat", &within])), "hello");
     }
-    // A file is a file, whatever is in it.
+    // An image given as a file is a plain file.
     assert_eq!(
         barge(&["cat", &file]).stdout,
         fs::read(&image).expect("read")
@@ -168,13 +169,13 @@ fn an_image_is_listed_without_a_slash() {
         tree.contains("── d\n") && !tree.contains("\n0 dir"),
         "{tree}"
     );
-    // The file itself, and what is no image.
+    // The plain file, and a file that is no image.
     let file = format!("dir:{plain}");
     assert_eq!(said(&barge(&["ls", &file])), format!("{file}\n"));
     fs::write(path("text"), "no image").expect("written");
     let text = path("text");
     assert_eq!(said(&barge(&["ls", &text])), format!("{text}\n"));
-    // Commands that are for files take it for one.
+    // Commands for files use the image as a file.
     said(&barge(&["cp", &plain, &path("copy")]));
     let copied = fs::read(path("copy")).expect("copied");
     assert!(copied == fs::read(&plain).expect("read"));

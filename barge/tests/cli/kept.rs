@@ -1,4 +1,5 @@
-//! `cache_dir=` of mounts of other servers: what was read is on a disk of this host, for the next mount too.
+//! `cache_dir=` of mounts of other servers: data that was read stays on a disk of this host, also
+//! for later mounts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +10,10 @@ use std::process::Command;
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, Served, complained, said};
 
-/// A tree whose files have been as they are for a while: what has just changed is not kept.
+/// A tree whose files have not changed recently: new changes are not cached.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
-/// How often the server was asked to read a file.
+/// Returns the number of read requests that the server received.
 fn reads(http: &str) -> u64 {
     let mut top = Command::new(BARGE);
     let json = said(
@@ -31,7 +32,7 @@ fn reads(http: &str) -> u64 {
         .sum()
 }
 
-/// All files below a directory, by their paths in it.
+/// Returns all files below a directory, by their relative paths.
 fn tree(at: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(at).expect("listed") {

@@ -1,4 +1,4 @@
-//! The options that put a layer before the source.
+//! The options that add a layer to the source.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -45,7 +45,7 @@ fn owners_are_squashed_and_mapped_on_the_way() {
     said(&squashed.barge(&["cp", from, "{}"], "squashed"));
     assert_eq!(owner("squashed"), (1234, 4321));
 
-    // The client's 0..1000 are 100000..101000 here.
+    // The client's ids 0..1000 are 100000..101000 on the host.
     let range = "0:100000:1000";
     let mapped = Served::start(&["--map-uid", range, "--map-gid", range, path]);
     said(&mapped.barge(&["cp", from, "{}"], "mapped"));
@@ -63,7 +63,8 @@ fn attributes_have_other_names_on_the_host() {
     let path = dir.path().to_str().expect("text");
     let from = dir.path().join("from");
     std::fs::write(&from, "hello").expect("written");
-    // The client's super-user is another on the host, and may all the same what is the super-user's.
+    // The client's super-user maps to another user of the host, and still has the super-user's
+    // rights.
     let root = rustix::process::geteuid().is_root();
     let (name, range) = match root {
         true => ("trusted.a", "0:100000:1000"),

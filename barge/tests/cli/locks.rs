@@ -1,4 +1,4 @@
-//! Waiting for a lock over 9P.
+//! Blocking locks over 9P.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -13,7 +13,7 @@ use crate::served::Served;
 
 const FILE: Fid = Fid(1);
 
-/// A connection that has the file `f` open.
+/// Returns a connection on which the file `f` is open.
 fn opened(served: &Served) -> Arc<Pipe> {
     let addr = Addr::Tcp {
         host: "127.0.0.1".into(),
@@ -43,7 +43,7 @@ fn opened(served: &Served) -> Arc<Pipe> {
     pipe
 }
 
-/// Asks for all of the file as Linux does for F_SETLKW, and says what became of it.
+/// Requests a lock of the whole file as Linux does for F_SETLKW, and returns the status.
 fn lock(pipe: &Pipe) -> u8 {
     let request = Tmessage::Lock {
         fid: FILE,

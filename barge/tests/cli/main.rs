@@ -1,4 +1,4 @@
-//! The program itself: its options, what started it, and clients that are not ours.
+//! Tests of the program: its options, its environment, and foreign clients.
 
 mod browser;
 mod bundle;

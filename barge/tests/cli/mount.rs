@@ -1,4 +1,4 @@
-//! `barge mount`: a source on a directory of this machine.
+//! `barge mount`: mounts a source on a directory of this host.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process,
 
 use crate::served::{BARGE, Served, complained, has, said};
 
-/// A mount in the foreground. Dropped, it is gone.
+/// A mount in the foreground, unmounted when dropped.
 pub(crate) struct Mounted(Child);
 
 impl Mounted {
@@ -58,7 +58,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether this machine lets this process mount.
+/// Returns whether this process can mount here.
 pub(crate) fn may_mount() -> bool {
     let may = Path::new("/dev/fuse").exists() && (geteuid().is_root() || has("fusermount3"));
     if !may {
@@ -67,7 +67,7 @@ pub(crate) fn may_mount() -> bool {
     may
 }
 
-/// Whether something is mounted at `at`: it is another device than what is above.
+/// Returns whether `at` is a mount point: its device differs from its parent's.
 fn is_mount(at: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).expect("there").dev();
     device(at) != device(at.parent().expect("not the root"))
@@ -133,7 +133,7 @@ fn what_a_mount_does_can_be_seen() {
     assert!(mounted.ended().success());
 }
 
-/// A served directory, and a socket to it.
+/// Serves a directory, and returns the server and the URL of its socket.
 fn served_at(dir: &Path) -> (Served, String) {
     let (share, socket) = (dir.join("share"), dir.join("socket"));
     fs::create_dir(&share).expect("made");
@@ -165,7 +165,7 @@ fn what_is_written_to_a_remote_source_is_there_when_it_is_closed() {
         assert!(fs::read(at.join("f")).expect("read") == text, "{cache}");
         let other = format!("others have changed it behind {cache}");
         fs::write(share.join("f"), &other).expect("written");
-        // As long as the kernel goes by what it knows.
+        // The kernel caches for a while.
         let deadline = Instant::now() + Duration::from_secs(20);
         while fs::read(at.join("f")).expect("read") != other.as_bytes() {
             assert!(Instant::now() < deadline, "{cache}");
@@ -176,8 +176,8 @@ fn what_is_written_to_a_remote_source_is_there_when_it_is_closed() {
     }
 }
 
-/// A file that was only listed stays known when it is renamed and removed. `O_PATH` makes no request,
-/// so the mount knows the file by its name alone.
+/// A file that was only listed stays valid when it is renamed and removed. `O_PATH` makes no
+/// request, so the mount knows the file by its name alone.
 #[test]
 fn a_file_that_was_listed_is_known_behind_its_name() {
     if !may_mount() {
@@ -199,7 +199,7 @@ fn a_file_that_was_listed_is_known_behind_its_name() {
     };
     let listed: Vec<_> = names(&at);
     assert_eq!(listed.len(), 200);
-    // A child of another test would keep the mount busy.
+    // Without CLOEXEC, a child of another test would keep the mount busy.
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let known: Vec<_> = (listed.iter())
         .map(|path| open(path, flags, rustix::fs::Mode::empty()).expect("known"))
@@ -286,8 +286,8 @@ fn read_only_means_it() {
     );
 }
 
-/// Who waits in vain for a server that is stopped can be ended, gets errors if he is soft about it, and the mount goes when it is
-/// told to.
+/// A process that waits for a stopped server can be killed, gets errors on a soft mount, and the
+/// mount ends on a signal.
 #[test]
 fn a_server_that_stops_answering_holds_nobody() {
     if !may_mount() {
@@ -302,7 +302,7 @@ fn a_server_that_stops_answering_holds_nobody() {
     for (options, errs) in [("cache=none,timeo=20", false), ("soft,timeo=20", true)] {
         let mounted = Mounted::new(&[&url, "-o", options], &at);
         kill_process(server, Signal::STOP).expect("asked");
-        // Until one of its threads has met the signal all others go on, and may answer.
+        // Until one thread of the server has handled the signal, the others continue and may reply.
         waitid(WaitId::Pid(server), WaitIdOptions::STOPPED).expect("stopped");
         let mut cat = Command::new("cat");
         cat.arg(at.join("f")).stderr(Stdio::piped());
@@ -345,7 +345,7 @@ fn everything_is_shown_as_whose_it_is_said_to_be() {
     assert!(mounted.ended().success());
 }
 
-/// The kernel may hand the interruption to another thread than the one that has the request.
+/// The kernel may deliver the interrupt to another thread than the one with the request.
 #[test]
 fn who_waits_for_a_lock_can_be_interrupted() {
     if !may_mount() || !has("flock") {
@@ -369,7 +369,7 @@ fn who_waits_for_a_lock_can_be_interrupted() {
     assert!(mounted.ended().success());
 }
 
-/// In a mount namespace of its own, where everybody may open the device, as a usual system has it.
+/// Runs in a mount namespace of its own where all users may open the device, as on most systems.
 #[test]
 fn who_is_not_root_mounts_by_fusermount3() {
     if !geteuid().is_root() || !may_mount() || !has("fusermount3") {
@@ -400,9 +400,9 @@ fn who_is_not_root_mounts_by_fusermount3() {
     assert_eq!(said(&output.expect("runs")), expected);
 }
 
-/// Runs a script of sh(1) in a mount namespace of its own, in an empty directory `$1`, where mount(8)
-/// finds barge as the helper of fuse.barge and /etc can be written. Returns its output, with `AT` in
-/// place of the directory; nothing where that cannot be.
+/// Runs a script of sh(1) in a mount namespace of its own, in an empty directory `$1`, where
+/// mount(8) finds barge as the helper of fuse.barge and /etc can be written. Returns its output,
+/// with `AT` in place of the directory, or `None` if such a namespace is not permitted.
 fn by_mount(script: &str) -> Option<String> {
     if !geteuid().is_root() || !may_mount() {
         eprintln!("skipped: this takes root");
@@ -435,7 +435,7 @@ fn by_mount(script: &str) -> Option<String> {
     Some(said(&output.expect("runs")).replace(at, "AT"))
 }
 
-/// As /etc/fstab has it: mount(8) finds its helper.
+/// As with a line in /etc/fstab: mount(8) finds its helper.
 #[test]
 fn mount_finds_it_by_its_type() {
     const SCRIPT: &str = r#"
@@ -496,7 +496,7 @@ fn what_cannot_be_mounted_says_why() {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
@@ -505,7 +505,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process has a file below `dir` open that has no name any more.
+/// Returns whether a process has a removed file below `dir` open.
 fn holds_removed(process: u32, dir: &Path) -> bool {
     let fds = fs::read_dir(format!("/proc/{process}/fd")).expect("a process");
     fds.flatten().any(|fd| {
@@ -540,7 +540,7 @@ fn the_space_of_a_removed_file_is_free_although_the_mount_is_idle() {
         make("written");
         fs::remove_file(at.join("written")).expect("removed");
         until(protocol, freed);
-        // More than a client tells its server at a time.
+        // More than a client forgets in one message.
         let names: Vec<_> = (0..500).map(|number| number.to_string()).collect();
         names.iter().for_each(|name| make(name));
         let names = names.iter();
@@ -559,7 +559,7 @@ fn the_space_of_a_removed_file_is_free_although_the_mount_is_idle() {
     }
 }
 
-/// The options of what is mounted at `at`, by proc_pid_mounts(5).
+/// Returns the options of the mount at `at`, from proc_pid_mounts(5).
 fn options_of(at: &Path) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("read");
     let at = at.display().to_string();
@@ -616,7 +616,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
         let options = options_of(dir.path());
         let has = |option: &str| options.iter().any(|one| one == option);
         assert!(has("rw") && has("nosuid") && has("nodev"), "{options:?}");
-        // As mount(8) has it from the mount as it is.
+        // As mount(8) derives them from the current mount.
         said(&barge(
             "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,remount,ro",
         ));

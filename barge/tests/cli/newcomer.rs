@@ -1,4 +1,4 @@
-//! `barge serve` and nothing else: the current directory, and what is said of it.
+//! `barge serve` without arguments: serves the current directory, and prints an introduction.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::served::{BARGE, Served, complained, has, said};
 
-/// `command` in the network of the process `id`.
+/// Runs `command` in the network namespace of the process `id`.
 fn within(id: u32, command: &str) -> Output {
     let mut nsenter = Command::new("nsenter");
     nsenter.args([&format!("--net=/proc/{id}/ns/net"), "sh", "-c", command]);
@@ -41,7 +41,7 @@ fn serve_alone_serves_this_directory_read_only_and_says_how_to_use_and_to_end_it
     one("Ctrl-C stops it");
     one("mount -t 9p -o trans=tcp,port=5640,");
     one("mount -t nfs -o vers=4.2,tcp,port=2049 127.0.0.1:/ /mnt");
-    // All of it may be pasted into a shell.
+    // All of it can be pasted into a shell.
     let is_shell = |line: &String| {
         ["# ", "mount ", "mkdir ", BARGE]
             .iter()

@@ -1,4 +1,4 @@
-//! `barge serve --nfs`: what it says to mount is there, by TCP and, for what v3's locks need, by UDP.
+//! `barge serve --nfs`: the printed mount commands work over TCP, and over UDP for the locks of v3.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::served::{BARGE, Served};
 
-/// A call without arguments of a caller that says nothing of itself.
+/// Encodes a call without arguments, with AUTH_NONE.
 fn call(program: u32, version: u32) -> Vec<u8> {
     [7, 0, 2, program, version, 0, 0, 0, 0, 0]
         .iter()
@@ -15,7 +15,7 @@ fn call(program: u32, version: u32) -> Vec<u8> {
         .collect()
 }
 
-/// The port that NFS is served at, from the mount command that was said.
+/// Returns the port of NFS, from the printed mount command.
 pub(crate) fn port(served: &Served) -> u16 {
     let line = served.said.iter().find(|line| line.contains("vers=4.2"));
     let (_, port) = line.expect("a command").split_once("port=").expect("one");
@@ -23,7 +23,7 @@ pub(crate) fn port(served: &Served) -> u16 {
     port.and_then(|port| port.parse().ok()).expect("a number")
 }
 
-/// Done, without results.
+/// A successful reply without results.
 const DONE: [u8; 24] = [
     0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 ];

@@ -1,4 +1,5 @@
-//! Images in object stores: over HTTP from a server that counts, and from moto, a server of S3.
+//! Images in object stores: over HTTP from a server that counts requests, and from moto, an S3
+//! server.
 
 use std::cell::Cell;
 use std::fs;
@@ -147,23 +148,23 @@ fn what_was_fetched_outlasts_a_restart() {
         let requests = server.requests();
         match start {
             0 => assert!(requests.len() < 200, "{}", requests.len()),
-            // It was not another one in the meantime: that alone is asked.
+            // A single request, which checks that the object is unchanged.
             _ => assert_eq!(requests.len(), 1),
         }
     }
 }
 
-/// moto, and the lines that it says of requests.
+/// moto, and the lines that it logs for requests.
 struct Moto {
     child: Child,
     addr: String,
     lines: Receiver<String>,
-    /// Marks among the lines.
+    /// Number of marks among the lines.
     marks: Cell<u32>,
 }
 
 impl Moto {
-    /// Nothing where it is not installed.
+    /// Starts moto, or returns `None` if it is not installed.
     fn start() -> Option<Moto> {
         if !has("moto_server") {
             eprintln!("skipped: there is no moto_server here (pip install 'moto[server]')");
@@ -209,7 +210,7 @@ impl Moto {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 
-    /// `barge`, as users of S3 call it.
+    /// Runs `barge` with S3 credentials in its environment.
     fn barge(&self, args: &[&str]) -> Output {
         let mut command = Command::new(BARGE);
         command.args(args).envs([
@@ -221,9 +222,10 @@ impl Moto {
         command.output().expect("runs")
     }
 
-    /// How many requests there were for `path` since this was asked last.
+    /// Returns the log lines of GET requests for `path` since the last call.
     fn requests(&self, path: &str) -> Vec<String> {
-        // What it says of a request comes after the answer: it says it of this one behind all others. Nobody in particular may make an object once.
+        // A request is logged after its reply, so a marker request is logged after all earlier
+        // ones. Its object is new each time.
         let mark = format!("/until/{}", self.marks.replace(self.marks.get() + 1));
         self.put(&mark, b"");
         let until = |line: &String| !line.contains(&mark);
@@ -285,7 +287,7 @@ fn an_image_in_s3_is_a_source_and_is_kept() {
     assert_eq!(said(&served.barge(&["cat", "{}"], path)), "43\n");
 }
 
-/// Holds two trees against each other.
+/// Compares two trees.
 fn same(one: &Path, other: &Path) {
     let output = Command::new("diff").arg("-r").args([one, other]).output();
     said(&output.expect("diff runs"));

@@ -1,4 +1,4 @@
-//! Images that are written to: `--overlay`, and the kernel's overlayfs over the same two.
+//! Writable images: `--overlay`, and the kernel's overlayfs with the same layers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use rustix::process::geteuid;
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, Served, complained, said};
 
-/// What is packed. `a` and all that begins with `gone` do not stay as they are.
+/// A script that makes the tree of the image. Later scripts change `a` and everything with the
+/// prefix `gone`.
 const TREE: &str = "
 mkdir -p a b/in gone-dir/deep gone-link f/g stay/deep
 for file in a/file a/keep a/gone a/again a/move b/append b/cut b/in/x gone-dir/x gone-dir/deep/y gone-link/z f/g/h stay/deep/s
@@ -20,7 +21,7 @@ touch -d '2001-02-03 04:05:06.789' a/keep stay/deep stay
 chown 12:34 a/keep
 ";
 
-/// Changes of every kind, made by barge first.
+/// Changes of all kinds, made by barge first.
 const CHANGES: &str = "
 echo changed > a/file; chmod 600 a/keep; rm a/gone; rm a/again; echo back > a/again
 rm -r gone-dir; mkdir gone-dir; echo new > gone-dir/new
@@ -32,7 +33,7 @@ echo more >> b/append; truncate -s 3 b/cut
 mv f g
 ";
 
-/// And more of them, made by the kernel.
+/// Further changes, made by the kernel.
 const MORE: &str = "
 rm -r renamed gone-dir; mkdir gone-dir; echo again > gone-dir/x
 mv b/moved a/move; rm a/hard; echo more >> a/file; rm null; mkdir -p g/new; mv a/other-link a/link
@@ -46,7 +47,7 @@ fn shell(dir: &Path, script: &str) {
     said(&output.expect("a shell"));
 }
 
-/// All paths, with what they are and have.
+/// Lists all paths with their attributes and contents.
 fn dump(dir: &Path) -> String {
     let find = "find . -mindepth 1 \\( -type d -printf '%P d %m %U %G\\n' \\) \
         -o -printf '%P %y %m %U %G %s %l %n\\n' | sort; find . -type f -exec sha256sum {} + | sort";
@@ -57,7 +58,7 @@ fn dump(dir: &Path) -> String {
     said(&output.expect("a shell"))
 }
 
-/// A tree, an image of it, and a directory for what is changed.
+/// A tree, an image of it, and a directory for changes.
 struct Bed {
     _dir: tempfile::TempDir,
     tree: PathBuf,
@@ -140,7 +141,7 @@ fn the_kernel_has_the_same_of_what_was_changed() {
     assert_eq!(dump(&bed.at), dump(&bed.tree));
 }
 
-/// A mount by the kernel's overlayfs.
+/// A mount of the kernel's overlayfs.
 struct Kernel<'a>(&'a Path);
 
 impl Kernel<'_> {
@@ -156,7 +157,7 @@ impl Kernel<'_> {
             true => Some(Kernel(at)),
             false => {
                 let why = String::from_utf8_lossy(&mounted.stderr).into_owned();
-                // A kernel without it says so; anything else is that it does not like what it finds.
+                // Any error but a missing overlayfs means that the kernel refuses the layers.
                 assert!(why.contains("unknown filesystem type"), "{why}");
                 eprintln!("skipped: the kernel has no overlayfs");
                 None

@@ -15,7 +15,7 @@ fn barge(dir: &Path, args: &[&str]) -> Output {
     command.output().expect("runs")
 }
 
-/// A directory with a tree in it.
+/// Makes a directory with a tree in it.
 fn place() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let tree = dir.path().join("tree");
@@ -40,7 +40,7 @@ fn a_tree_becomes_an_image_that_is_sound() {
     ] {
         said(&barge(dir, &[&["pack", "tree", "image"], options].concat()));
         said(&barge(dir, &["check", "image"]));
-        // What is no image any more.
+        // A truncated image.
         let mut bytes = fs::read(dir.join("image")).expect("read");
         bytes.truncate(bytes.len() - 5000);
         fs::write(dir.join("cut"), bytes).expect("written");

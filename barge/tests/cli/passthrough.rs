@@ -1,5 +1,5 @@
-//! `barge mount` of a directory whose files the kernel reads and writes by itself (Linux 6.9, root), and of a server of this host that
-//! hands its files over for that.
+//! FUSE passthrough of `barge mount` (Linux 6.9, root): of a directory, and of a server of this
+//! host that passes file descriptors.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -15,15 +15,15 @@ use crate::served::{BARGE, Served, has, said};
 /// More than all else that barge reads and writes in a test.
 const MUCH: usize = 4 << 20;
 
-/// What is mounted.
+/// The source of a mount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Of {
     Directory,
-    /// One that serves the directory, with this option more.
+    /// A server of the directory, with this further option.
     Server(&'static str),
 }
 
-/// Each that passes files through.
+/// The sources with passthrough.
 const BOTH: [Of; 2] = [Of::Directory, HANDING];
 
 const HANDING: Of = Of::Server("--hand-over-files");
@@ -65,7 +65,7 @@ impl Server {
 }
 
 impl Bed {
-    /// With these options; nothing where it cannot be.
+    /// Mounts with these options, or returns `None` if passthrough is not available.
     fn new(of: Of, options: &str) -> Option<Bed> {
         let kernel = rustix::system::uname();
         let mut numbers = kernel.release().to_str().expect("text").split('.');
@@ -75,7 +75,7 @@ impl Bed {
             eprintln!("skipped: the kernel reads and writes by itself from 6.9 on, for root");
             return None;
         }
-        // On a file system that does it on every machine.
+        // A file system that supports passthrough on every host.
         let share = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let at = tempfile::tempdir().expect("a directory");
         let (from, server) = match of {
@@ -102,7 +102,7 @@ impl Bed {
         self.share.path().join(name)
     }
 
-    /// How many bytes barge reads and writes while `what` is done.
+    /// Returns the number of bytes that barge reads and writes while `what` runs.
     fn moved(&self, what: impl FnOnce()) -> usize {
         let server = self.server.as_ref().map(|server| server.served.id());
         let of = |id: u32| {
@@ -213,7 +213,7 @@ fn what_is_done_elsewhere_is_seen_here() {
             (read.as_str(), open.metadata().expect("there").len()),
             ("three", 5)
         );
-        // Cut, and written behind the end.
+        // Truncated, and written beyond its end.
         open.set_len(2).expect("cut");
         assert_eq!(fs::read(&host).expect("read"), b"th");
         file.seek(SeekFrom::End(2)).expect("there");
@@ -221,7 +221,7 @@ fn what_is_done_elsewhere_is_seen_here() {
         assert_eq!(fs::read(&here).expect("read"), b"th\0\0x");
         File::create(&here).expect("cut");
         assert_eq!(fs::read(&host).expect("read"), b"");
-        // Under another name, and under none.
+        // Under another name, and without a name.
         fs::hard_link(&here, bed.here("g")).expect("linked");
         fs::rename(&here, bed.here("h")).expect("renamed");
         open.write_all_at(b"four", 0).expect("written");
@@ -271,7 +271,8 @@ with open(here, 'w+b') as file, open(host, 'r+b') as other:
     }
 }
 
-/// Whoever has opened it before it got them. The kernel would leave them to the super-user, in whose name it writes.
+/// The file was opened before its mode changed. The kernel would keep the bits for the super-user,
+/// whose credentials its backing file has.
 #[test]
 fn writing_takes_set_id_bits_away() {
     if !has("setpriv") {
@@ -320,7 +321,7 @@ fn writing_takes_set_id_bits_away() {
     }
 }
 
-/// What is kept of a file by the mount's own page cache is none of those's who have it through the kernel.
+/// Data in the mount's own page cache is not used for files with passthrough.
 #[test]
 fn two_mounts_of_a_server_see_each_other_and_the_server() {
     let Some(bed) = Bed::new(HANDING, "cache=mmap") else {
@@ -349,7 +350,7 @@ fn two_mounts_of_a_server_see_each_other_and_the_server() {
     assert!(moved < MUCH, "{moved}");
     let host = fs::read(bed.host("f")).expect("read");
     assert!(host.ends_with(b"one") && host[1..].starts_with(b"other"));
-    // From close to open, also where one of them goes by its server.
+    // Close-to-open consistency, also with a mount that sends requests to the server.
     let late = tempfile::tempdir().expect("a directory");
     let _late = Mounted::new(&[&server.url(), "-o", "passthrough=off"], late.path());
     for content in ["first", "second, longer", "3"] {

@@ -1,4 +1,4 @@
-//! A server of 9P or NFS is killed and begins again under its clients.
+//! Clients of 9P and NFS whose server is killed and restarted.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::mount::{Mounted, may_mount};
 use crate::restart::free_port;
 use crate::served::{BARGE, Served, has};
 
-/// A server that is killed again and again.
+/// A server that is killed and restarted repeatedly.
 struct Mortal {
     serve: Box<dyn Fn() -> Served>,
     now: Option<Served>,
@@ -31,7 +31,8 @@ impl Mortal {
         Mortal { serve, now }
     }
 
-    /// Kills it so often while `program` runs, once that has made `begun`, and says how it ends, and how often it was.
+    /// Kills the server up to `times` times while `program` runs, once `begun` exists. Returns the
+    /// exit status of `program` and the number of kills.
     fn die_under(&mut self, program: &mut Child, begun: &Path, times: u32) -> (ExitStatus, u32) {
         let mut killed = 0;
         loop {
@@ -39,7 +40,7 @@ impl Mortal {
                 return (status, killed);
             }
             if killed < times && begun.exists() {
-                // By SIGKILL.
+                // Dropping sends SIGKILL.
                 drop(self.now.take());
                 self.now = Some((self.serve)());
                 killed += 1;
@@ -104,7 +105,7 @@ fn what_is_written_over_nfs_v4_to_a_server_that_is_killed_is_what_is_read() {
     verified_over_kills("--nfs", "nfs://127.0.0.1:PORT/?vers=4.2");
 }
 
-/// Runs fio with fsync and verification on a mount whose server is killed and started again.
+/// Runs fio with fsync and verification on a mount whose server is killed and restarted.
 fn verified_over_kills(protocol: &str, url: &str) {
     if !may_mount() {
         return;

@@ -1,4 +1,4 @@
-//! Reports of `barge bench`, made again of results that were kept, and looked at in Chromium.
+//! Reports of `barge bench`, rebuilt from saved results and shown in Chromium.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::browser::{Browser, Device};
 use crate::served::has;
 
-/// A name that is long, and that would be a tag.
+/// A long name that would be a tag without escaping.
 const LONG: &str = "<b onclick=alert(1)>a-name-without-any-place-where-a-line-could-end-and-longer-than-a-phone-is-wide";
 
 fn cell(median: f64, ratio: Option<f64>) -> Value {
@@ -33,7 +33,7 @@ fn table(name: &str, rows: &[Value]) -> Value {
     json!({ "name": name, "seconds": 61.5, "outcome": { "measured": measured } })
 }
 
-/// A report of every kind of table.
+/// Makes a report with every kind of table.
 fn kept(dir: &Path) -> std::path::PathBuf {
     let sized = ["unix, read", "unix, write"].into_iter().flat_map(|group| {
         ["1 B", "512 B", "4 KiB", "1 MiB"]
@@ -113,7 +113,7 @@ fn a_report_is_made_again_in_each_form() {
     }
 }
 
-/// What a page is like, once it is there.
+/// The properties of a loaded page.
 const SEEN: &str = "({
     text: document.body.innerText,
     fits: document.documentElement.scrollWidth <= innerWidth,

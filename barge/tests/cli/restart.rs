@@ -1,4 +1,4 @@
-//! NFS before and after the server is killed.
+//! NFS state before and after the server is killed.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ const MOUNT: u32 = 100_005;
 const OK: u32 = 0;
 const STALE: u32 = 70;
 
-/// A client of v3, by hand.
+/// A v3 client that sends hand-made calls.
 struct Client(TcpStream);
 
 impl Client {
@@ -22,7 +22,7 @@ impl Client {
         Client(TcpStream::connect(("127.0.0.1", port)).expect("connected"))
     }
 
-    /// The status of a call by the super-user, and what follows it.
+    /// Returns the status of a call by the super-user, and the bytes after it.
     fn call(&mut self, program: u32, procedure: u32, arguments: &[&[u8]]) -> (u32, Vec<u8>) {
         let head = [7, 0, 2, program, 3, procedure, 1, 20, 0, 0, 0, 0, 0, 0, 0];
         let message = [
@@ -38,13 +38,13 @@ impl Client {
         self.0.read_exact(&mut mark).expect("answered");
         let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
         self.0.read_exact(&mut reply).expect("answered");
-        // Behind the call's number: a reply, accepted, verified by nothing, done.
+        // After the xid: REPLY, MSG_ACCEPTED, a null verifier, SUCCESS.
         assert_eq!(reply[4..24], [1, 0, 0, 0, 0].map(u32::to_be_bytes).concat());
         let (status, rest) = reply[24..].split_first_chunk().expect("a status");
         (u32::from_be_bytes(*status), rest.to_vec())
     }
 
-    /// The handle of the file `f`.
+    /// Returns the handle of the file `f`.
     fn handle(&mut self) -> Vec<u8> {
         let (status, root) = self.call(MOUNT, 1, &[&opaque(b"/")]);
         assert_eq!(status, OK);
@@ -53,7 +53,7 @@ impl Client {
         field(&found)
     }
 
-    /// The verifier of an unstable write: the last of what it answers.
+    /// Returns the verifier of an unstable write, the last field of the result.
     fn write(&mut self, handle: &[u8]) -> Vec<u8> {
         let numbers = [0, 0, 1, 0].map(u32::to_be_bytes).concat();
         let (status, written) = self.call(NFS, 7, &[handle, &numbers, &opaque(b"x")]);
@@ -62,7 +62,7 @@ impl Client {
     }
 }
 
-/// Bytes as XDR has them: behind their number, filled up.
+/// Encodes XDR opaque data: length, bytes, padding.
 fn opaque(bytes: &[u8]) -> Vec<u8> {
     let mut put = (bytes.len() as u32).to_be_bytes().to_vec();
     put.extend(bytes);
@@ -70,13 +70,13 @@ fn opaque(bytes: &[u8]) -> Vec<u8> {
     put
 }
 
-/// The first bytes of a result, as they came.
+/// Returns the first opaque field of a result, encoded.
 fn field(result: &[u8]) -> Vec<u8> {
     let len = result.first_chunk().expect("their number");
     result[..(4 + u32::from_be_bytes(*len) as usize).next_multiple_of(4)].to_vec()
 }
 
-/// A server of `share` on `port`, run by what `command` is.
+/// Serves `share` on `port` with the program of `command`.
 fn serve(mut command: Command, port: u16, share: &Path, state: &Path) -> Served {
     command
         .arg("serve")
@@ -92,7 +92,7 @@ pub(crate) fn free_port() -> u16 {
     free.local_addr().expect("bound").port()
 }
 
-/// A directory, a share in it with a file `f`, and the path of a state directory there.
+/// Makes a directory, a share in it with a file `f`, and the path of a state directory there.
 fn share_with_a_file() -> (TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let [share, state] = ["share", "state"].map(|name| dir.path().join(name));
@@ -112,7 +112,7 @@ fn handles_outlive_a_killed_server_and_verifiers_do_not() {
     let handle = client.handle();
     let verifier = client.write(&handle);
     assert_eq!(client.write(&handle), verifier);
-    // Killed.
+    // Dropping kills it.
     drop(served);
 
     let _served = serve();

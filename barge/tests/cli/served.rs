@@ -1,4 +1,4 @@
-//! `barge serve`, running.
+//! Running instances of `barge serve`.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The program.
+/// The path of the program.
 pub(crate) const BARGE: &str = env!("CARGO_BIN_EXE_barge");
 
-/// A server that ends when it is dropped.
+/// A server that is killed when it is dropped.
 pub(crate) struct Served {
     child: Child,
-    /// What it said before it was ready, lines.
+    /// The lines that it printed before `ready`.
     pub(crate) said: Vec<String>,
 }
 
 impl Served {
-    /// `barge serve`, on a free port of this machine.
+    /// Starts `barge serve` on a free port of this host.
     pub(crate) fn start(args: &[&str]) -> Served {
         let mut command = Command::new(BARGE);
         command
@@ -27,7 +27,7 @@ impl Served {
         Served::run(command)
     }
 
-    /// A command that becomes one.
+    /// Starts a server with `command`.
     pub(crate) fn run(mut command: Command) -> Served {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let out = child.stdout.take().expect("piped");
@@ -36,7 +36,7 @@ impl Served {
         Served { child, said }
     }
 
-    /// The port that it names in the mount command.
+    /// Returns the port in its mount command.
     pub(crate) fn port(&self) -> u16 {
         let port = self.said.iter().find_map(|line| {
             let (_, rest) = line.split_once("port=")?;
@@ -45,26 +45,26 @@ impl Served {
         port.unwrap_or_else(|| panic!("a port in {:?}", self.said))
     }
 
-    /// `barge` on this server: `path` stands for `{}` among the arguments.
+    /// Runs `barge` on this server: the URL of `path` replaces `{}` in the arguments.
     pub(crate) fn barge(&self, args: &[&str], path: &str) -> Output {
         let url = format!("9p://127.0.0.1:{}/{path}", self.port());
         let args = args.iter().map(|arg| arg.replace("{}", &url));
         Command::new(BARGE).args(args).output().expect("runs")
     }
 
-    /// The number of its process.
+    /// Returns its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Asks it to end, and says how it did.
+    /// Stops it with a signal, and returns its exit status.
     pub(crate) fn stop(self) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("asked");
         self.ended()
     }
 
-    /// Waits for its end, and says how it did.
+    /// Waits until it ends, and returns its exit status.
     pub(crate) fn ended(mut self) -> std::process::ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
@@ -79,13 +79,13 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a program said on standard output, if it succeeded.
+/// Returns the standard output of a program that succeeded.
 pub(crate) fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
@@ -97,13 +97,13 @@ pub(crate) fn said(output: &Output) -> String {
     text(&output.stdout)
 }
 
-/// What a program said on standard error, if it failed.
+/// Returns the standard error of a program that failed.
 pub(crate) fn complained(output: &Output) -> String {
     assert!(!output.status.success(), "it succeeded");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether a program is installed.
+/// Returns whether a program is installed.
 pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| Path::new(&dir).join(program).is_file())

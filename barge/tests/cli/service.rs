@@ -1,4 +1,4 @@
-//! What starts barge: a shell, a service manager, a program that hands it a socket.
+//! Programs that start barge: a shell, a service manager, and a program that passes it a socket.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ fn sockets_of_a_service_manager_are_served_and_it_hears_of_being_ready() {
         .expect("set");
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let port = listener.local_addr().expect("bound").port();
-    // As sd_listen_fds(3) has it: from descriptor 3 on, for the process of that number.
+    // As in sd_listen_fds(3): from descriptor 3 on, with the process id.
     let mut command = Command::new("sh");
     command
         .args([
@@ -36,7 +36,7 @@ fn sockets_of_a_service_manager_are_served_and_it_hears_of_being_ready() {
     let message = String::from_utf8_lossy(&message[..len]);
     assert!(message.lines().any(|line| line == "READY=1"), "{message}");
     assert_eq!(said(&served.barge(&["cat", "{}"], "f")), "hello");
-    // Only what it was handed: not the default address as well.
+    // Only the passed socket, not the default address as well.
     let mounts = served.said.iter().filter(|line| line.starts_with("mount "));
     assert_eq!(mounts.count(), 1, "{:?}", served.said);
     assert!(served.stop().success());

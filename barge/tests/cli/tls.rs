@@ -1,4 +1,4 @@
-//! `barge serve --nfs-tls-cert`: clients that may, and those that may not.
+//! `barge serve --nfs-tls-cert`: accepted and refused clients.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::served::{BARGE, Served, complained, said};
 
-/// An authority's certificate in `dir`, one for this machine and one for alice.
+/// Makes an authority's certificate in `dir`, one for this host and one for alice.
 fn certify(dir: &Path) {
     let write = |name: &str, text: String| {
         std::fs::write(dir.join(name), text).expect("written");
@@ -31,7 +31,7 @@ fn certify(dir: &Path) {
     }
 }
 
-/// A server whose files are in `dir`.
+/// Starts a server with the files in `dir`.
 fn serve(dir: &Path, more: &[&str]) -> (Served, u16) {
     let at = |name: &str| dir.join(name).display().to_string();
     let mut command = Command::new(BARGE);
@@ -82,7 +82,7 @@ fn who_comes_without_tls_is_refused_and_certificates_are_read_again() {
     }
     let pid = Pid::from_raw(served.id() as i32).expect("a process");
     kill_process(pid, Signal::HUP).expect("asked");
-    // It is soon, but not at once.
+    // The reload is asynchronous.
     while !ls(port, &trusting(new.path())).status.success() {}
     assert!(served.stop().success());
 }
@@ -109,7 +109,7 @@ fn certificates_of_clients_are_asked_for_and_say_who_they_are() {
     let at = dir.path().display();
     let alice = format!("xprtsec=mtls&tlsca={ca}&tlscert={at}/alice.pem&tlskey={at}/alice.key");
     said(&ls(port, &alice));
-    // The tree is the super-user's, and alice is not.
+    // The tree belongs to the super-user, and alice is another user.
     let file = dir.path().join("file");
     std::fs::write(&file, "hers").expect("written");
     let url = format!("nfs://127.0.0.1:{port}/file?{alice}");

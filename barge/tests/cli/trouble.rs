@@ -1,4 +1,4 @@
-//! What newcomers get wrong: each is one line that names the cause and the next step.
+//! Common mistakes: each has a one-line message with the cause and the next step.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::mount::may_mount;
 use crate::served::{BARGE, complained, has};
 
-/// A directory that other users may enter, with something to serve in it.
+/// Makes a directory that other users may enter, with a tree to serve.
 fn place() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     fs::set_permissions(&dir, Permissions::from_mode(0o755)).expect("set");
@@ -31,7 +31,7 @@ fn barge(dir: &TempDir, args: &[&str]) -> Output {
     command.args(args).current_dir(dir).output().expect("runs")
 }
 
-/// That it ends with `status` and a line that has all of `parts`.
+/// Checks that it ended with `status` and printed a line that has all of `parts`.
 #[track_caller]
 fn tells(output: &Output, status: i32, parts: &[&str]) {
     let told = complained(output);
@@ -40,7 +40,7 @@ fn tells(output: &Output, status: i32, parts: &[&str]) {
         assert!(told.contains(part), "'{part}' in: {told}");
     }
     if status == 1 {
-        // What a source cannot do here is told before, as it is if all is well.
+        // Limits of a source on this host are reported before, as on success.
         let lines: Vec<_> = told
             .lines()
             .filter(|line| !line.contains(" INFO "))
@@ -122,7 +122,7 @@ fn ports_that_cannot_be_had() {
 #[test]
 fn the_usual_port_is_in_use() {
     let dir = place();
-    // Whoever has it, this test or another.
+    // In use by this test or by another process.
     let _taken = TcpListener::bind("127.0.0.1:5640");
     let parts = [
         "tcp:127.0.0.1:5640",
@@ -194,7 +194,7 @@ fn a_mount_point_that_is_not_empty_is_told_of() {
     assert!(at.join("file").exists());
 }
 
-/// The program as a user who owns nothing, whom `more` of setpriv(1) or unshare(1) runs.
+/// Runs the program as an unprivileged user, with `more` of setpriv(1) or unshare(1).
 fn as_nobody(dir: &TempDir, path: &str, args: &[&str]) -> Option<Output> {
     if !geteuid().is_root() || !has("setpriv") {
         eprintln!("skipped: becoming another user takes root, and setpriv (package util-linux)");
@@ -240,7 +240,7 @@ fn users_without_privileges() {
     );
 }
 
-/// The program as root in namespaces of its own, after `script`.
+/// Runs the program as root in namespaces of its own, after `script`.
 fn in_namespaces(dir: &TempDir, script: &str, args: &[&str]) -> Option<Output> {
     if !geteuid().is_root() || !has("unshare") {
         eprintln!("skipped: a namespace for mounts takes root, and unshare (package util-linux)");

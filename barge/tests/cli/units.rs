@@ -1,4 +1,4 @@
-//! What packages install for systemd.
+//! The systemd units that packages install.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn packaging() -> PathBuf {
 
 const UNITS: [&str; 3] = ["barge.service", "barge@.service", "barge.socket"];
 
-/// The units as they are installed, but for this program.
+/// Writes the units as they are installed, but with this program.
 fn installed() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let hardening = std::fs::read(packaging().join("hardening.conf")).expect("read");
@@ -52,10 +52,10 @@ fn units_make_sense_and_open_no_more_than_they_say() {
     );
     let told = String::from_utf8_lossy(&verified.stderr);
     assert!(verified.status.success(), "{told}");
-    // Of other units of this machine it tells as well.
+    // Its output may also be about other units of this host.
     assert!(!told.contains("barge"), "{told}");
     for unit in [service, template] {
-        // 4.1 by systemd 252; each version weighs differently.
+        // The exposure is 4.1 with systemd 252; each version weighs differently.
         let secure = analyze(
             dir.path(),
             &[

@@ -1,4 +1,4 @@
-//! virtiofs without a virtual machine: served by barge, and by others.
+//! virtiofs without a virtual machine: served by barge, and by virtiofsd.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ fn barge(args: &[&str]) -> Output {
     Command::new(BARGE).args(args).output().expect("runs")
 }
 
-/// A directory with `share` in it, which has a file and a directory.
+/// Makes a directory with a `share` in it, which has a file and a directory.
 fn place() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::create_dir_all(dir.path().join("share/dir")).expect("made");
@@ -41,7 +41,7 @@ fn a_share_is_listed_read_and_written_through_its_socket() {
     let url = |path: &str| format!("virtiofs:{}{path}", at("socket"));
     assert_eq!(said(&barge(&["ls", &url("")])), "dir\n");
     assert_eq!(said(&barge(&["cat", &url("/dir/file")])), "contents\n");
-    // More than one request carries, and a part.
+    // Several requests, the last one partial.
     let large: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
     std::fs::write(at("large"), &large).expect("written");
     said(&barge(&["cp", &at("large"), &url("/dir/copy")]));
@@ -96,17 +96,18 @@ fn queue_affinity_keeps_the_threads_of_queues_to_processors() {
             queues: 1,
             ..Options::default()
         };
-        // It has been answered through the request queue: that queue's thread is where it will be.
+        // A reply has come through the request queue, so that queue's thread has set its affinity.
         let _mount = RemoteFuse::mount(socket, options).expect("mounted");
         let queues = processors(served.id(), "barge-queue");
         queues.iter().filter(|&list| *list == processor).count()
     };
     assert_eq!(kept(&[]), 0);
-    // The queue of high priority goes anywhere.
+    // The high-priority queue is not pinned.
     assert_eq!(kept(&["--queue-affinity", &processor]), 1);
 }
 
-/// Where each of the threads of this name of a process may run, as the kernel lists it.
+/// Returns the allowed processors of the threads called `name` of a process, in the kernel's
+/// format.
 fn processors(process: u32, name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let of = |task: PathBuf| {
@@ -120,7 +121,7 @@ fn processors(process: u32, name: &str) -> Vec<String> {
     tasks.filter_map(of).collect()
 }
 
-/// By `barge serve` and by `barge virtiofsd`.
+/// For `barge serve` and `barge virtiofsd`.
 #[test]
 fn mounts_below_are_announced_unless_told_otherwise() {
     let device = |path: &str| std::fs::metadata(path).map(|found| found.dev()).ok();
@@ -158,8 +159,8 @@ fn mounts_below_are_announced_unless_told_otherwise() {
     }
 }
 
-/// By `barge serve` and by `barge virtiofsd`: what a guest with the plain mount line gets, and what
-/// options change.
+/// For `barge serve` and `barge virtiofsd`: the features that a guest gets by default, and the
+/// options that change them.
 #[test]
 fn a_guest_gets_privileges_and_acls_by_default() {
     const KILLPRIV: InitFlags = InitFlags::HANDLE_KILLPRIV_V2;
@@ -195,7 +196,7 @@ fn a_guest_gets_privileges_and_acls_by_default() {
         &share,
     ];
     for (options, expected) in [
-        // As virtiofsd, without extended attributes, where a guest asks for none.
+        // As virtiofsd: without extended attributes unless they are requested.
         (&[][..], InitFlags::empty()),
         (&["--xattr"], KILLPRIV),
         (&["--xattr", "--no-killpriv-v2"], InitFlags::empty()),
@@ -206,14 +207,14 @@ fn a_guest_gets_privileges_and_acls_by_default() {
     }
 }
 
-/// A client that knows of things which barge's own does not.
+/// A client with features that barge's own client lacks.
 struct Guest {
     driver: Driver,
     agreed: InitFlags,
 }
 
 impl Guest {
-    /// INIT, with `flags`.
+    /// Sends INIT with `flags`.
     fn greet(socket: &Path, flags: InitFlags) -> Guest {
         let options = driver::Options {
             queues: 2,
@@ -238,7 +239,7 @@ impl Guest {
         guest
     }
 
-    /// What a request of the root answers, which has to work.
+    /// Returns the reply to a request for the root, which must succeed.
     fn ask(&self, request: &Request<'_>) -> Vec<u8> {
         let mut message = Vec::with_capacity(HEADER);
         let header = Header {
@@ -266,7 +267,7 @@ impl Guest {
     }
 }
 
-/// virtiofsd 1.14, serving the directory `share` of a place.
+/// virtiofsd 1.14, serving the directory `share`.
 struct Daemon(Child);
 
 impl Daemon {
@@ -282,7 +283,7 @@ impl Daemon {
             .spawn()
             .expect("runs");
         let deadline = Instant::now() + Duration::from_secs(10);
-        // It tells nobody when it listens, and the socket is there before that.
+        // It does not report when it listens, and the socket exists before that.
         while !listens(&dir.join("socket")) {
             assert!(Instant::now() < deadline, "virtiofsd does not listen");
             std::thread::sleep(Duration::from_millis(2));
@@ -291,11 +292,12 @@ impl Daemon {
     }
 }
 
-/// Whether somebody listens at a Unix socket: proc_pid_net(5) has it, and connecting would take the place of a client.
+/// Returns whether a process listens at a Unix socket, from proc_pid_net(5): connecting would use
+/// up the single connection.
 fn listens(socket: &Path) -> bool {
     const ACCEPTS: &str = "00010000";
     let table = std::fs::read("/proc/net/unix").expect("a table");
-    // Names without files are any bytes.
+    // Abstract names are arbitrary bytes.
     let table = String::from_utf8_lossy(&table);
     let mut lines = table.lines().map(|line| line.split_whitespace());
     lines.any(|mut words| {
@@ -305,7 +307,7 @@ fn listens(socket: &Path) -> bool {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It ends with its one client.
+        // It ends with its only client.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -328,7 +330,7 @@ fn virtiofsd_is_a_source_as_any_other() {
         ),
         (vec!["ls".into(), url("/new")], "file\n"),
     ] {
-        // One client, and it ends.
+        // It ends after one client.
         let _daemon = Daemon::start(dir.path());
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         assert_eq!(said(&barge(&args)), expected, "{args:?}");

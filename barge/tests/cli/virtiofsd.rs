@@ -1,4 +1,4 @@
-//! `barge virtiofsd`, as monitors and those that start it know virtiofsd.
+//! `barge virtiofsd`, as monitors and management programs use virtiofsd.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,7 @@ fn virtiofsd(dir: &Path) -> Command {
     command
 }
 
-/// What a monitor is offered, once it has agreed to all of it.
+/// Negotiates all offered features, and returns the protocol features.
 fn agree(monitor: &mut Frontend) -> VhostUserProtocolFeatures {
     monitor.set_owner().expect("taken");
     let features = monitor.get_features().expect("features");
@@ -71,7 +71,7 @@ fn a_monitor_is_served_until_it_goes() {
     assert!(!socket.exists(), "removed");
 }
 
-/// As libvirt starts it, with a socket that listens already, and no tag.
+/// As libvirt starts it: with an inherited listening socket and without a tag.
 #[test]
 fn an_inherited_socket_is_listened_at() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -126,7 +126,7 @@ fn what_makes_no_sense_is_status_2_and_what_cannot_be_status_1() {
     assert!(complained(&without.expect("runs")).contains("--shared-dir"));
 }
 
-/// Capabilities that are not needed are given up; those named are kept or go.
+/// Capabilities that are not needed are dropped; `--modcaps` keeps or drops others.
 #[test]
 fn the_super_user_keeps_few_capabilities() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Clients that are not ours.
+//! Clients of other projects.
 
 mod nbd;
 mod nfs;

@@ -9,14 +9,14 @@ use std::process::{Command, Output};
 
 use crate::served::{BARGE, Served, complained, has, said};
 
-/// A directory with the file `disk`, of 16 MiB, that is served by NBD at a socket in it.
+/// A directory with the file `disk`, of 16 MiB, that is served over NBD at a socket in it.
 struct Disk {
     dir: tempfile::TempDir,
     served: Served,
 }
 
 impl Disk {
-    /// Nothing, and a word why, where one of `tools` is not installed.
+    /// Serves the disk. Returns `None` with a message if one of `tools` is not installed.
     fn new(tools: &[&str], options: &[&str]) -> Option<Disk> {
         for tool in tools {
             if !has(tool) {
@@ -157,7 +157,7 @@ fn a_drive_without_a_file_is_refused() {
     assert_eq!(told.status.code(), Some(2));
 }
 
-/// Sends requests as long as nbdkit takes them, by the protocol's oldest handshake and simple
+/// Sends the largest requests that nbdkit accepts, with the protocol's oldest handshake and simple
 /// replies (doc/proto.md): no tool here sends more than 32 MiB at once.
 #[test]
 fn requests_of_64_mib_are_written_and_read_back() {
@@ -176,7 +176,7 @@ fn requests_of_64_mib_are_written_and_read_back() {
         b"large",
     ];
     stream.write_all(&export_name.concat()).expect("sent");
-    // The size and the flags, without zeros after them.
+    // The size and the flags, without the zero padding.
     stream.read_exact(&mut [0; 10]).expect("an export");
     let request = |kind: u16| {
         let (magic, flags, cookie) = (0x2560_9513u32, 0u16, 7u64);

@@ -8,7 +8,7 @@ use rustix::process::{getgid, getuid};
 
 use crate::served::{Served, has, said};
 
-/// A server of `dir` by NFS, and its port.
+/// Serves `dir` over NFS; returns the server and its port.
 fn serve(dir: &Path) -> (Served, u16) {
     let state = dir.join("state");
     std::fs::create_dir(dir.join("share")).expect("made");
@@ -41,7 +41,7 @@ fn libnfs_tools_list_read_and_copy() {
     let sub = dir.path().join("share/sub");
     std::fs::create_dir(&sub).expect("made");
     std::fs::write(sub.join("big"), bytes(3_000_000)).expect("written");
-    // libnfs 4.0 has no room for longer writes of v4: it gives them up before it sends them.
+    // libnfs 4.0 has no room for longer v4 writes: it drops them before sending.
     for (version, len) in [("3", 2_000_000), ("4", 100)] {
         let url = |path: &str| {
             format!("nfs://127.0.0.1/{path}?version={version}&nfsport={port}&mountport={port}")
@@ -64,7 +64,7 @@ fn libnfs_tools_list_read_and_copy() {
     }
 }
 
-/// What a client of either version can do in a directory, seen from the host.
+/// Exercises a client of either version in a directory, and checks the results on the host.
 macro_rules! exercise {
     ($client:expr, $share:expr) => {{
         let (mut client, share): (_, &Path) = ($client, $share);

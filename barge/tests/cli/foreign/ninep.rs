@@ -7,7 +7,7 @@ use ninep::sync::client::Client;
 
 use crate::served::{Served, has, said};
 
-/// One of diod's tools on a server; nothing, and a word why, where it is not installed.
+/// Runs one of diod's tools on a server. Returns `None` with a message if it is not installed.
 fn tool(name: &str, served: &Served, args: &[&str]) -> Option<Output> {
     if !has(name) && !has(&format!("../sbin/{name}")) {
         eprintln!("skipped: {name} (Debian's package diod) is not installed");
@@ -79,7 +79,7 @@ fn a_library_of_9p2000_works_in_a_directory() {
     client
         .create("", "made", Perm::new(0o640), Mode::new(0))
         .expect("created");
-    // Creating and writing leave it open, and this client would open it once more.
+    // Creating and writing leave the fid open, and this client would open it again.
     client.clunk_path("made").expect("clunked");
     let long = "x".repeat(100_000);
     assert_eq!(

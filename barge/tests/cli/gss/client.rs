@@ -1,4 +1,5 @@
-//! A client of RPCSEC_GSS (RFC 2203): the environment's ticket, and calls one after the other.
+//! An RPCSEC_GSS client (RFC 2203) with the ticket of the environment, which makes one call at a
+//! time.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,12 +9,12 @@ use libgssapi::name::Name;
 use libgssapi::oid::{GSS_MECH_KRB5, GSS_NT_HOSTBASED_SERVICE};
 use wire::{Xdr, XdrReader};
 
-/// RPCSEC_GSS as a flavor.
+/// The flavor RPCSEC_GSS.
 const GSS: u32 = 6;
 
 const LAST: u32 = 1 << 31;
 
-/// What becomes of arguments and results.
+/// The protection of arguments and results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     None = 1,
@@ -30,7 +31,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// With a context of its own.
+    /// Connects and establishes a context.
     pub(super) fn connect(port: u16, service: Service) -> Client {
         let server = Name::new(b"nfs@localhost", Some(GSS_NT_HOSTBASED_SERVICE)).expect("a name");
         let flags = CtxFlags::GSS_C_MUTUAL_FLAG;
@@ -71,7 +72,7 @@ impl Client {
         self.context.get_mic(bytes).expect("signed").to_vec()
     }
 
-    /// A call up to its verifier.
+    /// Encodes a call up to its verifier.
     fn head(&self, what: (u32, u32, u32), procedure: u32) -> Vec<u8> {
         let mut call = Vec::new();
         for number in [self.sequence, 0, 2, what.0, what.1, what.2, GSS] {
@@ -84,7 +85,7 @@ impl Client {
         call
     }
 
-    /// What a procedure gives.
+    /// Makes a call, and returns the results of the procedure.
     pub(super) fn call<'a>(&mut self, what: (u32, u32, u32), arguments: &impl Xdr<'a>) -> Vec<u8> {
         const DATA: u32 = 0;
         self.sequence += 1;
@@ -129,7 +130,7 @@ impl Client {
         results.to_vec()
     }
 
-    /// Sends a call: the verifier of the reply, and what is behind its status.
+    /// Sends a call. Returns the verifier of the reply, and the bytes after its status.
     fn exchange(&mut self, call: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let mark = call.len() as u32 | LAST;
         self.stream

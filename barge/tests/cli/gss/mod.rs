@@ -1,4 +1,4 @@
-//! `barge serve --nfs-sec`: a client with a ticket of a realm that is made for it.
+//! `barge serve --nfs-sec` with a client that has a ticket of a temporary realm.
 
 mod client;
 mod realm;
@@ -15,7 +15,7 @@ use self::client::{Client, Service};
 use self::realm::{NEEDS, Realm};
 use crate::served::{BARGE, Served};
 
-/// In the environment of the realm: the port of the server.
+/// The environment variable with the server's port.
 const PORT: &str = "BARGE_TEST_NFS_PORT";
 
 #[test]
@@ -26,7 +26,8 @@ fn rfc2203_a_client_with_a_ticket_calls_by_each_service() {
     }
 }
 
-/// The realm and the server. Whoever is told of a realm is told by his environment: the client is this test once more.
+/// Starts the realm and the server. GSS-API reads the realm from the environment, so the client is
+/// this test in another process.
 fn serve() {
     if let Some(missing) = NEEDS.iter().find(|program| realm::find(program).is_none()) {
         eprintln!(
@@ -62,7 +63,7 @@ fn serve() {
     assert!(ended.success(), "the client: {ended}");
 }
 
-/// The client.
+/// Runs the client.
 fn call(port: u16) {
     const MOUNT: (u32, u32, u32) = (100_005, 3, 1);
     let nfs = |procedure: Procedure| (100_003, 3, procedure as u32);
@@ -82,7 +83,7 @@ fn call(port: u16) {
             how: CreateHow::Guarded(SetAttributes::default()),
         };
         let made = client.call(nfs(Procedure::Create), &args);
-        // The tree belongs to whoever serves it, as whom alice calls.
+        // The tree belongs to the user of the server, whom alice maps to.
         let made: CreateOk = done::<_, Wcc>(&made);
         let file = made.object.expect("a handle");
         let owner = made.attributes.expect("attributes").uid;
@@ -109,7 +110,7 @@ fn call(port: u16) {
     }
 }
 
-/// The results of a procedure that is done.
+/// Decodes the results of a successful procedure.
 #[track_caller]
 fn done<'a, T: Xdr<'a>, F: Xdr<'a>>(results: &'a [u8]) -> T {
     match Outcome::<T, F>::get(&mut XdrReader::new(results)).expect("a result") {

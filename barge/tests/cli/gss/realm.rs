@@ -1,4 +1,4 @@
-//! A realm of Kerberos in a temporary directory, for as long as a test takes.
+//! A Kerberos realm in a temporary directory, for the duration of a test.
 
 use std::ffi::OsStr;
 use std::net::{TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What has to be there, and which packages of Debian it is in.
+/// The programs that a realm takes.
 pub(super) const NEEDS: [&str; 4] = ["krb5kdc", "kdb5_util", "kadmin.local", "kinit"];
 
 /// A realm `BARGE.TEST` with the user `alice`, who has a ticket, and the service `nfs/localhost`.
@@ -18,14 +18,14 @@ pub(super) struct Realm {
 impl Drop for Realm {
     fn drop(&mut self) {
         if let Some(kdc) = &mut self.kdc {
-            // An error means that it has ended already.
+            // An error means that it has already ended.
             let _ = kdc.kill();
             let _ = kdc.wait();
         }
     }
 }
 
-/// Where a program is: Debian has a KDC's in a directory that is not on a user's path.
+/// Returns the path of a program: Debian installs a KDC's outside of users' PATH.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -80,12 +80,12 @@ impl Realm {
         realm
     }
 
-    /// A file of the realm's.
+    /// Returns the path of a file of the realm.
     pub(super) fn at(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// What tells a program of the realm.
+    /// Sets the environment of a program that uses the realm.
     pub(super) fn tell(&self, command: &mut Command) {
         let cache = format!("FILE:{}", self.at("ccache").display());
         command

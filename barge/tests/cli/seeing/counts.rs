@@ -1,4 +1,4 @@
-//! What is shown is what was done.
+//! The statistics agree with the requests made.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use p9::{Dialect, Fid, Names, Tag, Tmessage, Uid};
 use super::{get, http};
 use crate::served::{BARGE, Served, complained, said};
 
-/// Figures by their names and labels.
+/// Returns the metrics by name and labels.
 fn metrics(at: &str) -> HashMap<String, f64> {
     let text = get(at, "/metrics");
     assert!(text.ends_with("# EOF\n"), "{text}");
@@ -22,7 +22,7 @@ fn metrics(at: &str) -> HashMap<String, f64> {
     lines.map(parse).collect()
 }
 
-/// A connection of 9P, by hand.
+/// A 9P connection with hand-made messages.
 struct Client(TcpStream);
 
 impl Client {
@@ -99,7 +99,7 @@ fn every_request_is_counted_once_and_for_ever() {
         assert!(status.contains(part), "{part} in {status}");
     }
     drop(client);
-    // What a connection did stays when it has gone.
+    // The counts of a connection stay after it is closed.
     while !check(0.0) {
         std::thread::yield_now();
     }
@@ -146,7 +146,7 @@ fn each_protocol_has_its_words() {
             "{name} in {now:?}"
         );
     }
-    // Each request is one of some kind.
+    // Each request has one kind.
     let counts = now
         .iter()
         .filter(|(name, _)| name.starts_with("barge_operation_seconds_count"));
@@ -198,7 +198,7 @@ fn top_shows_the_same() {
             .output()
             .expect("runs")
     };
-    // No terminal: once.
+    // Without a terminal it prints once.
     let text = said(&top(&[]));
     for part in [
         "1 connections",
@@ -248,7 +248,7 @@ fn a_log_line_says_of_which_request_it_is() {
         let found = lines.iter().find(|line| line[field] == value);
         found.unwrap_or_else(|| panic!("{field} {value} in {text}"))["span"].clone()
     };
-    // What the protocol says and what the source was asked belong together.
+    // The counts of the protocol and of the source agree.
     let asked = line("kind", "Statfs");
     assert_eq!(asked, line("op", "statfs"));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! `/healthz` when something is gone.
+//! `/healthz` with failures.
 
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::{ask, get, http};
 use crate::served::{BARGE, Served};
 
-/// The status of a health check, and what it says.
+/// Returns the status and the body of a health check.
 fn health(at: &str) -> (String, String) {
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {at}\r\n\r\n");
     let answer = ask(at, request.as_bytes());
@@ -27,7 +27,7 @@ fn a_listener_that_has_ended_is_no_health() {
     let served = Served::run(command);
     let at = http(&served);
     assert_eq!(get(&at, "/healthz"), "ok\n");
-    // accept(2) of a socket that does not listen any more is EINVAL, for all that share it.
+    // accept(2) of a socket that no longer listens is EINVAL, for all descriptors of the socket.
     rustix::net::shutdown(ours.as_fd(), rustix::net::Shutdown::Both).expect("shut down");
     let mut answer = health(&at);
     while answer.0 == "200" {
@@ -52,7 +52,7 @@ fn a_source_that_is_gone_is_no_health() {
     let at = http(&served);
     assert_eq!(get(&at, "/healthz"), "ok\n");
     std::fs::remove_dir(&source).expect("removed");
-    // An answer of a moment ago is good for a second.
+    // A result is cached for a second.
     let mut answer = health(&at);
     while answer.0 == "200" {
         answer = health(&at);

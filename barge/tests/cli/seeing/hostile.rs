@@ -1,4 +1,4 @@
-//! HTTP by clients that mean harm, or are none.
+//! Malicious and malformed HTTP clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -44,7 +44,7 @@ fn what_is_no_good_request_is_refused_and_the_next_is_answered() {
         );
         assert!(answer.contains("\r\nContent-Length: "));
     }
-    // One that ends too soon gets nothing.
+    // A request that ends early gets no reply.
     assert_eq!(ask(at, b"GET / HTTP/1.1\r\nHost: local"), "");
     let head = ask(at, b"HEAD /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(
@@ -61,12 +61,12 @@ fn those_that_do_nothing_are_few_and_do_not_stay() {
     let mut idle: Vec<_> = (0..40)
         .map(|_| {
             let mut stream = TcpStream::connect(&at).expect("connected");
-            // Whoever is turned away at once may not even take this.
+            // A client that is refused at once may be unable to write this.
             let _ = stream.write_all(b"GET / HT");
             stream
         })
         .collect();
-    // All are ended, without having said more; meanwhile files are served.
+    // All are closed without a reply; meanwhile files are served.
     assert!(served.barge(&["ls", "{}"], "").status.success());
     for stream in &mut idle {
         let mut rest = Vec::new();
@@ -75,7 +75,7 @@ fn those_that_do_nothing_are_few_and_do_not_stay() {
     }
     assert_eq!(get(&at, "/healthz"), "ok\n");
     let _idle = TcpStream::connect(&at).expect("connected");
-    // Who waits does not keep the server from its end.
+    // Waiting clients do not delay the server's end.
     assert!(served.stop().success());
 }
 
@@ -91,7 +91,7 @@ fn slow_clients_do_not_keep_a_health_check_away() {
         })
         .collect();
     assert_eq!(get(&at, "/healthz"), "ok\n");
-    // One of those that were there had to go for it, before its time: the oldest.
+    // The oldest of the connections was closed early to make room.
     slow[0].set_nonblocking(true).expect("set");
     assert!(matches!(slow[0].read(&mut [0]), Ok(0) | Err(_)));
     slow[39].set_nonblocking(true).expect("set");

@@ -1,4 +1,4 @@
-//! Seeing inside: `--http` and `barge top`, by requests written here, and by a browser.
+//! The status page (`--http`) and `barge top`, with hand-made requests and a browser.
 
 mod counts;
 mod health;
@@ -11,7 +11,7 @@ use std::net::{Shutdown, TcpStream};
 
 use crate::served::Served;
 
-/// Where a server shows what it does.
+/// Returns the address of the status page.
 pub(crate) fn http(served: &Served) -> String {
     let page = served
         .said
@@ -21,10 +21,10 @@ pub(crate) fn http(served: &Served) -> String {
     page.trim_end_matches('/').to_owned()
 }
 
-/// What is answered to `request`, after which nothing more is sent: as much of it as comes.
+/// Returns the reply to `request`, as much of it as arrives, after closing the sending side.
 pub(crate) fn ask(at: &str, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(at).expect("connected");
-    // It may have been refused before its end.
+    // The server may have refused it before its end.
     let _ = stream.write_all(request);
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -32,7 +32,7 @@ pub(crate) fn ask(at: &str, request: &[u8]) -> String {
     String::from_utf8(answer).expect("text")
 }
 
-/// The body of a good answer.
+/// Returns the body of a successful reply.
 pub(crate) fn get(at: &str, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n");
     let answer = ask(at, request.as_bytes());

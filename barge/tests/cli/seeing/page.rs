@@ -10,7 +10,7 @@ use super::{ask, http};
 use crate::browser::{Browser, Device};
 use crate::served::{Served, has};
 
-/// What the page says once it is live and its figures are of more than one look.
+/// A script that returns the text of the page once it is live and has figures of several snapshots.
 const SEEN: &str = r#"new Promise(done => {
     let looks = 0;
     const seen = new MutationObserver(() => {

@@ -1,11 +1,11 @@
-//! A record of calls, and those made again.
+//! A log of calls, and its replay.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::served::{BARGE, Served, complained, said};
 
-/// `barge bench replay` of a record, and its JSON.
+/// Runs `barge bench replay` of a log; returns its output and its JSON.
 fn replay(record: &Path, source: &Path, more: &[&str]) -> (String, serde_json::Value) {
     let json = record.with_extension("json");
     let output = bench(
@@ -59,7 +59,7 @@ fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
     said(&cp);
     assert!(served.stop().success());
 
-    // Nothing is changed unless that is asked for.
+    // By default, replay changes no file.
     std::fs::remove_file(share.join("new")).expect("removed");
     let (text, json) = replay(&record, &share, &[]);
     assert!(
@@ -94,7 +94,7 @@ fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
     );
     assert_eq!(json["differences"], 0, "{text}");
 
-    // What has changed is told.
+    // Differences are reported.
     std::fs::write(share.join("sub/file"), "short").expect("written");
     let (text, json) = replay(&record, &share, &[]);
     assert!(
@@ -120,7 +120,7 @@ fn what_is_no_record_is_told_by_its_line() {
         let said = complained(&bench(&record, dir.path(), &[]));
         assert!(said.contains(expected), "{said}");
     }
-    // Calls on what nobody has met, and of what there is not, are passed over.
+    // Calls on unknown nodes and files are skipped.
     let strange = "{\"op\":\"lookup\",\"node\":9,\"name\":[255,47]}\n{\"op\":\"read\",\"file\":1,\"len\":18446744073709551615}\n{}\n";
     std::fs::write(&record, strange).expect("written");
     assert!(said(&bench(&record, dir.path(), &[])).contains("0 calls in"));
