@@ -142,7 +142,7 @@ fn calls_in_flight_end_in_any_order_and_more_than_there_are_threads_are_taken() 
         for (at, read) in reads.into_iter().enumerate().rev() {
             assert_eq!(read.wait().expect("read"), [at as u8; 100]);
         }
-        // Nobody waits for this one, nor for its file.
+        // No thread waits for this read, and its file is dropped.
         drop(file.submit_read(0, 100));
         let read = client.open_file("f").expect("open").submit_read(9_950, 100);
         assert_eq!(read.wait().expect("read").len(), 50);

@@ -35,17 +35,17 @@ pub(crate) struct ServeArgs {
     /// Tree to serve: a directory, an image or a URL [default: ., read-only]
     ///
     /// PATH (of a directory or an image), dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME,
-    /// 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, nfs://HOST[:PORT]/PATH, an image
-    /// in an object store (s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH),
-    /// or refer:/PATH@HOST[+HOST], an NFSv4 referral to another server. Several sources need names
-    /// (NAME=SOURCE). Together they are one tree with a directory for each. Without a source, the
-    /// current directory is served read-only.
+    /// 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, nfs://HOST[:PORT]/PATH, an
+    /// image in an object store (s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY,
+    /// https://HOST/PATH), or refer:/PATH@HOST[+HOST], an NFSv4 referral to another server. Several
+    /// sources need names (NAME=SOURCE). Together they are one tree with a directory for each.
+    /// Without a source, the current directory is served read-only.
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
     /// Configuration file to serve, in place of all other options
     ///
-    /// The format is described in barge.toml(5); `barge config check` checks a file. SIGHUP reads it
-    /// again.
+    /// The format is described in barge.toml(5); `barge config check` checks a file. SIGHUP reads
+    /// it again.
     #[arg(long, value_name = "FILE", help_heading = SOURCES)]
     pub(crate) config: Option<PathBuf>,
     /// The contents of that file.
@@ -89,7 +89,8 @@ struct NineArgs {
     addrs: Vec<Addr>,
     /// vhost-user socket to serve 9P at, as a virtio device; may be repeated
     ///
-    /// The guest mounts it by its tag, which is NAME or `share` by default. NAME selects one source.
+    /// The guest mounts it by its tag, which is NAME or `share` by default. NAME selects one
+    /// source.
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
     virtio_9p: Vec<Channel>,
     /// Maximum size of a 9P message, bytes
@@ -109,14 +110,14 @@ struct NineArgs {
 struct NfsArgs {
     /// Address to serve NFSv3 and NFSv4 at; may be repeated
     ///
-    /// tcp:HOST:PORT, unix:PATH or fd:N. MOUNT for v3 is served on the same port [default if no other
-    /// protocol is served and the port is free: tcp:127.0.0.1:2049]
+    /// tcp:HOST:PORT, unix:PATH or fd:N. MOUNT for v3 is served on the same port [default if no
+    /// other protocol is served and the port is free: tcp:127.0.0.1:2049]
     #[arg(long = "nfs", id = "nfs", value_name = "ADDR")]
     addrs: Vec<Addr>,
     /// Address of a port mapper for NFSv3 locks [default: port 111 of the first --nfs address]
     ///
-    /// NFSv3 clients find the lock service as they do with rpcbind, over TCP and UDP. Without it they
-    /// mount with nolock.
+    /// NFSv3 clients find the lock service as they do with rpcbind, over TCP and UDP. Without it
+    /// they mount with nolock.
     #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
     rpcbind: Option<Option<Addr>>,
     /// NFSv4 lease time, seconds
@@ -162,8 +163,8 @@ struct NfsArgs {
 struct VirtiofsArgs {
     /// vhost-user socket to serve virtiofs at; may be repeated
     ///
-    /// A virtual machine monitor connects to it. NAME selects one source; without it, several sources
-    /// are directories of one share, each a mount of its own in the guest.
+    /// A virtual machine monitor connects to it. NAME selects one source; without it, several
+    /// sources are directories of one share, each a mount of its own in the guest.
     #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
     shares: Vec<Socket>,
     /// Caching policy of virtiofs guests
@@ -193,8 +194,8 @@ struct VirtiofsArgs {
     _killpriv_v2: bool,
     /// When to offer POSIX ACLs to virtiofs guests
     ///
-    /// auto offers them if the source has them, always also refuses guests that do not enforce them,
-    /// never hides them.
+    /// auto offers them if the source has them, always also refuses guests that do not enforce
+    /// them, never hides them.
     #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
           default_value = "auto", default_missing_value = "always")]
     posix_acl: Negotiate,
@@ -211,8 +212,8 @@ struct VirtiofsArgs {
 struct BlockArgs {
     /// vhost-user socket to serve a file at as a disk; may be repeated
     ///
-    /// A virtual machine monitor connects to it. NAME selects a source and FILE a path within it; an
-    /// image needs no FILE and is the disk itself. ro makes the disk read-only.
+    /// A virtual machine monitor connects to it. NAME selects a source and FILE a path within it;
+    /// an image needs no FILE and is the disk itself. ro makes the disk read-only.
     #[arg(
         long = "block",
         id = "block",
@@ -221,8 +222,8 @@ struct BlockArgs {
     drives: Vec<Drive>,
     /// Address to serve files at as disks over NBD; may be repeated
     ///
-    /// tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT or fd:N. The name of an export is the path of a file;
-    /// an image is the export without a name, or that of its source [usual port: 10809]
+    /// tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT or fd:N. The name of an export is the path of a
+    /// file; an image is the export without a name, or that of its source [usual port: 10809]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<Addr>,
 }
@@ -237,18 +238,18 @@ struct AccessArgs {
     socket_group: Option<String>,
     /// Local users to trust with the user ids that their 9P and NFS requests claim
     ///
-    /// Names or ids with commas between, or all. Root is always trusted. Processes of other users act
-    /// as their own user, over Unix sockets and TCP. The user network of QEMU, for example, connects
-    /// as the user that runs QEMU; root of its guest then counts as root of this host.
+    /// Names or ids with commas between, or all. Root is always trusted. Processes of other users
+    /// act as their own user, over Unix sockets and TCP. The user network of QEMU, for example,
+    /// connects as the user that runs QEMU; root of its guest then counts as root of this host.
     #[arg(long, value_name = "USERS", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     trust_uids: Option<TrustedUsers>,
     /// Clients that may use a source over NFS and 9P, as a line of exports(5); may be repeated
     ///
-    /// NAME CLIENT(OPTION,...)... NAME is / for a single source without a name. CLIENT is an address,
-    /// a network such as 10.0.0.0/8, localhost (Unix sockets included) or *. OPTION is ro, rw,
-    /// root_squash, no_root_squash, all_squash, secure (clients of other hosts use ports below 1024,
-    /// for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default: ro,root_squash,secure].
-    /// A source that no line names is open to all clients.
+    /// NAME CLIENT(OPTION,...)... NAME is / for a single source without a name. CLIENT is an
+    /// address, a network such as 10.0.0.0/8, localhost (Unix sockets included) or *. OPTION is ro,
+    /// rw, root_squash, no_root_squash, all_squash, secure (clients of other hosts use ports below
+    /// 1024, for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default:
+    /// ro,root_squash,secure]. A source that no line names is open to all clients.
     #[arg(long, value_name = "LINE")]
     export: Vec<ClientList>,
 }
@@ -258,11 +259,11 @@ struct AccessArgs {
 struct LimitArgs {
     /// Memory for all clients together [default: 1G]
     ///
-    /// It bounds incomplete and waiting requests, unsent replies, and, up to half of it, state between
-    /// requests (replies kept for retransmissions, fids, opens, locks, listings). One client takes at
-    /// most half of the memory that others leave. Above the limit messages wait, and state is evicted
-    /// or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of the memory limit of the server's
-    /// control group.
+    /// It bounds incomplete and waiting requests, unsent replies, and, up to half of it, state
+    /// between requests (replies kept for retransmissions, fids, opens, locks, listings). One
+    /// client takes at most half of the memory that others leave. Above the limit messages wait,
+    /// and state is evicted or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of the memory
+    /// limit of the server's control group.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<usize>,
     /// Maximum number of connections
@@ -270,8 +271,8 @@ struct LimitArgs {
     max_connections: usize,
     /// Maximum number of connections per client
     ///
-    /// A client is a user of this host, a guest, or an address (a /64 network for IPv6) [default: half
-    /// of the connections that other clients leave of --max-connections]
+    /// A client is a user of this host, a guest, or an address (a /64 network for IPv6) [default:
+    /// half of the connections that other clients leave of --max-connections]
     #[arg(long, value_name = "N")]
     max_connections_per_client: Option<usize>,
     /// Maximum number of requests of one connection that wait for workers
@@ -304,8 +305,9 @@ struct ObservabilityArgs {
     /// Address to serve the status page, metrics and health checks at
     ///
     /// PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH. / is the status page,
-    /// /status.json has its values, /metrics is for Prometheus, /healthz is the health check; `barge
-    /// top` shows the same. Every client of this address sees who the clients of the shares are.
+    /// /status.json has its values, /metrics is for Prometheus, /healthz is the health check;
+    /// `barge top` shows the same. Every client of this address sees who the clients of the shares
+    /// are.
     #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
     http: Option<Addr>,
     /// Host name to accept in HTTP requests; may be repeated
@@ -315,8 +317,9 @@ struct ObservabilityArgs {
     http_name: Vec<String>,
     /// File to log every call of the sources to
     ///
-    /// Times and results are included, one JSON object per line, for `barge bench replay`. A call costs
-    /// some microseconds and 200 bytes. --record-trace writes the trace that `barge pack` uses.
+    /// Times and results are included, one JSON object per line, for `barge bench replay`. A call
+    /// costs some microseconds and 200 bytes. --record-trace writes the trace that `barge pack`
+    /// uses.
     #[arg(long, value_name = "FILE")]
     record_calls: Option<PathBuf>,
 }

@@ -29,22 +29,22 @@ struct Cli {
 enum Subcommands {
     /// Serve a directory, mount it in a guest, run a script there
     Run(RunArgs),
-    /// Run a script in a directory of this machine, to try the script itself, or in a mount of `barge mount` there
+    /// Run a script on this host, in a directory or in a mount of `barge mount`
     Local(LocalArgs),
-    /// Run every script with every kernel and way to mount
+    /// Run every script with every kernel and kind of mount
     Matrix(MatrixArgs),
-    /// Measure servers with default options through plain mounts, by turns: virtiofs, 9P, NFS
+    /// Measure servers with default options through plain mounts, alternating: virtiofs, 9P, NFS
     #[command(alias = "fio")]
     Defaults(DefaultsArgs),
-    /// Read files of data and holes by NFS 4.2, with READ_PLUS and with READ by turns
+    /// Read files of data and holes over NFSv4.2, with READ_PLUS and READ alternating
     Readplus(BenchArgs),
-    /// Read and write a file by the kernel's 9P client in each of its cache modes, and by `barge mount`
+    /// Read and write a file with each cache mode of the kernel's 9P client, and with `barge mount`
     Caches(BenchArgs),
-    /// Fill the cache: kernels, busybox and the tools which the scripts need
+    /// Download kernels, busybox and the tools of the scripts to the cache
     Fetch(FetchArgs),
-    /// Fetch the tools of EROFS of a newer Debian, and say where they are
+    /// Download the EROFS tools of a newer Debian, and print their directory
     ErofsUtils {
-        /// The Debian mirror, if not the one this machine's apt uses
+        /// Debian mirror [default: that of this host's apt]
         #[arg(long, value_name = "URI")]
         mirror: Option<String>,
     },
@@ -55,13 +55,13 @@ struct Script {
     /// Shell text to run instead of a script file
     #[arg(short = 'c', value_name = "TEXT", conflicts_with = "script")]
     text: Option<String>,
-    /// The script: a path, or the name of one in tests/guest/scripts
+    /// Script to run: a path, or the name of one in tests/guest/scripts
     #[arg(required_unless_present = "text")]
     script: Option<PathBuf>,
     /// Arguments for the script
     #[arg(last = true)]
     args: Vec<String>,
-    /// A variable for the script's environment
+    /// Environment variable of the script
     #[arg(short, long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
     /// Keep the directory of the run
@@ -73,10 +73,13 @@ struct Script {
 struct LocalArgs {
     #[command(flatten)]
     script: Script,
-    /// Mount what this server serves by `barge mount`: 9p, 9p-handed, nfs3, nfs4.2, virtiofs (barge's), diod, virtiofsd, ganesha-nfs3, ganesha-nfs4.1
+    /// Server whose share to mount with `barge mount`
+    ///
+    /// 9p, 9p-handed, nfs3, nfs4.2 and virtiofs are barge's; others are diod, virtiofsd,
+    /// ganesha-nfs3 and ganesha-nfs4.1.
     #[arg(long, value_name = "SERVER", value_parser = hosted::named)]
     mount: Option<&'static Hosted>,
-    /// The barge under test, if not the release build of this workspace
+    /// The barge to test [default: the release build of this workspace]
     #[arg(long, value_name = "PATH", requires = "mount")]
     barge: Option<PathBuf>,
     /// Mount options
@@ -86,9 +89,9 @@ struct LocalArgs {
 
 #[derive(Args)]
 struct FetchArgs {
-    /// The kernels to fetch; all when none is named
+    /// Kernels to download [default: all]
     kernels: Vec<String>,
-    /// The Debian mirror, if not the one this machine's apt uses
+    /// Debian mirror [default: that of this host's apt]
     #[arg(long, value_name = "URI")]
     mirror: Option<String>,
 }
@@ -100,28 +103,30 @@ struct RunArgs {
     /// Kernel line
     #[arg(short, long, default_value = "6.12")]
     kernel: String,
-    /// Command that serves {share} on loopback {port} or Unix {socket}; a second has {port2} and {socket2}
+    /// Command that serves {share} on loopback {port} or Unix {socket}; may be given twice
+    ///
+    /// The second command uses {port2} and {socket2}.
     #[arg(short, long, value_name = "COMMAND")]
     serve: Vec<String>,
     /// Type of file system to mount: 9p, nfs, virtiofs, tmpfs
     #[arg(short = 't', long = "type", default_value = "9p")]
     kind: String,
-    /// Mount options, added to the usual ones of the type
+    /// Mount options, in addition to those of the type
     #[arg(short, long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Mount device, if not the usual one of the type
+    /// Mount device [default: that of the type]
     #[arg(long)]
     device: Option<String>,
-    /// Directory to serve, if not a scratch one
+    /// Directory to serve [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     share: Option<PathBuf>,
-    /// A further argument for QEMU, with placeholders as in --serve
+    /// Argument for QEMU, with placeholders as in --serve; may be repeated
     #[arg(long, allow_hyphen_values = true, value_name = "ARGUMENT")]
     qemu: Vec<String>,
-    /// The guest's processors
+    /// Number of the guest's processors
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     cpus: u16,
-    /// Seconds until the guest is killed
+    /// Time until the guest is killed, seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
     #[command(flatten)]
@@ -130,25 +135,29 @@ struct RunArgs {
 
 #[derive(Args)]
 struct MatrixArgs {
-    /// Small sizes, and few pairs of kernel and way unless some are named
+    /// Use small sizes, and few pairs of kernel and mount unless some are named
     #[arg(long)]
     quick: bool,
     /// Only this kernel
     #[arg(short, long = "kernel", value_name = "LINE")]
     kernels: Vec<String>,
-    /// Only this way to mount: none, mmap, loose (9P's cache modes), 9p-virtio (takes QEMU 10.2), connect, connect-mmap, mount-9p, mount-nfs4.2, virtiofs, virtiofs-4q, virtiofs-never, nfs3, nfs3-locks, nfs4.0, nfs4.1, nfs4.2
+    /// Only this kind of mount; may be repeated
+    ///
+    /// none, mmap, loose (9P's cache modes), 9p-virtio (needs QEMU 10.2), connect, connect-mmap,
+    /// mount-9p, mount-nfs4.2, virtiofs, virtiofs-4q, virtiofs-never, nfs3, nfs3-locks, nfs4.0,
+    /// nfs4.1, nfs4.2
     #[arg(short, long = "way", value_name = "WAY")]
     ways: Vec<String>,
     /// Only this script
     #[arg(long = "script", value_name = "NAME")]
     scripts: Vec<String>,
-    /// The barge under test, if not the release build of this workspace
+    /// The barge to test [default: the release build of this workspace]
     #[arg(long, value_name = "PATH", conflicts_with = "serve")]
     barge: Option<PathBuf>,
     /// Command that serves {share} on loopback {port}, to try another server
     #[arg(short, long, value_name = "COMMAND")]
     serve: Option<String>,
-    /// How many guests at a time
+    /// Number of guests at a time
     #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
     /// Mount options besides the cache mode
@@ -157,7 +166,7 @@ struct MatrixArgs {
     /// Markdown file whose section of results is replaced
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Seconds until a guest is killed, for all its scripts
+    /// Time until a guest is killed, for all its scripts, seconds
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     timeout: u64,
     #[command(flatten)]
@@ -190,7 +199,7 @@ struct BenchArgs {
     /// Size of the file [default: 128 for defaults, 32 for readplus and caches]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
-    /// The barge under test, if not the release build of this workspace
+    /// The barge to test [default: the release build of this workspace]
     #[arg(long, value_name = "PATH")]
     barge: Option<PathBuf>,
     /// Also tell all runs in a line of JSON, as `barge bench` wants them
@@ -205,7 +214,7 @@ struct Machine {
     /// QEMU's accelerator
     #[arg(long, default_value = "tcg,thread=multi,tb-size=512")]
     accel: String,
-    /// The Debian mirror, if not the one this machine's apt uses
+    /// Debian mirror [default: that of this host's apt]
     #[arg(long, value_name = "URI")]
     mirror: Option<String>,
 }

@@ -25,10 +25,10 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 /// Checks random reads, writes, truncations and mappings of a file against a model.
 #[derive(Parser)]
 struct Args {
-    /// How many operations
+    /// Number of operations
     #[arg(short = 'n', long, default_value_t = 100_000)]
     ops: u64,
-    /// What the random numbers start from
+    /// Seed of the random numbers
     #[arg(short, long, default_value_t = 1)]
     seed: u64,
     /// Largest size of the file

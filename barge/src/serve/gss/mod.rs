@@ -14,15 +14,15 @@ use crate::Failure;
 pub(crate) struct SecArgs {
     /// Security flavors of NFS, as sec= of exports(5) [default: sys]
     ///
-    /// sys, krb5, krb5i and krb5p, with colons between them, the preferred ones first. Kerberos needs
-    /// a key of nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included, which
-    /// Linux requests with sys: without sys, mount v3 with nolock.
+    /// sys, krb5, krb5i and krb5p, with colons between them, the preferred ones first. Kerberos
+    /// needs a key of nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included,
+    /// which Linux requests with sys: without sys, mount v3 with nolock.
     #[arg(long, value_name = "LIST", requires = "nfs")]
     nfs_sec: Option<Sec>,
     /// User that a Kerberos principal acts as; may be repeated
     ///
-    /// A principal is written as nfs/host.example.org@EXAMPLE.ORG [default: the user of the name before
-    /// @ in the realm of the server, else the anonymous user]
+    /// A principal is written as nfs/host.example.org@EXAMPLE.ORG [default: the user of the name
+    /// before @ in the realm of the server, else the anonymous user]
     #[arg(long, value_name = "PRINCIPAL=UID:GID", requires = "nfs_sec")]
     nfs_gss_user: Vec<User>,
 }

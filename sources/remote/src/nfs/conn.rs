@@ -168,7 +168,7 @@ impl Conn {
         self.current().pipe.peer().to_owned()
     }
 
-    /// Enables replies to callbacks. Called once, before the server is told of the backchannel.
+    /// Enables replies to callbacks. Called once, before the server learns of the backchannel.
     pub(super) fn call_back(&self, backchannels: Arc<Backchannels>) {
         let current = self.current();
         current
