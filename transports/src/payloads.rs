@@ -1,4 +1,4 @@
-//! Payload transfer preferences of a connection: `docs/design/zerocopy.md` has the measurements.
+//! Payload transfer preferences of a connection: `docs/notes/zerocopy.md` has the measurements.
 
 use std::os::fd::BorrowedFd;
 
