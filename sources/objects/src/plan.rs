@@ -7,7 +7,7 @@ use image::Piece;
 
 /// The maximum gap in bytes between two pieces fetched by one request: as many bytes as a
 /// connection transfers in the time that a separate request takes. Measurements are in
-/// `docs/design/images.md`.
+/// `docs/notes/images.md`.
 pub(crate) const GAP: u64 = 128 << 10;
 
 /// The maximum number of bytes in one request: longer requests only reduce concurrency.

@@ -22,7 +22,7 @@ use crate::wire::{Attempt, Counts, Fetched};
 const HEAD: u64 = 16 << 10;
 
 /// The read-ahead length in bytes: transferring it takes longer than a round trip on most networks.
-/// Measurements are in `docs/design/images.md`.
+/// Measurements are in `docs/notes/images.md`.
 const RUN: u64 = 4 << 20;
 
 /// The maximum number of concurrent requests of one call: enough to fill a connection's bandwidth
