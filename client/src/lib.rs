@@ -11,8 +11,7 @@
 //! use barge_client::Client;
 //!
 //! # fn main() -> std::io::Result<()> {
-//! // "9p://host:5640/srv", "nfs://host/srv?vers=4.2", "virtiofs:/run/fs.sock" and "/srv" work,
-//! too.
+//! // "9p://host:5640/srv", "nfs://host/srv?vers=4.2" and "/srv" work, too.
 //! let client = Client::open("mem:")?;
 //! client.create_dir("notes")?;
 //! let mut file = client.create("notes/today")?;

@@ -1,3 +1,8 @@
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "brackets in help are no links"
+)]
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,10 +32,6 @@ pub(super) const IDENTITY: &str = "Identity and access";
 pub(super) const OBSERVABILITY: &str = "Observability";
 
 #[derive(Args)]
-#[allow(
-    rustdoc::broken_intra_doc_links,
-    reason = "what help has in brackets is no link"
-)]
 pub(crate) struct ServeArgs {
     /// Tree to serve: a directory, an image or a URL [default: ., read-only]
     ///
