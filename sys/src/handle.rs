@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::{Errno, Result};
@@ -72,10 +73,27 @@ impl FileHandle {
         &self.bytes[..self.len as usize]
     }
 
+    /// The number of pauses between repetitions of an open that fails with `ENOMEM`. They double
+    /// from 1 µs on, to 16 ms in total: longer than a thread that creates a file usually waits for
+    /// a processor.
+    const PAUSES: u32 = 14;
+
     /// Opens the file on the file system of the descriptor `mount` (not `O_PATH`). Returns `ESTALE`
     /// if it no longer exists. Needs `CAP_DAC_READ_SEARCH` in effect, and checks no permissions
     /// then.
     pub fn open(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
+        for pause in 0..FileHandle::PAUSES {
+            match self.try_open(mount, flags) {
+                // ext4 also fails so while another file with this inode number is being created
+                // (`iget_locked` returns no inode, Linux 6.18).
+                Err(Errno::NOMEM) => std::thread::sleep(Duration::from_micros(1 << pause)),
+                opened => return opened,
+            }
+        }
+        self.try_open(mount, flags)
+    }
+
+    fn try_open(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
         let mut handle = *self;
         // SAFETY: the kernel reads `len` bytes after the head, which `FileHandle` has. rustix has
         // no such call.
@@ -134,5 +152,34 @@ mod tests {
             Err(Errno::STALE)
         );
         assert_eq!(FileHandle::new(1, &[0; 129]).map(drop), Err(Errno::INVAL));
+    }
+
+    /// Two threads create and remove files, so that each reuses the other's inode numbers.
+    #[test]
+    fn memory_does_not_run_out_while_an_inode_number_is_reused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mount = std::fs::File::open(dir.path()).expect("opens");
+        let reuse = |name: &str| {
+            for _ in 0..20_000 {
+                let path = dir.path().join(name);
+                let file = std::fs::File::create(&path).expect("a file");
+                let handle = FileHandle::of(file.as_fd());
+                drop(file);
+                std::fs::remove_file(&path).expect("removes");
+                let opened = match handle {
+                    Err(Errno::OPNOTSUPP) => return eprintln!("skipped: no handles here"),
+                    handle => handle.expect("a handle").open(mount.as_fd(), OFlags::PATH),
+                };
+                match opened.map(drop) {
+                    Err(Errno::PERM) => return eprintln!("skipped: needs CAP_DAC_READ_SEARCH"),
+                    // The other thread's attempt may hold the removed file for a moment.
+                    opened => assert!(matches!(opened, Ok(()) | Err(Errno::STALE)), "{opened:?}"),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| reuse("one"));
+            reuse("other");
+        });
     }
 }
