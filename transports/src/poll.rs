@@ -5,7 +5,7 @@
 //! as the time slices of the others. Two observations stop polling by all pollers of the process,
 //! so that each wait sleeps at once:
 //!
-//! - Each millisecond one of them queries the kernel whether more threads run than there are
+//! - Each millisecond one of them asks the kernel whether more threads run than there are
 //!   processors. While that is often so, a poller occupies the processor that its peer waits for.
 //! - A long gap between two polls shows that the thread lost its own processor. The count misses
 //!   that if the process is restricted to some of the machine's processors.
@@ -68,10 +68,11 @@ impl Poller {
             return recv(true);
         }
         let began = now();
-        if processors.are_short(began) {
+        let mut missed = false;
+        // Without a window there is no need to check, which may take a system call.
+        if !self.window.is_zero() && processors.are_short(began) {
             return recv(true);
         }
-        let mut missed = false;
         if !self.window.is_zero()
             && let Some(_taken) = processors.take()
         {
@@ -143,11 +144,11 @@ struct Processors {
     /// Returns whether more threads of the machine are runnable than it has processors.
     overloaded: Box<dyn Fn() -> bool + Send + Sync>,
     /// The time of the next call of that function: nanoseconds.
-    next_look: AtomicU64,
-    /// The recent frequency of overload: see [`Processors::CROWDED`].
-    crowded: AtomicU32,
+    next_check: AtomicU64,
+    /// The recent frequency of overload: see [`Processors::STOP_LEVEL`].
+    overload_level: AtomicU32,
     /// Whether polling is stopped because of overload.
-    are_crowded: AtomicBool,
+    stopped: AtomicBool,
 }
 
 impl Processors {
@@ -165,14 +166,14 @@ impl Processors {
     const LONGEST: Duration = Duration::from_secs(2);
 
     /// The interval of overload checks, which cost two thousandths of this time.
-    const LOOKS: Duration = Duration::from_millis(1);
+    const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
     /// The level at which polling stops; it resumes at zero. A check of an overloaded machine adds
     /// two, another one subtracts one. On an idle machine one check in eight finds kernel threads
     /// that wait for the processor of a poller until the next tick, often four checks in a row.
     /// With a busy loop each check finds the loop, or every other one if the peer sleeps more than
     /// it works.
-    const CROWDED: u32 = 24;
+    const STOP_LEVEL: u32 = 24;
 
     fn new(processors: usize, overloaded: Box<dyn Fn() -> bool + Send + Sync>) -> Processors {
         Processors {
@@ -182,10 +183,10 @@ impl Processors {
             short_until: AtomicU64::new(0),
             short_for: AtomicU64::new(0),
             overloaded,
-            next_look: AtomicU64::new(0),
+            next_check: AtomicU64::new(0),
             // The first check decides.
-            crowded: AtomicU32::new(1),
-            are_crowded: AtomicBool::new(true),
+            overload_level: AtomicU32::new(1),
+            stopped: AtomicBool::new(true),
         }
     }
 
@@ -205,26 +206,26 @@ impl Processors {
         if now < self.short_until.load(Ordering::Relaxed) {
             return true;
         }
-        if now >= self.next_look.load(Ordering::Relaxed) {
-            self.look(now);
+        if now >= self.next_check.load(Ordering::Relaxed) {
+            self.check_load(now);
         }
-        self.are_crowded.load(Ordering::Relaxed)
+        self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Queries the kernel for overload.
+    /// Counts the running threads, and stops or resumes polling.
     #[cold]
-    fn look(&self, now: u64) {
-        let next = now + Processors::LOOKS.as_nanos() as u64;
-        self.next_look.store(next, Ordering::Relaxed);
-        let crowded = self.crowded.load(Ordering::Relaxed);
-        let crowded = match (self.overloaded)() {
-            true => (crowded + 2).min(Processors::CROWDED),
-            false => crowded.saturating_sub(1),
+    fn check_load(&self, now: u64) {
+        let next = now + Processors::CHECK_INTERVAL.as_nanos() as u64;
+        self.next_check.store(next, Ordering::Relaxed);
+        let overload_level = self.overload_level.load(Ordering::Relaxed);
+        let overload_level = match (self.overloaded)() {
+            true => (overload_level + 2).min(Processors::STOP_LEVEL),
+            false => overload_level.saturating_sub(1),
         };
-        self.crowded.store(crowded, Ordering::Relaxed);
-        match crowded {
-            0 => self.are_crowded.store(false, Ordering::Relaxed),
-            Processors::CROWDED => self.are_crowded.store(true, Ordering::Relaxed),
+        self.overload_level.store(overload_level, Ordering::Relaxed);
+        match overload_level {
+            0 => self.stopped.store(false, Ordering::Relaxed),
+            Processors::STOP_LEVEL => self.stopped.store(true, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -247,8 +248,8 @@ impl Processors {
         self.short_for.store(time, Ordering::Relaxed);
         self.short_until.store(now + time, Ordering::Relaxed);
         // The first check after the pause decides.
-        self.crowded.store(1, Ordering::Relaxed);
-        self.are_crowded.store(true, Ordering::Relaxed);
+        self.overload_level.store(1, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
     }
 }
 
@@ -267,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    const LOOK: Duration = Duration::from_micros(1);
+    const POLL: Duration = Duration::from_micros(1);
     const SLICE: Duration = Duration::from_millis(4);
 
     /// Creates processors of a machine that is not overloaded.
@@ -275,7 +276,7 @@ mod tests {
         Processors::new(processors, Box::new(|| false))
     }
 
-    /// A machine whose clock advances with each poll, by a scripted time or [`LOOK`].
+    /// A machine whose clock advances with each poll, by a scripted time or [`POLL`].
     struct Machine {
         processors: Processors,
         passed: Cell<Duration>,
@@ -289,6 +290,18 @@ mod tests {
             }
         }
 
+        /// Creates a machine of two processors on which the returned number of threads run.
+        fn with_threads(threads: usize) -> (Machine, Arc<AtomicUsize>) {
+            let running = Arc::new(AtomicUsize::new(threads));
+            let counted = running.clone();
+            let overloaded = move || counted.load(Ordering::Relaxed) > 2;
+            let machine = Machine {
+                processors: Processors::new(2, Box::new(overloaded)),
+                passed: Cell::default(),
+            };
+            (machine, running)
+        }
+
         fn pass(&self, time: Duration) {
             self.passed.set(self.passed.get() + time);
         }
@@ -296,19 +309,19 @@ mod tests {
         /// Waits for a message that arrives `asleep` after the thread sleeps. After the poll
         /// numbered `loses` the processor is lost for a [`SLICE`]. Returns the number of polls.
         fn wait(&self, poller: &mut Poller, loses: Option<usize>, asleep: Duration) -> usize {
-            let mut looks = 0;
+            let mut polls = 0;
             let clock = || self.processors.epoch + self.passed.get();
             let waited = poller.wait_by(&self.processors, clock, |wait| {
                 if wait {
                     self.pass(asleep);
                     return Ok(());
                 }
-                looks += 1;
-                self.pass(if loses == Some(looks) { SLICE } else { LOOK });
+                polls += 1;
+                self.pass(if loses == Some(polls) { SLICE } else { POLL });
                 Err(ErrorKind::WouldBlock.into())
             });
             waited.expect("received");
-            looks
+            polls
         }
     }
 
@@ -323,10 +336,10 @@ mod tests {
         let machine = Machine::new();
         let mut poller = Poller::new(Duration::from_micros(50));
         poller.window = Duration::ZERO;
-        let looks = |poller: &mut Poller, asleep| machine.wait(poller, None, asleep);
-        let early: Vec<_> = (0..5).map(|_| looks(&mut poller, LOOK)).collect();
+        let polls = |poller: &mut Poller, asleep| machine.wait(poller, None, asleep);
+        let early: Vec<_> = (0..5).map(|_| polls(&mut poller, POLL)).collect();
         assert_eq!(early, [0, 5, 10, 20, 40]);
-        let late: Vec<_> = (0..6).map(|_| looks(&mut poller, SLICE)).collect();
+        let late: Vec<_> = (0..6).map(|_| polls(&mut poller, SLICE)).collect();
         assert_eq!(late, [50, 25, 13, 7, 4, 0]);
         assert_eq!(machine.processors.polling.load(Ordering::Relaxed), 0);
     }
@@ -365,9 +378,9 @@ mod tests {
     fn a_peer_that_needs_the_same_processor_gets_it() {
         let machine = Machine::new();
         let mut poller = poller();
-        let turn = |poller: &mut Poller| machine.wait(poller, None, 8 * LOOK);
-        let looks: Vec<_> = (0..5).map(|_| turn(&mut poller)).collect();
-        assert_eq!(looks, [50, 25, 50, 25, 0]);
+        let turn = |poller: &mut Poller| machine.wait(poller, None, 8 * POLL);
+        let polls: Vec<_> = (0..5).map(|_| turn(&mut poller)).collect();
+        assert_eq!(polls, [50, 25, 50, 25, 0]);
         // An occasional message within the window proves that the peer needs no processor.
         machine.pass(Processors::LONGEST);
         for _ in 0..20 {
@@ -385,17 +398,17 @@ mod tests {
         let mut poller = Poller::new(Duration::from_millis(1));
         poller.window = poller.max;
         for _ in 0..50 {
-            let mut looks = 0;
+            let mut polls = 0;
             let found = poller.wait_by(&machine.processors, clock, |_| {
-                looks += 1;
-                machine.pass(if looks == 2 { 100 * LOOK } else { LOOK });
-                match looks < 9 {
+                polls += 1;
+                machine.pass(if polls == 2 { 100 * POLL } else { POLL });
+                match polls < 9 {
                     true => Err(ErrorKind::WouldBlock.into()),
                     false => Ok(()),
                 }
             });
             found.expect("found");
-            assert_eq!(looks, 9);
+            assert_eq!(polls, 9);
             assert!(!machine.processors.are_short(clock()));
         }
     }
@@ -414,18 +427,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_polls_on_an_overloaded_machine() {
-        let running = Arc::new(AtomicUsize::new(3));
-        let counted = running.clone();
-        let mut machine = Machine::new();
-        let overloaded = move || counted.load(Ordering::Relaxed) > 2;
-        machine.processors = Processors::new(2, Box::new(overloaded));
+    fn pollers_sleep_on_an_overloaded_machine() {
+        let (machine, running) = Machine::with_threads(3);
         let mut poller = poller();
         let mut count = |machine: &Machine, threads, times| -> Vec<bool> {
             running.store(threads, Ordering::Relaxed);
             let mut polls = || {
                 poller.window = poller.max;
-                machine.wait(&mut poller, None, Processors::LOOKS) > 0
+                machine.wait(&mut poller, None, Processors::CHECK_INTERVAL) > 0
             };
             (0..times).map(|_| polls()).collect()
         };
@@ -447,12 +456,27 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_one_look_decides() {
-        let running = Arc::new(AtomicUsize::new(2));
-        let counted = running.clone();
+    fn a_poller_without_a_window_does_not_count_threads() {
         let mut machine = Machine::new();
-        let overloaded = move || counted.load(Ordering::Relaxed) > 2;
+        let counts = Arc::new(AtomicUsize::new(0));
+        let counted = counts.clone();
+        let overloaded = move || counted.fetch_add(1, Ordering::Relaxed) > 0;
         machine.processors = Processors::new(2, Box::new(overloaded));
+        let mut poller = poller();
+        poller.window = Duration::ZERO;
+        for _ in 0..10 {
+            assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
+        }
+        assert_eq!(counts.load(Ordering::Relaxed), 0);
+        // An early message opens the window, and the next wait counts.
+        machine.wait(&mut poller, None, POLL);
+        assert!(machine.wait(&mut poller, None, SLICE) > 0);
+        assert_eq!(counts.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn after_a_loss_one_check_decides() {
+        let (machine, running) = Machine::with_threads(2);
         let mut poller = poller();
         assert_eq!(machine.wait(&mut poller, Some(3), Duration::ZERO), 3);
         running.store(3, Ordering::Relaxed);
