@@ -371,7 +371,7 @@ mod tests {
         ));
     }
 
-    /// Polls the mode of the file, like another user who waits for a chance to connect.
+    /// Polls the mode of the file, as another user does to connect once the mode permits it.
     #[test]
     fn the_file_of_a_socket_is_this_user_s_from_the_beginning_and_a_group_s_if_it_is_named() {
         let dir = tempfile::tempdir().expect("a directory");

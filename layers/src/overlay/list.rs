@@ -30,7 +30,7 @@ struct Item {
 
 /// A cache of recent listings: a client reads a listing in pieces, and several are read at once. If
 /// it is full, the least recently used ones are evicted: the client's own if its share is used up,
-/// otherwise anybody's.
+/// otherwise those of any client.
 pub(super) struct Listings {
     /// The most recently used one is at the front.
     kept: Mutex<VecDeque<(Key, Arc<Listing>)>>,

@@ -92,8 +92,8 @@ struct Writer {
     caller: Caller,
 }
 
-/// Write-back errors, counted as in Linux (`lib/errseq.c`): each open is told once about each
-/// error; an error that no open was told about is reported to the next one.
+/// Write-back errors, counted as in Linux (`lib/errseq.c`): each open reports each error once;
+/// the next open reports an error that no open has reported.
 pub(super) struct Errors {
     count: u64,
     last: Errno,

@@ -13,9 +13,9 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Files that are open or have data in the cache, a number bounded by the open files and the
-/// memory, and files with write-back errors that nobody was told about. The latter are never
-/// dropped; while there are [`Table::UNTOLD`] of them, writes are not delayed, so there are no more
-/// than that plus the files whose data was dirty then.
+/// memory, and files with unreported write-back errors. The latter are never dropped; while there
+/// are [`Table::UNTOLD`] of them, writes are not delayed, so there are no more than that plus the
+/// files whose data was dirty then.
 pub(super) struct Table {
     pub(super) core: Arc<Core>,
     files: Mutex<Files>,
@@ -66,10 +66,10 @@ impl Table {
         let mut files = self.files();
         let new = || Cached::new(self.core.clone(), id);
         let file = files.by_id.entry(id).or_insert_with(new).clone();
-        // The new open will be told the error.
+        // The new open reports the error.
         files.untold.remove(&id);
         self.count(&files);
-        // Before the table's lock is released, lest the file count as idle.
+        // Before the table's lock is released, so that the file does not count as idle.
         open(&file);
         file
     }
@@ -107,7 +107,7 @@ impl Table {
         self.untold.load(Ordering::Relaxed) < Table::UNTOLD
     }
 
-    /// Reports write-back errors of files that nobody has open. Later opens are told, too, unless
+    /// Reports write-back errors of files that are not open. Later opens report them, too, unless
     /// there are too many files to remember for that.
     pub(super) fn check(&self) -> Result<()> {
         let full = !self.writes_behind();
@@ -156,7 +156,7 @@ mod tests {
         left(&table, most + 1);
         assert!(!table.writes_behind());
         assert_eq!(table.all().len(), Table::UNTOLD + 1);
-        // The next open is told, and then the file need not be remembered.
+        // The next open reports the error, and the table then drops the file.
         let opened = |id| {
             let file = table.open(&attr(id), 0);
             assert!(file.lock().errors.check(&mut 0).is_err());
@@ -167,7 +167,7 @@ mod tests {
         opened(1);
         opened(2);
         assert!(table.writes_behind());
-        // A sync is told about all files, which clears the errors only if there are too many to
+        // A sync reports the errors of all files, and clears them only if there are too many to
         // remember.
         assert!(table.check().is_err() && table.check().is_err());
         opened(3);

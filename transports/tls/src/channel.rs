@@ -27,7 +27,7 @@ struct Input {
 #[derive(Default)]
 struct Output {
     /// The number of bytes at the start of the next send that are encrypted already: their records
-    /// are not completely sent, so the caller was not told that these bytes were.
+    /// are not completely sent, so these bytes were not yet reported as sent to the caller.
     owed: usize,
     /// Encrypted bytes that the link did not accept at once in a call that was to wait.
     late: Vec<u8>,

@@ -158,7 +158,7 @@ pub(crate) struct VirtiofsdArgs {
     /// The host refuses it for files that the caller does not own.
     #[arg(long)]
     pub(super) preserve_noatime: bool,
-    /// Accepted without effect: migration is not supported, and the monitor is told so
+    /// Accepted without effect: the device reports to the monitor that it cannot migrate
     #[arg(long, value_name = "MODE")]
     migration_mode: Option<MigrationMode>,
     /// Accepted without effect: migration is not supported

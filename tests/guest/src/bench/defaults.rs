@@ -18,12 +18,12 @@ use crate::ways::virtiofs_device;
 /// A protocol whose servers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
-    /// Beside virtiofsd.
+    /// Compared with virtiofsd
     Virtiofs,
-    /// Beside diod and QEMU's own server.
+    /// Compared with diod and QEMU's own server
     #[value(name = "9p")]
     NineP,
-    /// Beside Ganesha.
+    /// Compared with Ganesha
     Nfs,
 }
 

@@ -5,8 +5,8 @@
 //! channel gets none, and neither does a file with a recent conflict. The source decides whether a
 //! file is in use by others, by granting a lease or not: it sees all protocols and the host.
 //!
-//! A client with a write delegation is told to write back when it closes the file (a space limit of
-//! zero). Thus others see the same size and times as without the delegation (RFC 8881 section
+//! A write delegation has a space limit of zero, so that its client writes back when it closes the
+//! file. Thus others see the same size and times as without the delegation (RFC 8881 section
 //! 10.4.3), and no file system is too full for data that a program has already closed.
 
 use std::sync::Arc;

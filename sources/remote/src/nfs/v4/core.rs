@@ -530,7 +530,7 @@ impl Core {
         self.call(cx, renew, |()| ())
     }
 
-    /// Destroys the session and client ID, if the server can be told at once.
+    /// Destroys the session and client ID, if the request can be sent at once.
     pub(super) fn leave(&self, cx: &Cx<'_>) {
         let life = self.life();
         let Some(table) = &life.session else {
