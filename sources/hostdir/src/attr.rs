@@ -13,7 +13,7 @@ use vfs::{Attr, Cx, Errno, Kind, Result, SetAttr, SetTime, Time, Want};
 
 use crate::device::{self, Device};
 use crate::node;
-use crate::proc_path::ProcPath;
+use crate::proc_fd::ProcPath;
 use crate::tree::{self, Tree};
 
 /// Converts the result of statx(2) for a node on `device`, without a generation.

@@ -8,9 +8,9 @@ use rustix::fs::{FileType, OFlags, RawMode, Statx};
 use sys::handle::FileHandle;
 use vfs::{Errno, Patience, Result};
 
-use crate::fds::Fd;
-use crate::ids::{self, DeviceKey, Prefix};
-use crate::limits;
+use crate::capabilities;
+use crate::descriptors::Fd;
+use crate::node_ids::{self, DeviceKey, Prefix};
 use crate::tree::Tree;
 
 /// A file system of the host. Lives as long as a node on it, so that an unused one can be
@@ -64,12 +64,12 @@ impl Device {
 
     /// Returns the node number of inode `ino`.
     pub(crate) fn id(&self, ino: u64) -> vfs::NodeId {
-        ids::compose(self.tree.number_key(), self.prefix, ino)
+        node_ids::compose(self.tree.number_key(), self.prefix, ino)
     }
 
     /// Returns whether `id` may be one of its node numbers.
     pub(crate) fn may_have(&self, id: vfs::NodeId) -> bool {
-        ids::prefix_of(id) == Some(self.prefix)
+        node_ids::prefix_of(id) == Some(self.prefix)
     }
 
     /// Returns the descriptor for opening kernel handles, if it supports these.
@@ -131,7 +131,7 @@ impl Device {
     /// Returns whether it is known to timestamp each change of a directory with this machine's
     /// clock.
     pub(crate) fn stamps_changes(&self) -> bool {
-        limits::FINE_TIMES.contains(&self.magic)
+        capabilities::FINE_TIMES.contains(&self.magic)
     }
 
     /// Returns whether I/O on an open file is known not to depend on the caller.
@@ -141,7 +141,7 @@ impl Device {
 
     /// Returns whether a directory entry's cookie is valid in another open of the directory.
     pub(crate) fn keeps_cookies(&self) -> bool {
-        !self.is_remote() && self.magic != limits::OVERLAY
+        !self.is_remote() && self.magic != capabilities::OVERLAY
     }
 
     /// Returns whether all its data are in memory.

@@ -12,11 +12,11 @@ use vfs::{
 };
 
 use crate::attr::{self, Target};
-use crate::dir::Stream;
-use crate::fds::{Fd, Share};
+use crate::descriptors::{Fd, Share};
+use crate::dir_cursor::Stream;
 use crate::node::HostNode;
-use crate::opened::OpenFile;
-use crate::{copy, direct, extents, lease};
+use crate::open_files::OpenFile;
+use crate::{copy, direct_io, extents, lease};
 
 /// A file or directory that a client has open. It has a descriptor of its own, so it survives
 /// unlink, rename and chmod.
@@ -106,7 +106,7 @@ impl File for HostFile {
         let fd = fd.as_fd();
         if self.flags.contains(OpenFlags::DIRECT) {
             self.node().device().long(cx.patience)?;
-            return direct::read(fd, offset, len, sink);
+            return direct_io::read(fd, offset, len, sink);
         }
         let patience = self.node().device().read_patience(fd, cx.patience)?;
         sink.file(fd, offset, len, patience)
@@ -123,7 +123,7 @@ impl File for HostFile {
         let fd = self.fd(cx.patience)?;
         self.node().device().tree.act(cx)?;
         if self.flags.contains(OpenFlags::DIRECT) {
-            return direct::write(fd.as_fd(), offset, data);
+            return direct_io::write(fd.as_fd(), offset, data);
         }
         data.file(fd.as_fd(), offset)
     }

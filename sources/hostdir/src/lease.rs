@@ -22,11 +22,11 @@ use sys::errno;
 use sys::lease::{Kind, Listener, Told, Wanted};
 use vfs::{Broken, Cx, Errno, Lease, LeaseKind, Name, NodeId, OpenFlags, Patience, Result};
 
+use crate::capabilities;
+use crate::descriptors::Fd;
 use crate::device::{self, Device};
-use crate::fds::Fd;
 use crate::file::HostFile;
-use crate::limits;
-use crate::proc_path::ProcPath;
+use crate::proc_fd::ProcPath;
 use crate::tree::{self, Tree};
 
 /// The leases of a tree.
@@ -98,7 +98,7 @@ pub(crate) fn take(
     broken: &Broken,
 ) -> Result<Box<dyn Lease>> {
     let device = file.node().device();
-    if !limits::FINE_TIMES.contains(&device.magic) || file.node().what() != vfs::Kind::File {
+    if !capabilities::FINE_TIMES.contains(&device.magic) || file.node().what() != vfs::Kind::File {
         return Err(Errno::EOPNOTSUPP);
     }
     device.brief(cx.patience)?;

@@ -23,33 +23,33 @@
 //! | `tree` | the state that all of these share; the lock order |
 
 mod attr;
-mod book;
+mod capabilities;
+mod clock;
+mod containment;
 mod copy;
+mod descriptors;
 mod device;
-mod dir;
-mod direct;
+mod dir_cache;
+mod dir_cursor;
+mod direct_io;
 mod extents;
-mod fds;
 pub mod file;
+mod handle_index;
+mod handles;
 pub mod identity;
-mod ids;
 mod lease;
-mod limits;
-mod listings;
 mod locks;
 pub mod mapped;
 mod mounts;
 pub mod node;
+mod node_ids;
+mod node_ops;
+mod node_table;
 mod open;
-mod opened;
-mod ops;
-mod proc_path;
-mod resolve;
-mod ring;
-mod table;
+mod open_files;
+mod proc_fd;
 mod tree;
-mod unnamed;
-mod within;
+mod unlinked;
 mod xattr;
 
 use std::any::Any;
@@ -162,13 +162,13 @@ impl HostDir {
         let path = path.as_ref();
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let fd = tree.open(|| rustix::fs::open(path, flags, Mode::empty()))?;
-        limits::require_openat2(fd.as_fd())?;
+        capabilities::require_openat2(fd.as_fd())?;
         tree.set_root(fd.as_fd())?;
         let (root, _) = tree.enter(None, fd, None)?;
         root.pin();
         tree.set_root_node(&root);
         let mapped = options.identity == Identity::MappedXattr;
-        let capabilities = limits::capabilities(&tree, &root, mapped)?;
+        let capabilities = capabilities::capabilities(&tree, &root, mapped)?;
         if mapped && capabilities.xattr == Level::None {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -181,7 +181,7 @@ impl HostDir {
         {
             limits.push(format!("{}: {error}", names.display()));
         }
-        limits.extend(limits::lines(&root, &capabilities));
+        limits.extend(capabilities::lines(&root, &capabilities));
         Ok(Arc::new(HostDir {
             tree,
             root,
@@ -222,7 +222,7 @@ impl FileSystem for HostDir {
     }
 
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
-        let node = resolve::resolve(&self.tree, cx, handle)?;
+        let node = handles::resolve(&self.tree, cx, handle)?;
         self.shown(cx, node)
     }
 

@@ -23,7 +23,7 @@ use sys::lock::Kind as Ofd;
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, Kind, NodeId, Ranges, Result};
 
-use crate::fds::{Fd, Share};
+use crate::descriptors::{Fd, Share};
 use crate::node::HostNode;
 
 /// The mirrors of the nodes that have locks.

@@ -20,9 +20,9 @@ use sys::handle::FileHandle;
 use vfs::{Attr, Errno, Kind, Name, NodeId, Patience, Result, sip};
 
 use crate::attr;
+use crate::descriptors::Fd;
 use crate::device::{self, Device};
-use crate::fds::Fd;
-use crate::table::RingSlot;
+use crate::node_table::RingSlot;
 use crate::tree;
 
 /// A file, directory or other object below an export's root.

@@ -7,7 +7,7 @@ use rustix::io::Errno as Raw;
 use sys::errno;
 use vfs::{Access, Cx, Errno, Kind, OpenFlags, Patience, Result};
 
-use crate::fds::Fd;
+use crate::descriptors::Fd;
 use crate::lease;
 use crate::tree::Tree;
 

@@ -20,20 +20,20 @@ use vfs::sip;
 use vfs::{Attr, Caller, Cx, Errno, HandleKey, Result};
 
 use crate::attr;
-use crate::book::Book;
+use crate::containment::Searches;
+use crate::descriptors::{Budget, Fd, Shares};
 use crate::device::{self, Device};
-use crate::dir::Streams;
-use crate::fds::{Budget, Fd, Shares};
+use crate::dir_cache::Listings;
+use crate::dir_cursor::Streams;
+use crate::handle_index::Book;
 use crate::identity::{self, Switch};
-use crate::ids::{DeviceKey, Prefix, Prefixes};
 use crate::lease::Leases;
-use crate::listings::Listings;
 use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
-use crate::opened::Opened;
-use crate::table::{self, Found, Table};
-use crate::unnamed::Unnamed;
-use crate::within::Searches;
+use crate::node_ids::{DeviceKey, Prefix, Prefixes};
+use crate::node_table::{self, Found, Table};
+use crate::open_files::Opened;
+use crate::unlinked::Unnamed;
 
 pub(crate) struct Tree {
     /// The secrets from which, with the root's identity, the keys for handles and for numbers
@@ -180,7 +180,7 @@ impl Tree {
     fn evict_one(&self) -> bool {
         // Twice around, as the first round only clears the marks of recent use; and more, since the
         // hand passes unevenly filled shards in turn.
-        for _ in 0..2 * self.budget.open() + 8 * table::SHARDS {
+        for _ in 0..2 * self.budget.open() + 8 * node_table::SHARDS {
             let node = self.table.next_in_ring();
             if node.is_some_and(|node| node.evict()) || self.opened.evict_next() {
                 return true;

@@ -12,7 +12,7 @@ use rustix::io::Errno as Raw;
 use sys::errno;
 use vfs::{Cx, Errno, Result, XattrFlags};
 
-use crate::proc_path::ProcPath;
+use crate::proc_fd::ProcPath;
 use crate::tree::Tree;
 
 /// The largest value and the longest list in Linux (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).

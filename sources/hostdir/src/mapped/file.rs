@@ -9,7 +9,7 @@ use vfs::{
 };
 
 use super::node::{read_attr, set_attr};
-use super::{MappedNode, meta, permit};
+use super::{MappedNode, permissions, stored};
 use crate::file::HostFile;
 use crate::node::HostNode;
 
@@ -35,7 +35,7 @@ impl MappedFile {
             return Ok(());
         }
         attr.mode = mode;
-        meta::write_mode(fd.as_fd(), &attr)
+        stored::write_mode(fd.as_fd(), &attr)
     }
 }
 
@@ -73,7 +73,7 @@ impl File for MappedFile {
         if plus == Plus::Entries {
             // Attributes of entries require search permission.
             let attr = self.attr(cx, Want::STAT)?;
-            if permit::access(cx.caller, &attr, Access::EXEC).is_empty() {
+            if permissions::access(cx.caller, &attr, Access::EXEC).is_empty() {
                 plus = Plus::Names;
             }
         }

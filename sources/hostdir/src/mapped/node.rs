@@ -11,7 +11,7 @@ use vfs::{
     RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
 };
 
-use super::{MappedFile, meta, permit};
+use super::{MappedFile, permissions, stored};
 use crate::attr;
 use crate::file::HostFile;
 use crate::node::HostNode;
@@ -34,7 +34,7 @@ impl MappedNode {
     /// Returns the entry of `inner` with the stored attributes.
     pub(crate) fn entry(inner: Arc<HostNode>, mut attr: Attr) -> Result<Entry> {
         let fd = inner.fd(vfs::Patience::Full)?;
-        meta::read(fd.as_fd(), &mut attr)?;
+        stored::read(fd.as_fd(), &mut attr)?;
         let kind = attr.kind;
         let node = Arc::new(MappedNode { inner, kind });
         Ok(Entry { node, attr })
@@ -55,14 +55,14 @@ impl MappedNode {
     /// Returns the attributes, after a check that the caller has the access `want`.
     fn permitted(&self, cx: &Cx<'_>, want: Access) -> Result<Attr> {
         let attr = self.meta(cx, Want::STAT)?;
-        permit::require(cx.caller, &attr, want)?;
+        permissions::require(cx.caller, &attr, want)?;
         Ok(attr)
     }
 
     fn child(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
         let (inner, mut attr) = self.inner.look_up(cx, name)?;
         let fd = inner.fd(cx.patience)?;
-        meta::read(fd.as_fd(), &mut attr)?;
+        stored::read(fd.as_fd(), &mut attr)?;
         Ok((inner, attr))
     }
 
@@ -80,7 +80,7 @@ impl MappedNode {
         flags: OpenFlags,
         made: &Attr,
     ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
-        let mode = Mode::exactly(meta::FILE_MODE);
+        let mode = Mode::exactly(stored::FILE_MODE);
         let (inner, mut attr, file) =
             self.inner
                 .create_file(cx, name, flags | OpenFlags::EXCL, mode)?;
@@ -103,7 +103,7 @@ impl MappedNode {
             made.rdev = device;
         }
         if what == Make::Directory {
-            let mode = Mode::exactly(meta::DIR_MODE);
+            let mode = Mode::exactly(stored::DIR_MODE);
             let (inner, mut attr) = self.inner.make_child(cx, name, what, mode)?;
             let fd = inner.fd(vfs::Patience::Full)?;
             if let Err(error) = keep(fd.as_fd(), &mut attr, made) {
@@ -142,9 +142,9 @@ impl MappedNode {
         if self.kind == Kind::Directory && want.intersects(Access::WRITE) {
             return Err(Errno::EISDIR);
         }
-        permit::require(cx.caller, attr, want)?;
+        permissions::require(cx.caller, attr, want)?;
         if flags.contains(OpenFlags::NOATIME) {
-            permit::require_owner(cx.caller, attr)?;
+            permissions::require_owner(cx.caller, attr)?;
         }
         let mut flags = flags;
         if flags.contains(OpenFlags::EXEC) {
@@ -169,13 +169,13 @@ pub(super) fn read_attr(
     node.device().brief(cx.patience)?;
     node.device().tree.act_as_server()?;
     let mut attr = attr::read(node.device(), fd, want)?;
-    meta::read(fd, &mut attr)?;
+    stored::read(fd, &mut attr)?;
     Ok(attr)
 }
 
 /// Stores owner, permissions and type of `made` with `fd`, and copies them into `attr`.
 fn keep(fd: BorrowedFd<'_>, attr: &mut Attr, made: &Attr) -> Result<()> {
-    meta::write(fd, made)?;
+    stored::write(fd, made)?;
     (attr.kind, attr.mode) = (made.kind, made.mode);
     (attr.uid, attr.gid, attr.rdev) = (made.uid, made.gid, made.rdev);
     Ok(())
@@ -195,7 +195,7 @@ pub(super) fn set_attr(
     if set.size.is_some() && !matches!(now.kind, Kind::File | Kind::Directory) {
         return Err(Errno::EINVAL);
     }
-    let then = permit::change(cx.caller, &now, set, open)?;
+    let then = permissions::change(cx.caller, &now, set, open)?;
     let rest = SetAttr {
         mode: None,
         uid: None,
@@ -206,9 +206,9 @@ pub(super) fn set_attr(
     if rest != SetAttr::default() {
         on_disk(&rest)?;
     }
-    meta::write_owner(fd, set.uid, set.gid)?;
+    stored::write_owner(fd, set.uid, set.gid)?;
     if then.mode != now.mode || set.mode.is_some() {
-        meta::write_mode(fd, &then)?;
+        stored::write_mode(fd, &then)?;
     }
     read_attr(node, fd, cx, Want::STAT)
 }
@@ -243,7 +243,7 @@ impl Node for MappedNode {
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
         let attr = self.meta(cx, Want::STAT)?;
-        Ok(permit::access(cx.caller, &attr, want))
+        Ok(permissions::access(cx.caller, &attr, want))
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
@@ -277,7 +277,7 @@ impl Node for MappedNode {
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         self.is_directory()?;
         self.permitted(cx, Access::EXEC)?;
-        let (inner, attr) = crate::resolve::parent(&self.inner, cx)?;
+        let (inner, attr) = crate::handles::parent(&self.inner, cx)?;
         MappedNode::entry(inner, attr)
     }
 
@@ -291,7 +291,7 @@ impl Node for MappedNode {
         self.is_directory()?;
         let dir = self.permitted(cx, Access::EXEC)?;
         let mut made = dir;
-        permit::inherit(
+        permissions::inherit(
             cx.caller,
             &dir,
             Kind::File,
@@ -308,7 +308,7 @@ impl Node for MappedNode {
                     break;
                 }
             }
-            permit::require(cx.caller, &dir, Access::WRITE)?;
+            permissions::require(cx.caller, &dir, Access::WRITE)?;
             match self.make_file(cx, name, flags - OpenFlags::TRUNC, &made) {
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
                 new => {
@@ -341,7 +341,7 @@ impl Node for MappedNode {
             Err(Errno::ENOENT) => {}
             Err(error) => return Err(error),
         }
-        permit::require(cx.caller, &dir, Access::WRITE)?;
+        permissions::require(cx.caller, &dir, Access::WRITE)?;
         let (kind, bits) = match what {
             Make::File => (Kind::File, mode.bits),
             Make::Directory => (Kind::Directory, mode.bits),
@@ -363,7 +363,7 @@ impl Node for MappedNode {
             _ => mode.umask,
         };
         let mut made = dir;
-        permit::inherit(cx.caller, &dir, kind, bits & !umask, &mut made);
+        permissions::inherit(cx.caller, &dir, kind, bits & !umask, &mut made);
         self.make_other(cx, name, what, &mut made)
     }
 
@@ -371,14 +371,14 @@ impl Node for MappedNode {
         self.is_directory()?;
         let dir = self.permitted(cx, Access::WRITE | Access::EXEC)?;
         let mut made = dir;
-        permit::inherit(
+        permissions::inherit(
             cx.caller,
             &dir,
             Kind::File,
             mode.bits & !mode.umask,
             &mut made,
         );
-        let on_disk = Mode::exactly(meta::FILE_MODE);
+        let on_disk = Mode::exactly(stored::FILE_MODE);
         let (inner, mut attr, file) = self.inner.make_tmpfile(cx, flags, on_disk)?;
         keep(file.fd(cx.patience)?.as_fd(), &mut attr, &made)?;
         let node = Arc::new(MappedNode {
@@ -400,7 +400,7 @@ impl Node for MappedNode {
         self.is_directory()?;
         let own = self.permitted(cx, Access::EXEC)?;
         let (_, victim) = self.child(cx, name)?;
-        permit::take_name(cx.caller, &own, Some(&victim))?;
+        permissions::take_name(cx.caller, &own, Some(&victim))?;
         self.inner.unlink(cx, name, dir)
     }
 
@@ -422,15 +422,15 @@ impl Node for MappedNode {
             Err(Errno::ENOENT) => None,
             Err(error) => return Err(error),
         };
-        permit::take_name(cx.caller, &from_dir, Some(&moved))?;
-        permit::take_name(cx.caller, &to_dir, replaced.as_ref())?;
+        permissions::take_name(cx.caller, &from_dir, Some(&moved))?;
+        permissions::take_name(cx.caller, &to_dir, replaced.as_ref())?;
         // A moved directory's `..` entry changes.
         let swapped = replaced
             .as_ref()
             .filter(|_| flags.contains(RenameFlags::EXCHANGE));
         for moving in [Some(&moved), swapped].into_iter().flatten() {
             if moving.kind == Kind::Directory && from_dir.id != to_dir.id {
-                permit::require(cx.caller, moving, Access::WRITE)?;
+                permissions::require(cx.caller, moving, Access::WRITE)?;
             }
         }
         let plain = flags - RenameFlags::WHITEOUT;
@@ -438,7 +438,7 @@ impl Node for MappedNode {
         if flags.contains(RenameFlags::WHITEOUT) {
             // Device 0, which every user may make.
             let mut made = from_dir;
-            permit::inherit(cx.caller, &from_dir, Kind::CharDevice, 0, &mut made);
+            permissions::inherit(cx.caller, &from_dir, Kind::CharDevice, 0, &mut made);
             self.make_other(
                 cx,
                 name,
@@ -450,7 +450,7 @@ impl Node for MappedNode {
     }
 
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        meta::check_name(name, Errno::ENODATA)?;
+        stored::check_name(name, Errno::ENODATA)?;
         if name.starts_with(b"trusted.") && cx.caller.uid != 0 {
             return Err(Errno::ENODATA);
         }
@@ -466,7 +466,7 @@ impl Node for MappedNode {
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         let names = self.inner.xattrs(cx)?;
         let shown = |name: &&[u8]| {
-            !name.starts_with(meta::PREFIX)
+            !name.starts_with(stored::PREFIX)
                 && !name.starts_with(b"system.")
                 && (cx.caller.uid == 0 || !name.starts_with(b"trusted."))
         };
@@ -505,7 +505,7 @@ impl Node for MappedNode {
 impl MappedNode {
     fn may_change_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         // The error that QEMU returns.
-        meta::check_name(name, Errno::EACCES)?;
+        stored::check_name(name, Errno::EACCES)?;
         self.inner.device().brief(cx.patience)?;
         if xattr::is_guarded(name) && cx.caller.uid != 0 {
             return Err(Errno::EPERM);
@@ -519,7 +519,7 @@ impl MappedNode {
         let attr = self.permitted(cx, Access::WRITE)?;
         // In a sticky directory, which everyone may write to, only the owner may change them.
         if attr.kind == Kind::Directory && attr.mode & 0o1000 != 0 {
-            permit::require_owner(cx.caller, &attr)?;
+            permissions::require_owner(cx.caller, &attr)?;
         }
         Ok(())
     }

@@ -27,10 +27,10 @@ use vfs::{
     Account, Charge, Cx, DirEntry, DirSink, Entry, Errno, Full, Kind, Name, Plus, Quota, Result,
 };
 
-use crate::listings::{Listing, Listings, Recording, Start};
+use crate::clock::Ring;
+use crate::dir_cache::{Listing, Listings, Recording, Start};
 use crate::node::HostNode;
-use crate::opened::OpenFile;
-use crate::ring::Ring;
+use crate::open_files::OpenFile;
 use crate::tree::Tree;
 
 /// The bytes to read at once: some 2000 entries, so that large directories take few calls.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno as Raw;
 use vfs::{Attr, Errno, Kind, Result, XattrFlags};
 
-use crate::proc_path::ProcPath;
+use crate::proc_fd::ProcPath;
 use crate::xattr;
 
 /// The prefix of all of their names.

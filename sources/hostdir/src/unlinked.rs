@@ -1,7 +1,7 @@
 //! Objects whose last name a client removes while they are in use.
 //!
 //! Such an object cannot be found again, so its node keeps the descriptor. It counts towards the
-//! share of the client that removed the name ([`crate::fds::Shares`]) until the node is dropped.
+//! share of the client that removed the name ([`crate::descriptors::Shares`]) until the node is dropped.
 //!
 //! Lock order: the map last, and not while a share is released.
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use vfs::{Cx, Kind, Name, NodeId, Result};
 
-use crate::fds::Share;
+use crate::descriptors::Share;
 use crate::node::HostNode;
 use crate::{attr, device, tree};
 

@@ -20,11 +20,11 @@ use vfs::{
 };
 
 use crate::attr::{self, Target};
-use crate::fds::Fd;
+use crate::descriptors::Fd;
 use crate::file::HostFile;
 use crate::node::{HostNode, Record};
-use crate::opened::OpenFile;
-use crate::{device, identity, locks, open, resolve, tree, unnamed, xattr};
+use crate::open_files::OpenFile;
+use crate::{device, handles, identity, locks, open, tree, unlinked, xattr};
 
 impl Node for HostNode {
     fn as_any(&self) -> &dyn Any {
@@ -40,7 +40,7 @@ impl Node for HostNode {
     }
 
     fn handle(&self, cx: &Cx<'_>) -> Result<Handle> {
-        resolve::handle(self, cx.patience)
+        handles::handle(self, cx.patience)
     }
 
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
@@ -102,7 +102,7 @@ impl Node for HostNode {
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
-        resolve::parent(self, cx).map(entry)
+        handles::parent(self, cx).map(entry)
     }
 
     fn create(
@@ -136,7 +136,7 @@ impl Node for HostNode {
         tree.leases.clear_named(cx, self.device(), &fd, name)?;
         let _kept = tree.opened.keep(self, fd.as_fd(), name)?;
         tree.act(cx)?;
-        let going = unnamed::going(cx, self, fd.as_fd(), name)?;
+        let going = unlinked::going(cx, self, fd.as_fd(), name)?;
         let flags = if dir {
             AtFlags::REMOVEDIR
         } else {
@@ -169,7 +169,7 @@ impl Node for HostNode {
         tree.act(cx)?;
         let replaces = !flags.intersects(RenameFlags::EXCHANGE | RenameFlags::NOREPLACE);
         let going = match replaces {
-            true => unnamed::going(cx, to, to_fd.as_fd(), to_name)?,
+            true => unlinked::going(cx, to, to_fd.as_fd(), to_name)?,
             false => None,
         };
         let raw = RawRename::from_bits_retain(flags.bits());

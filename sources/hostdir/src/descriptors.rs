@@ -1,6 +1,6 @@
 //! The descriptors that an export may have open.
 //!
-//! A [`Budget`] only counts; [`crate::table`] chooses the descriptor to close. A descriptor that
+//! A [`Budget`] only counts; [`crate::node_table`] chooses the descriptor to close. A descriptor that
 //! cannot be closed (of an open file that cannot be opened again, an unnamed object, a lock on the
 //! host) also counts towards its peer's share ([`Shares`]), so that no peer takes all.
 //!

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use hashbrown::HashTable;
 use vfs::NodeId;
 
+use crate::clock::Ring;
 use crate::node::HostNode;
-use crate::ring::Ring;
 
 /// Enough that two cores rarely contend; each costs 200 bytes when empty.
 pub(crate) const SHARDS: usize = 64;

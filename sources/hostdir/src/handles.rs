@@ -10,10 +10,10 @@
 //! *directory* is the kernel handle of the directory in which an object other than a directory was
 //! first found, as a difference from the object's own: a bit for each word, then the words that
 //! differ. An object opened by such a handle has to be proven to be below the root
-//! ([`crate::within`]), which uses the directory.
+//! ([`crate::containment`]), which uses the directory.
 //!
 //! The second form is for systems where kernel handles are not permitted. It resolves to live
-//! nodes, and to those whose name is in the [`crate::book::Book`], even after a restart if that is
+//! nodes, and to those whose name is in the [`crate::handle_index::Book`], even after a restart if that is
 //! recorded.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,7 +26,7 @@ use vfs::{Attr, Cx, Errno, Handle, HandleKey, Kind, NodeId, Patience, Result, Wa
 use crate::device::Device;
 use crate::node::{HostNode, life_of};
 use crate::tree::{self, Tree};
-use crate::{attr, mounts, within};
+use crate::{attr, containment, mounts};
 
 const BY_KERNEL: u8 = 0x10;
 const BY_NAME: u8 = 0x20;
@@ -188,7 +188,7 @@ fn open_on(
     tree.act_as_server()?;
     match for_memory(|| tree.open(|| named.kernel.open(mount, OFlags::PATH))) {
         Ok(fd) => {
-            if !within::check(tree, cx, mount, &fd, named.dir.as_ref())? {
+            if !containment::check(tree, cx, mount, &fd, named.dir.as_ref())? {
                 return Ok(None);
             }
             let (node, _) = tree.enter(Some(device), fd, None)?;
@@ -263,9 +263,9 @@ pub(crate) fn parent(node: &HostNode, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Att
         return Ok((node.shared().ok_or(Errno::ESTALE)?, attr));
     }
     tree.act(cx)?;
-    let up = tree.open(|| within::above(fd.as_fd()))?;
+    let up = tree.open(|| containment::above(fd.as_fd()))?;
     tree.act_as_server()?;
-    if !within::directory(tree, &up)? {
+    if !containment::directory(tree, &up)? {
         return Err(Errno::ESTALE);
     }
     tree.enter(Some(device), up, None)

@@ -10,7 +10,7 @@ use sys::errno;
 use vfs::{Capabilities, Kind, Level, Patience, Result};
 
 use crate::node::HostNode;
-use crate::proc_path::ProcPath;
+use crate::proc_fd::ProcPath;
 use crate::tree::Tree;
 
 /// Returns an error that states what is missing if the kernel or a sandbox has no openat2(2).
@@ -101,7 +101,7 @@ fn native_if(yes: bool) -> Level {
     if yes { Level::Native } else { Level::None }
 }
 
-fn makes_tmpfiles(dir: &crate::fds::Fd) -> bool {
+fn makes_tmpfiles(dir: &crate::descriptors::Fd) -> bool {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     !matches!(
         rustix::fs::openat(dir, c".", flags, Mode::RUSR),

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, Weak};
 use rustix::fs::OFlags;
 use vfs::{Cx, Errno, Kind, Name, NodeId, Patience, Result};
 
+use crate::clock::Ring;
+use crate::descriptors::{Fd, Share};
 use crate::device::{self, Device};
-use crate::fds::{Fd, Share};
 use crate::node::{HostNode, has_name};
-use crate::ring::Ring;
 use crate::tree;
 
 /// An open file's descriptor, or the information to reopen it.

@@ -26,8 +26,8 @@ use sys::dir::Entry;
 use sys::handle::FileHandle;
 use vfs::{Cx, Errno, Patience, Result};
 
+use crate::descriptors::Fd;
 use crate::device;
-use crate::fds::Fd;
 use crate::tree::{self, Tree};
 
 /// The most ancestors to check if a directory's path is too long for the kernel to return: with
