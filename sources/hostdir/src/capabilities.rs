@@ -25,15 +25,6 @@ pub(crate) fn require_openat2(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// File systems with a ctime finer than a clock tick as change counter, from Linux 6.13 on
-/// (`FS_MGTIME`).
-pub(crate) const FINE_TIMES: [u64; 4] = [
-    0xef53,      // ext4
-    0x5846_5342, // XFS
-    0x9123_683e, // btrfs
-    0x0102_1994, // tmpfs
-];
-
 /// File systems that can share blocks between files.
 const CLONES: [u64; 5] = [
     0x9123_683e, // btrfs
@@ -43,13 +34,9 @@ const CLONES: [u64; 5] = [
     0x2fc1_2fc1, // ZFS
 ];
 
-/// overlayfs: it reads merged directories into memory, and their positions are not valid in another
-/// open.
-pub(crate) const OVERLAY: u64 = 0x794c_7630;
-
 /// Returns the capabilities of the export of `root`, with owners in extended attributes if
 /// `mapped`.
-pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result<Capabilities> {
+pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities> {
     let fd = root.fd(Patience::Full)?;
     let magic = root.device().magic;
     let path = ProcPath::of(fd.as_fd());
@@ -75,7 +62,7 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result
             Some(_) => Level::Native,
             None => Level::Emulated,
         },
-        change: if FINE_TIMES.contains(&magic) && kernel_at_least(6, 13) {
+        change: if root.device().stamps_changes() && kernel_at_least(6, 13) {
             Level::Native
         } else {
             Level::Emulated
@@ -90,7 +77,7 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result
         },
         owners: match mapped {
             true => Level::Emulated,
-            false => native_if(tree.switches()),
+            false => native_if(root.host().identity.switches()),
         },
         stable_cookies: root.device().keeps_cookies(),
         no_births: false,
@@ -120,7 +107,7 @@ fn kernel_at_least(major: u32, minor: u32) -> bool {
 }
 
 /// Returns lines that describe the missing capabilities.
-pub(crate) fn lines(root: &HostNode, can: &Capabilities) -> Vec<String> {
+pub(crate) fn lines(tree: &Tree, root: &HostNode, can: &Capabilities) -> Vec<String> {
     let mut lines = Vec::new();
     let mut say = |cannot: bool, line: &str| {
         if cannot {
@@ -132,7 +119,7 @@ pub(crate) fn lines(root: &HostNode, can: &Capabilities) -> Vec<String> {
         "works as the process's own user: callers are not told apart, owners cannot be changed",
     );
     let by_name = root.device().mount().is_none();
-    let recorded = root.device().tree.book.is_recorded();
+    let recorded = tree.book.is_recorded();
     say(
         by_name && recorded,
         "no kernel file handles: what outsiders rename is lost to handles when descriptors are short, \

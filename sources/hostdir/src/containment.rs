@@ -18,17 +18,17 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, ResolveFlags, Statx};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, Statx};
 use sys::dir::Entry;
 use sys::handle::FileHandle;
-use vfs::{Cx, Errno, Patience, Result};
+use vfs::{Cx, Errno, Result};
 
 use crate::descriptors::Fd;
-use crate::device;
-use crate::tree::{self, Tree};
+use crate::host::Host;
+use crate::stat::{is_directory, is_same, stat};
 
 /// The most ancestors to check if a directory's path is too long for the kernel to return: with
 /// names of one letter it is so at twice this depth (`PATH_MAX`).
@@ -51,6 +51,14 @@ const BUFFER: usize = 32 << 10;
 #[derive(Default)]
 pub(crate) struct Searches(Mutex<Option<Instant>>);
 
+/// The check for one export.
+pub(crate) struct Containment<'a> {
+    pub(crate) host: &'a Host,
+    /// The root's descriptor, as long as the export lives.
+    pub(crate) root: Option<Arc<Fd>>,
+    pub(crate) searches: &'a Searches,
+}
+
 /// The result of walking the kernel's path of an object.
 #[derive(PartialEq, Eq)]
 enum Leads {
@@ -59,67 +67,199 @@ enum Leads {
     Nowhere,
 }
 
-/// Returns whether `fd`, opened by handle on `mount`, is the root or below it. `parent` is the
-/// directory in the handle. Acts as the server. Returns `EAGAIN` if only a search would tell and it
-/// is too early for another; `WOULD_BLOCK` if directories have to be read and `cx` must not wait.
-pub(crate) fn check(
-    tree: &Tree,
-    cx: &Cx<'_>,
-    mount: BorrowedFd<'_>,
-    fd: &Fd,
-    parent: Option<&FileHandle>,
-) -> Result<bool> {
-    let stx = tree::stat(fd.as_fd())?;
-    if is_directory(&stx) {
-        return directory(tree, fd);
-    }
-    if tree.is_root(&stx) {
-        return Ok(true);
-    }
-    if stx.stx_nlink == 0 {
-        return Ok(false);
-    }
-    let path = by_path(tree, fd.as_fd(), &stx)?;
-    if path == Leads::Below {
-        return Ok(true);
-    }
-    cx.may_wait()?;
-    let mut only_name_is_elsewhere = path == Leads::Elsewhere;
-    if let Some(parent) = parent
-        && let Some(dir) = open_parent(tree, mount, parent)?
-        && lists(tree, &dir, &stx)?
-    {
-        if directory(tree, &dir)? {
+impl Containment<'_> {
+    /// Returns whether `fd`, opened by handle on `mount`, is the root or below it. `parent` is the
+    /// directory in the handle. Acts as the server. Returns `EAGAIN` if only a search would tell
+    /// and it is too early for another; `WOULD_BLOCK` if directories have to be read and `cx` must
+    /// not wait.
+    pub(crate) fn check(
+        &self,
+        cx: &Cx<'_>,
+        mount: BorrowedFd<'_>,
+        fd: &Fd,
+        parent: Option<&FileHandle>,
+    ) -> Result<bool> {
+        let stx = stat(fd.as_fd())?;
+        if is_directory(&stx) {
+            return self.directory(fd);
+        }
+        if self.host.is_root(&stx) {
             return Ok(true);
         }
-        only_name_is_elsewhere = true;
-    }
-    if only_name_is_elsewhere && stx.stx_nlink == 1 {
-        return Ok(false);
-    }
-    search(tree, mount, &stx)
-}
-
-/// Returns whether the directory `dir` is the root or below it.
-pub(crate) fn directory(tree: &Tree, dir: &Fd) -> Result<bool> {
-    let mut stx = tree::stat(dir.as_fd())?;
-    if tree.is_root(&stx) || by_path(tree, dir.as_fd(), &stx)? == Leads::Below {
-        return Ok(true);
-    }
-    let mut at: Option<Fd> = None;
-    for _ in 0..HIGHEST {
-        let up = tree.open(|| above(at.as_ref().unwrap_or(dir).as_fd()))?;
-        let next = tree::stat(up.as_fd())?;
-        if tree.is_root(&next) {
-            return Ok(true);
-        }
-        // The host's root is its own parent.
-        if is_same(&next, &stx) {
+        if stx.stx_nlink == 0 {
             return Ok(false);
         }
-        (stx, at) = (next, Some(up));
+        let path = self.by_path(fd.as_fd(), &stx)?;
+        if path == Leads::Below {
+            return Ok(true);
+        }
+        cx.may_wait()?;
+        let mut only_name_is_elsewhere = path == Leads::Elsewhere;
+        if let Some(parent) = parent
+            && let Some(dir) = self.open_parent(mount, parent)?
+            && self.lists(&dir, &stx)?
+        {
+            if self.directory(&dir)? {
+                return Ok(true);
+            }
+            only_name_is_elsewhere = true;
+        }
+        if only_name_is_elsewhere && stx.stx_nlink == 1 {
+            return Ok(false);
+        }
+        self.search(mount, &stx)
     }
-    Ok(false)
+
+    /// Returns whether the directory `dir` is the root or below it.
+    pub(crate) fn directory(&self, dir: &Fd) -> Result<bool> {
+        let mut stx = stat(dir.as_fd())?;
+        if self.host.is_root(&stx) || self.by_path(dir.as_fd(), &stx)? == Leads::Below {
+            return Ok(true);
+        }
+        let mut at: Option<Fd> = None;
+        for _ in 0..HIGHEST {
+            let up = self
+                .host
+                .open(|| above(at.as_ref().unwrap_or(dir).as_fd()))?;
+            let next = stat(up.as_fd())?;
+            if self.host.is_root(&next) {
+                return Ok(true);
+            }
+            // The host's root is its own parent.
+            if is_same(&next, &stx) {
+                return Ok(false);
+            }
+            (stx, at) = (next, Some(up));
+        }
+        Ok(false)
+    }
+
+    fn by_path(&self, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Leads> {
+        let Some(root) = &self.root else {
+            return Ok(Leads::Nowhere);
+        };
+        let (Some(top), Some(path)) = (
+            self.host.proc_fds.path_of(root.as_fd()),
+            self.host.proc_fds.path_of(fd),
+        ) else {
+            return Ok(Leads::Nowhere);
+        };
+        match path.strip_prefix(&top) {
+            Ok(below) if self.leads_to(root.as_fd(), below, ResolveFlags::BENEATH, stx)? => {
+                Ok(Leads::Below)
+            }
+            Err(_) if self.leads_to(CWD, &path, ResolveFlags::empty(), stx)? => {
+                Ok(Leads::Elsewhere)
+            }
+            _ => Ok(Leads::Nowhere),
+        }
+    }
+
+    /// Returns whether `path` in `dir` is the object with the attributes `stx`, without following
+    /// symbolic links.
+    fn leads_to(
+        &self,
+        dir: BorrowedFd<'_>,
+        path: &Path,
+        how: ResolveFlags,
+        stx: &Statx,
+    ) -> Result<bool> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = how | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let path = path.as_os_str().as_bytes();
+        match self
+            .host
+            .open(|| rustix::fs::openat2(dir, path, flags, Mode::empty(), how))
+        {
+            Ok(found) => Ok(is_same(&stat(found.as_fd())?, stx)),
+            Err(Errno::ENFILE) => Err(Errno::ENFILE),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn open_parent(&self, mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<Option<Fd>> {
+        match self
+            .host
+            .open(|| handle.open(mount, OFlags::PATH | OFlags::DIRECTORY))
+        {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Returns whether the directory `dir` has a name of the object with the attributes `stx`.
+    fn lists(&self, dir: &Fd, stx: &Statx) -> Result<bool> {
+        let Some(open) = self.open_to_list(dir.as_fd(), Path::new("."))? else {
+            return Ok(false);
+        };
+        let mut buffer = vec![0; BUFFER];
+        let mut found = false;
+        each_entry(&open, &mut buffer, |entry| {
+            found = entry.ino == stx.stx_ino && self.is_named(open.as_fd(), entry.name, stx);
+            !found
+        });
+        Ok(found)
+    }
+
+    /// Searches for a name of the object with the attributes `stx` in `top` and all directories
+    /// below it on the same file system, for at most [`SEARCH`].
+    fn search(&self, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
+        let mut next = match self.searches.0.try_lock() {
+            Ok(next) => next,
+            Err(TryLockError::WouldBlock) => return Err(Errno::EAGAIN),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        };
+        let start = Instant::now();
+        if next.is_some_and(|next| next > start) {
+            return Err(Errno::EAGAIN);
+        }
+        let mut waiting = vec![PathBuf::from(".")];
+        let mut buffer = vec![0; BUFFER];
+        let mut found = false;
+        while let Some(path) = waiting.pop()
+            && !found
+            && start.elapsed() < SEARCH
+        {
+            let Some(dir) = self.open_to_list(top, &path)? else {
+                continue;
+            };
+            each_entry(&dir, &mut buffer, |entry| {
+                if entry.ino == stx.stx_ino {
+                    found = self.is_named(dir.as_fd(), entry.name, stx);
+                }
+                // 0 means that the file system does not return the type.
+                if matches!(entry.d_type, 0 | DIRECTORY) && waiting.len() < WAITING {
+                    waiting.push(path.join(OsStr::from_bytes(entry.name)));
+                }
+                !found
+            });
+        }
+        *next = Some(Instant::now() + start.elapsed() * REST);
+        Ok(found)
+    }
+
+    /// Opens the directory `path` below `dir`, on the same mount, for reading; returns `None` if
+    /// that fails.
+    fn open_to_list(&self, dir: BorrowedFd<'_>, path: &Path) -> Result<Option<Fd>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let path = path.as_os_str().as_bytes();
+        match self
+            .host
+            .open(|| rustix::fs::openat2(dir, path, flags, Mode::empty(), how))
+        {
+            Ok(dir) => Ok(Some(dir)),
+            Err(Errno::ENFILE) => Err(Errno::ENFILE),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn is_named(&self, dir: BorrowedFd<'_>, name: &[u8], stx: &Statx) -> bool {
+        let how = ResolveFlags::BENEATH;
+        self.leads_to(dir, Path::new(OsStr::from_bytes(name)), how, stx)
+            .unwrap_or(false)
+    }
 }
 
 /// Opens the parent of the directory `dir`.
@@ -128,116 +268,8 @@ pub(crate) fn above(dir: BorrowedFd<'_>) -> rustix::io::Result<rustix::fd::Owned
     rustix::fs::openat2(dir, c"..", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-fn by_path(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Leads> {
-    let Some(root) = tree.table_root() else {
-        return Ok(Leads::Nowhere);
-    };
-    let root = root.fd(Patience::Full)?;
-    let (Some(top), Some(path)) = (tree.path_of(root.as_fd()), tree.path_of(fd)) else {
-        return Ok(Leads::Nowhere);
-    };
-    match path.strip_prefix(&top) {
-        Ok(below) if leads_to(tree, root.as_fd(), below, ResolveFlags::BENEATH, stx)? => {
-            Ok(Leads::Below)
-        }
-        Err(_) if leads_to(tree, CWD, &path, ResolveFlags::empty(), stx)? => Ok(Leads::Elsewhere),
-        _ => Ok(Leads::Nowhere),
-    }
-}
-
-/// Returns whether `path` in `dir` is the object with the attributes `stx`, without following
-/// symbolic links.
-fn leads_to(
-    tree: &Tree,
-    dir: BorrowedFd<'_>,
-    path: &Path,
-    how: ResolveFlags,
-    stx: &Statx,
-) -> Result<bool> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let how = how | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let path = path.as_os_str().as_bytes();
-    match tree.open(|| rustix::fs::openat2(dir, path, flags, Mode::empty(), how)) {
-        Ok(found) => Ok(is_same(&tree::stat(found.as_fd())?, stx)),
-        Err(Errno::ENFILE) => Err(Errno::ENFILE),
-        Err(_) => Ok(false),
-    }
-}
-
-fn open_parent(tree: &Tree, mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<Option<Fd>> {
-    match tree.open(|| handle.open(mount, OFlags::PATH | OFlags::DIRECTORY)) {
-        Ok(dir) => Ok(Some(dir)),
-        Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => Err(error),
-        Err(_) => Ok(None),
-    }
-}
-
-/// Returns whether the directory `dir` has a name of the object with the attributes `stx`.
-fn lists(tree: &Tree, dir: &Fd, stx: &Statx) -> Result<bool> {
-    let Some(open) = open_to_list(tree, dir.as_fd(), Path::new("."))? else {
-        return Ok(false);
-    };
-    let mut buffer = vec![0; BUFFER];
-    let mut found = false;
-    each_entry(&open, &mut buffer, |entry| {
-        found = entry.ino == stx.stx_ino && is_named(tree, open.as_fd(), entry.name, stx);
-        !found
-    });
-    Ok(found)
-}
-
-/// Searches for a name of the object with the attributes `stx` in `top` and all directories below
-/// it on the same file system, for at most [`SEARCH`].
-fn search(tree: &Tree, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
-    let mut next = match tree.searches.0.try_lock() {
-        Ok(next) => next,
-        Err(TryLockError::WouldBlock) => return Err(Errno::EAGAIN),
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-    };
-    let start = Instant::now();
-    if next.is_some_and(|next| next > start) {
-        return Err(Errno::EAGAIN);
-    }
-    let mut waiting = vec![PathBuf::from(".")];
-    let mut buffer = vec![0; BUFFER];
-    let mut found = false;
-    while let Some(path) = waiting.pop()
-        && !found
-        && start.elapsed() < SEARCH
-    {
-        let Some(dir) = open_to_list(tree, top, &path)? else {
-            continue;
-        };
-        each_entry(&dir, &mut buffer, |entry| {
-            if entry.ino == stx.stx_ino {
-                found = is_named(tree, dir.as_fd(), entry.name, stx);
-            }
-            // 0 means that the file system does not return the type.
-            if matches!(entry.d_type, 0 | DIRECTORY) && waiting.len() < WAITING {
-                waiting.push(path.join(OsStr::from_bytes(entry.name)));
-            }
-            !found
-        });
-    }
-    *next = Some(Instant::now() + start.elapsed() * REST);
-    Ok(found)
-}
-
 /// `DT_DIR`.
 const DIRECTORY: u8 = 4;
-
-/// Opens the directory `path` below `dir`, on the same mount, for reading; returns `None` if that
-/// fails.
-fn open_to_list(tree: &Tree, dir: BorrowedFd<'_>, path: &Path) -> Result<Option<Fd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let path = path.as_os_str().as_bytes();
-    match tree.open(|| rustix::fs::openat2(dir, path, flags, Mode::empty(), how)) {
-        Ok(dir) => Ok(Some(dir)),
-        Err(Errno::ENFILE) => Err(Errno::ENFILE),
-        Err(_) => Ok(None),
-    }
-}
 
 /// Passes the entries of `dir`, without dots, to `each`, until it returns `false` or reading fails.
 fn each_entry(dir: &Fd, buffer: &mut [u8], mut each: impl FnMut(&Entry<'_>) -> bool) {
@@ -250,17 +282,4 @@ fn each_entry(dir: &Fd, buffer: &mut [u8], mut each: impl FnMut(&Entry<'_>) -> b
             rest = &rest[entry.len..];
         }
     }
-}
-
-fn is_named(tree: &Tree, dir: BorrowedFd<'_>, name: &[u8], stx: &Statx) -> bool {
-    let how = ResolveFlags::BENEATH;
-    leads_to(tree, dir, Path::new(OsStr::from_bytes(name)), how, stx).unwrap_or(false)
-}
-
-fn is_same(one: &Statx, other: &Statx) -> bool {
-    (device::dev_of(one), one.stx_ino) == (device::dev_of(other), other.stx_ino)
-}
-
-fn is_directory(stx: &Statx) -> bool {
-    FileType::from_raw_mode(RawMode::from(stx.stx_mode)) == FileType::Directory
 }

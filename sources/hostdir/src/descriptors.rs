@@ -1,26 +1,40 @@
 //! The descriptors that an export may have open.
 //!
-//! A [`Budget`] only counts; [`crate::node_table`] chooses the descriptor to close. A descriptor that
-//! cannot be closed (of an open file that cannot be opened again, an unnamed object, a lock on the
-//! host) also counts towards its peer's share ([`Shares`]), so that no peer takes all.
+//! A [`Budget`] counts them, and asks its [`Evict`] to close one when another is to be opened
+//! beyond the limit. A descriptor that cannot be closed (of an open file that cannot be opened
+//! again, an unnamed object, a lock on the host) also counts towards its peer's share ([`Shares`]),
+//! so that no peer takes all.
 //!
 //! Lock order: the shares' mutex last.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
+use rustix::io::Errno as Raw;
+use sys::errno;
 use vfs::{Account, Errno, PeerKey, Result};
 
 /// The limit and number of open descriptors.
 pub(crate) struct Budget {
     limit: usize,
     open: AtomicUsize,
+    evictor: OnceLock<Weak<dyn Evict>>,
 }
 
+/// The holder of the descriptors that can be closed.
+pub(crate) trait Evict: Send + Sync {
+    /// Closes the descriptor of approximately the least recently used object, of at most `open`.
+    /// Returns whether it found one.
+    fn evict(&self, open: usize) -> bool;
+}
+
+/// The number of descriptors to evict when the system has none left although the budget has.
+const SHED: usize = 64;
+
 /// A permit for one descriptor.
-pub(crate) struct Permit(Arc<Budget>);
+struct Permit(Arc<Budget>);
 
 /// A descriptor counted in the budget.
 pub(crate) struct Fd {
@@ -35,18 +49,51 @@ impl Budget {
         Arc::new(Budget {
             limit,
             open: AtomicUsize::new(0),
+            evictor: OnceLock::new(),
         })
     }
 
-    /// Returns a permit even if the limit is exceeded: see [`Budget::over`].
-    pub(crate) fn take(self: &Arc<Budget>) -> Permit {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Permit(self.clone())
+    /// Sets the holder of the descriptors that can be closed. Called once: until then there are
+    /// none.
+    pub(crate) fn set_evictor(&self, evictor: Weak<dyn Evict>) {
+        self.evictor.get_or_init(|| evictor);
     }
 
-    /// Returns whether more descriptors are open than the limit.
-    pub(crate) fn over(&self) -> bool {
-        self.open() > self.limit
+    /// Opens a descriptor within the limit, evicting others if necessary. Returns `ENFILE` if none
+    /// can be evicted.
+    pub(crate) fn open_within(
+        self: &Arc<Budget>,
+        open: impl Fn() -> rustix::io::Result<OwnedFd>,
+    ) -> Result<Fd> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit(self.clone());
+        while self.open() > self.limit {
+            if !self.evict() {
+                return Err(Errno::ENFILE);
+            }
+        }
+        let fd = match open() {
+            Err(Raw::MFILE | Raw::NFILE) => {
+                for _ in 0..SHED {
+                    self.evict();
+                }
+                open()
+            }
+            opened => opened,
+        };
+        match fd {
+            Ok(fd) => Ok(Fd {
+                fd,
+                _permit: permit,
+            }),
+            Err(Raw::MFILE | Raw::NFILE) => Err(Errno::ENFILE),
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    fn evict(&self) -> bool {
+        let evictor = self.evictor.get().and_then(Weak::upgrade);
+        evictor.is_some_and(|evictor| evictor.evict(self.open()))
     }
 
     /// Returns the limit.
@@ -125,13 +172,6 @@ impl Drop for Share {
                 held.by_peer.remove(&self.peer);
             }
         }
-    }
-}
-
-impl Permit {
-    /// Uses the permit for `fd`.
-    pub(crate) fn spend(self, fd: OwnedFd) -> Fd {
-        Fd { fd, _permit: self }
     }
 }
 

@@ -8,15 +8,15 @@ use rustix::fs::{FileType, OFlags, RawMode, Statx};
 use sys::handle::FileHandle;
 use vfs::{Errno, Patience, Result};
 
-use crate::capabilities;
 use crate::descriptors::Fd;
+use crate::host::Host;
+use crate::identity;
 use crate::node_ids::{self, DeviceKey, Prefix};
-use crate::tree::Tree;
 
 /// A file system of the host. Lives as long as a node on it, so that an unused one can be
 /// unmounted.
 pub(crate) struct Device {
-    pub(crate) tree: Arc<Tree>,
+    pub(crate) host: Arc<Host>,
     /// `st_dev`.
     pub(crate) dev: u64,
     pub(crate) prefix: Prefix,
@@ -30,6 +30,19 @@ pub(crate) struct Device {
     /// Whether reads support `RWF_NOWAIT`: 0 unknown, 1 yes, 2 no.
     tells_waiting: AtomicU8,
 }
+
+/// File systems with a ctime finer than a clock tick as change counter, from Linux 6.13 on
+/// (`FS_MGTIME`).
+const FINE_TIMES: [u64; 4] = [
+    0xef53,      // ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+];
+
+/// overlayfs: it reads merged directories into memory, and their positions are not valid in another
+/// open.
+const OVERLAY: u64 = 0x794c_7630;
 
 /// The speed class of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +58,15 @@ pub(crate) enum Class {
 impl Device {
     /// Returns the device of `fd`, whose attributes are `stx`. May open a second descriptor, as the
     /// server itself.
-    pub(crate) fn new(tree: &Arc<Tree>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Device> {
+    pub(crate) fn new(host: &Arc<Host>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Device> {
         let magic = rustix::fs::fstatfs(fd).map_err(sys::errno)?.f_type as u64;
         let key = DeviceKey::of(fd, stx)?;
-        let real = open_for_real(tree, fd, stx);
-        let by_handle = tree.by_handle && real.as_ref().is_some_and(|real| leads_back(real, fd));
+        let real = open_for_real(host, fd, stx);
+        let by_handle = host.by_handle && real.as_ref().is_some_and(|real| leads_back(real, fd));
         Ok(Device {
-            tree: tree.clone(),
+            host: host.clone(),
             dev: key.dev,
-            prefix: tree.prefix(key)?,
+            prefix: host.prefix(key)?,
             magic,
             class: Class::of(magic),
             real,
@@ -64,7 +77,7 @@ impl Device {
 
     /// Returns the node number of inode `ino`.
     pub(crate) fn id(&self, ino: u64) -> vfs::NodeId {
-        node_ids::compose(self.tree.number_key(), self.prefix, ino)
+        node_ids::compose(&self.host.number_key, self.prefix, ino)
     }
 
     /// Returns whether `id` may be one of its node numbers.
@@ -128,10 +141,10 @@ impl Device {
         Ok(patience)
     }
 
-    /// Returns whether it is known to timestamp each change of a directory with this machine's
-    /// clock.
+    /// Returns whether it is known to timestamp each change with this machine's clock, finer than a
+    /// clock tick from Linux 6.13 on.
     pub(crate) fn stamps_changes(&self) -> bool {
-        capabilities::FINE_TIMES.contains(&self.magic)
+        FINE_TIMES.contains(&self.magic)
     }
 
     /// Returns whether I/O on an open file is known not to depend on the caller.
@@ -141,7 +154,7 @@ impl Device {
 
     /// Returns whether a directory entry's cookie is valid in another open of the directory.
     pub(crate) fn keeps_cookies(&self) -> bool {
-        !self.is_remote() && self.magic != capabilities::OVERLAY
+        !self.is_remote() && self.magic != OVERLAY
     }
 
     /// Returns whether all its data are in memory.
@@ -203,20 +216,15 @@ impl Class {
     }
 }
 
-/// Returns `st_dev` as one number.
-pub(crate) fn dev_of(stx: &Statx) -> u64 {
-    rustix::fs::makedev(stx.stx_dev_major, stx.stx_dev_minor)
-}
-
 /// Opens `fd` for reading, as the server itself, if that has no side effects for its file type.
-fn open_for_real(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
+fn open_for_real(host: &Host, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
     let flags = match FileType::from_raw_mode(RawMode::from(stx.stx_mode)) {
         FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
         FileType::RegularFile => OFlags::RDONLY | OFlags::NONBLOCK,
         _ => return None,
     };
-    tree.act_as_server().ok()?;
-    tree.open(|| tree.reopen(fd, flags)).ok()
+    identity::become_server().ok()?;
+    host.open(|| host.proc_fds.reopen(fd, flags)).ok()
 }
 
 /// Returns whether `fd` has a kernel handle that can be opened.

@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vfs::{Account, Charge, NodeId, Want};
+use vfs::{Charge, NodeId, Want};
 
 use crate::attr;
-use crate::node::HostNode;
-use crate::tree::Tree;
+use crate::device::Device;
 
 /// The listings of a tree, the most recently used first.
 #[derive(Default)]
@@ -23,7 +22,7 @@ pub(crate) struct Listings {
     kept: Mutex<VecDeque<Arc<Listing>>>,
     /// Whether a listing is being recorded: one at a time, so that incomplete listings are bounded
     /// too.
-    recording: AtomicBool,
+    recording: Arc<AtomicBool>,
 }
 
 /// A whole directory, as getdents64(2) returns it from start to end.
@@ -48,7 +47,8 @@ pub(crate) enum Start {
 /// An incomplete listing.
 pub(crate) struct Recording {
     listing: Listing,
-    tree: Arc<Tree>,
+    /// [`Listings::recording`], set while this exists.
+    flag: Arc<AtomicBool>,
 }
 
 /// An upper bound for the granularity of the clocks that timestamp changes.
@@ -64,23 +64,20 @@ const MOST: usize = 4 << 20;
 const COUNT: usize = 64;
 
 impl Listings {
-    /// Returns the state of directory `node`, which `fd` is open on.
-    pub(crate) fn start(node: &HostNode, fd: BorrowedFd<'_>) -> Start {
-        let device = node.device();
+    /// Returns the state of the directory on `device` that `fd` is open on.
+    pub(crate) fn start(&self, device: &Device, fd: BorrowedFd<'_>) -> Start {
         if !device.stamps_changes() {
             return Start::Unknown;
         }
         let Ok(now) = attr::read(device, fd, Want::BASIC | Want::TIMES) else {
             return Start::Unknown;
         };
-        let listings = &device.tree.listings;
-        if let Some(listing) = listings.get(now.id, now.change) {
+        if let Some(listing) = self.get(now.id, now.change) {
             return Start::Known(listing);
         }
         let changed = UNIX_EPOCH + Duration::from_secs(now.ctime.sec.max(0) as u64);
         let rested = SystemTime::now().duration_since(changed);
-        if rested.is_ok_and(|time| time > REST) && !listings.recording.swap(true, Ordering::Relaxed)
-        {
+        if rested.is_ok_and(|time| time > REST) && !self.recording.swap(true, Ordering::Relaxed) {
             return Start::Record(Recording {
                 listing: Listing {
                     node: now.id,
@@ -88,7 +85,7 @@ impl Listings {
                     entries: Vec::new(),
                     charge: None,
                 },
-                tree: device.tree.clone(),
+                flag: self.recording.clone(),
             });
         }
         Start::Unknown
@@ -136,17 +133,23 @@ impl Recording {
         (self.listing.entries.len() <= LARGEST).then_some(self)
     }
 
-    /// Completes the listing, and caches it on `account`, if the directory `fd` has not changed
-    /// since the start and there is room.
-    pub(crate) fn finish(mut self, node: &HostNode, fd: BorrowedFd<'_>, account: &Account) {
-        let now = attr::read(node.device(), fd, Want::BASIC | Want::TIMES);
+    /// Completes the listing, and caches it in `listings` with a charge for its size from `charge`,
+    /// if the directory `fd` on `device` has not changed since the start and there is room.
+    pub(crate) fn finish(
+        mut self,
+        listings: &Listings,
+        device: &Device,
+        fd: BorrowedFd<'_>,
+        charge: impl FnOnce(usize) -> Option<Charge>,
+    ) {
+        let now = attr::read(device, fd, Want::BASIC | Want::TIMES);
         if now.is_ok_and(|now| now.change == self.listing.change)
-            && let Ok(charge) = self.tree.streams.take(account, self.listing.entries.len())
+            && let Some(charge) = charge(self.listing.entries.len())
         {
             let mut entries = std::mem::take(&mut self.listing.entries);
             entries.shrink_to_fit();
             let (node, change) = (self.listing.node, self.listing.change);
-            self.tree.listings.keep(Listing {
+            listings.keep(Listing {
                 node,
                 change,
                 entries,
@@ -158,7 +161,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        self.tree.listings.recording.store(false, Ordering::Relaxed);
+        self.flag.store(false, Ordering::Relaxed);
     }
 }
 

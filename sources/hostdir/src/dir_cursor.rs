@@ -28,10 +28,8 @@ use vfs::{
 };
 
 use crate::clock::Ring;
+use crate::device::Device;
 use crate::dir_cache::{Listing, Listings, Recording, Start};
-use crate::node::HostNode;
-use crate::open_files::OpenFile;
-use crate::tree::Tree;
 
 /// The bytes to read at once: some 2000 entries, so that large directories take few calls.
 const BUFFER: usize = 64 << 10;
@@ -89,6 +87,18 @@ impl Streams {
     }
 }
 
+/// An open directory to read from, and its surroundings.
+pub(crate) struct OpenDir<'a, L> {
+    pub(crate) device: &'a Device,
+    pub(crate) fd: BorrowedFd<'a>,
+    /// Set when the descriptor was replaced by one with another position; reset by the next read.
+    pub(crate) reopened: &'a AtomicBool,
+    pub(crate) streams: &'a Streams,
+    pub(crate) listings: &'a Listings,
+    /// Looks up a child.
+    pub(crate) look_up: L,
+}
+
 /// An open directory's position.
 #[derive(Default)]
 pub(crate) struct Stream {
@@ -143,11 +153,10 @@ impl Entries {
 }
 
 impl Stream {
-    /// Reads on after `cookie` in `opened`, whose descriptor is `fd`.
+    /// Reads on after `cookie` in `dir`.
     pub(crate) fn read(
         self: &Arc<Self>,
-        opened: &OpenFile,
-        fd: BorrowedFd<'_>,
+        dir: &OpenDir<'_, impl Fn(Name<'_>) -> Result<Entry>>,
         cx: &Cx<'_>,
         cookie: u64,
         plus: Plus,
@@ -155,21 +164,20 @@ impl Stream {
     ) -> Result<()> {
         self.touched.store(true, Ordering::Relaxed);
         let mut state = self.state.lock().expect("no panic holds it");
-        if opened.take_reopened() {
+        if dir.reopened.swap(false, Ordering::Relaxed) {
             state.astray = true;
             state.recording = None;
         }
         state.go_to(cookie);
-        let told = state.tell(opened.node(), fd, cx, plus, sink);
-        let streams = &opened.node().device().tree.streams;
-        state.keep(self, streams, cx.call.account());
+        let told = state.tell(dir, cx.call.account(), plus, sink);
+        state.keep(self, dir.streams, cx.call.account());
         told
     }
 
     /// Closes the directory.
-    pub(crate) fn close(&self, tree: &Tree) {
+    pub(crate) fn close(&self, streams: &Streams) {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.give_up(&tree.streams);
+        state.give_up(streams);
     }
 
     /// Drops its entries if they are charged to `account`, unless it is being read or was read
@@ -197,9 +205,8 @@ impl State {
     /// Passes the next entries to `sink`, until it accepts no more.
     fn tell(
         &mut self,
-        node: &HostNode,
-        fd: BorrowedFd<'_>,
-        cx: &Cx<'_>,
+        dir: &OpenDir<'_, impl Fn(Name<'_>) -> Result<Entry>>,
+        account: &Account,
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
@@ -207,7 +214,7 @@ impl State {
         let mut told = false;
         loop {
             if state.at == state.entries.bytes().len() {
-                match state.fill(node, fd, cx.call.account()) {
+                match state.fill(dir, account) {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
                     // The next call returns the error.
@@ -219,12 +226,8 @@ impl State {
             let raw = RawEntry::first(rest).ok_or(Errno::EIO)?;
             if !matches!(raw.name, b"." | b"..") {
                 let (id, kind, entry) = match plus {
-                    Plus::Names => (
-                        node.device().id(raw.ino),
-                        Kind::from_d_type(raw.d_type),
-                        None,
-                    ),
-                    Plus::Entries => with_attr(node, cx, &raw)?,
+                    Plus::Names => (dir.device.id(raw.ino), Kind::from_d_type(raw.d_type), None),
+                    Plus::Entries => with_attr(dir, &raw)?,
                 };
                 let taken = sink.entry(DirEntry {
                     name: raw.name,
@@ -246,19 +249,15 @@ impl State {
 
 type Looked = (vfs::NodeId, Option<Kind>, Option<Entry>);
 
-fn with_attr(node: &HostNode, cx: &Cx<'_>, raw: &RawEntry<'_>) -> Result<Looked> {
-    match Name::new(raw.name).and_then(|name| node.look_up(cx, name)) {
-        Ok((child, attr)) => {
-            let entry = Entry { node: child, attr };
-            Ok((attr.id, Some(attr.kind), Some(entry)))
-        }
+fn with_attr(
+    dir: &OpenDir<'_, impl Fn(Name<'_>) -> Result<Entry>>,
+    raw: &RawEntry<'_>,
+) -> Result<Looked> {
+    match Name::new(raw.name).and_then(&dir.look_up) {
+        Ok(entry) => Ok((entry.attr.id, Some(entry.attr.kind), Some(entry))),
         Err(error) if error.is_signal() => Err(error),
         // It vanished, or the caller may not look it up.
-        Err(_) => Ok((
-            node.device().id(raw.ino),
-            Kind::from_d_type(raw.d_type),
-            None,
-        )),
+        Err(_) => Ok((dir.device.id(raw.ino), Kind::from_d_type(raw.d_type), None)),
     }
 }
 
@@ -356,7 +355,8 @@ impl State {
     }
 
     /// Reads more entries, on `account`, and returns whether there were any.
-    fn fill(&mut self, node: &HostNode, fd: BorrowedFd<'_>, account: &Account) -> Result<bool> {
+    fn fill<L>(&mut self, dir: &OpenDir<'_, L>, account: &Account) -> Result<bool> {
+        let fd = dir.fd;
         if std::mem::take(&mut self.ended) {
             return Ok(false);
         }
@@ -366,7 +366,7 @@ impl State {
             return Ok(false);
         }
         if self.cookie == 0 {
-            match Listings::start(node, fd) {
+            match dir.listings.start(dir.device, fd) {
                 Start::Known(listing) => {
                     self.entries = Entries::Whole(listing);
                     // Every directory has at least `.` and `..`, unless it was removed.
@@ -395,7 +395,9 @@ impl State {
         if *filled == 0 {
             self.ended = true;
             if let Some(recording) = recording {
-                recording.finish(node, fd, account);
+                recording.finish(dir.listings, dir.device, fd, |bytes| {
+                    dir.streams.take(account, bytes).ok()
+                });
             }
             return Ok(false);
         }

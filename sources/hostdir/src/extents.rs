@@ -12,7 +12,7 @@ use sys::errno;
 use sys::fiemap::{self, BATCH};
 use vfs::{Errno, Extent, Result, Seek};
 
-use crate::tree;
+use crate::stat::stat;
 
 /// Returns the offset of the next data or hole at or after `offset`. Moves the file's position,
 /// which is not used otherwise.
@@ -32,7 +32,7 @@ pub(crate) fn walk(
     len: u64,
     each: &mut dyn FnMut(Extent) -> bool,
 ) -> Result<()> {
-    let end = offset.saturating_add(len).min(tree::stat(fd)?.stx_size);
+    let end = offset.saturating_add(len).min(stat(fd)?.stx_size);
     let mut out = Joined {
         at: offset,
         pending: None,

@@ -8,15 +8,15 @@ use rustix::fs::{FallocateFlags, OFlags};
 use sys::errno;
 use vfs::{
     Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
-    LeaseKind, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    LeaseKind, Name, Node, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use crate::attr::{self, Target};
 use crate::descriptors::{Fd, Share};
-use crate::dir_cursor::Stream;
+use crate::dir_cursor::{OpenDir, Stream};
 use crate::node::HostNode;
 use crate::open_files::OpenFile;
-use crate::{copy, direct_io, extents, lease};
+use crate::{copy, direct_io, extents};
 
 /// A file or directory that a client has open. It has a descriptor of its own, so it survives
 /// unlink, rename and chmod.
@@ -56,15 +56,10 @@ impl HostFile {
         self.opened.node()
     }
 
-    /// Returns the flags that the client requested.
-    pub(crate) fn flags(&self) -> OpenFlags {
-        self.flags
-    }
-
     /// Returns `to` as a file of the same export, or `EXDEV`.
     pub(crate) fn sibling<'f>(&self, to: &'f dyn File) -> Result<&'f HostFile> {
         let to = to.as_any().downcast_ref::<HostFile>();
-        to.filter(|to| Arc::ptr_eq(&to.node().device().tree, &self.node().device().tree))
+        to.filter(|to| Arc::ptr_eq(to.node().tree(), self.node().tree()))
             .ok_or(Errno::EXDEV)
     }
 
@@ -88,7 +83,7 @@ impl File for HostFile {
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         let fd = self.fd(cx.patience)?;
-        let leases = &self.node().device().tree.leases;
+        let leases = &self.node().tree().leases;
         leases.clear(cx, self.node().number(), Some(&fd))?;
         attr::set(self.node().device(), cx, Target::Open(fd.as_fd()), set)
     }
@@ -121,7 +116,7 @@ impl File for HostFile {
             self.node().device().brief(cx.patience)?;
         }
         let fd = self.fd(cx.patience)?;
-        self.node().device().tree.act(cx)?;
+        self.node().host().identity.assume(cx)?;
         if self.flags.contains(OpenFlags::DIRECT) {
             return direct_io::write(fd.as_fd(), offset, data);
         }
@@ -133,7 +128,16 @@ impl File for HostFile {
         self.node().device().brief(cx.patience)?;
         let stream = self.stream.as_ref().ok_or(Errno::ENOTDIR)?;
         let fd = self.fd(cx.patience)?;
-        stream.read(&self.opened, fd.as_fd(), cx, cookie, plus, sink)
+        let node = self.node();
+        let dir = OpenDir {
+            device: node.device(),
+            fd: fd.as_fd(),
+            reopened: self.opened.reopened(),
+            streams: &node.tree().streams,
+            listings: &node.tree().listings,
+            look_up: |name: Name<'_>| node.lookup(cx, name),
+        };
+        stream.read(&dir, cx, cookie, plus, sink)
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
@@ -155,7 +159,7 @@ impl File for HostFile {
         self.is_plain()?;
         self.node().device().long(cx.patience)?;
         let fd = self.fd(cx.patience)?;
-        self.node().device().tree.act(cx)?;
+        self.node().host().identity.assume(cx)?;
         let flags = match how {
             Allocate::Extend => FallocateFlags::empty(),
             Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
@@ -199,13 +203,42 @@ impl File for HostFile {
         let to = self.sibling(to)?;
         self.is_plain().and_then(|()| to.is_plain())?;
         match how {
-            CopyHow::Any => copy::any(self, cx, offset, to, to_offset, len),
-            CopyHow::Clone => copy::clone(self, cx, offset, to, to_offset, len),
+            CopyHow::Any => {
+                if len > copy::SHORT {
+                    cx.may_wait()?;
+                }
+                self.node().device().brief(cx.patience)?;
+                to.node().device().brief(cx.patience)?;
+            }
+            CopyHow::Clone if len == 0 => return Ok(0),
+            // The ioctl writes out dirty pages first.
+            CopyHow::Clone => self.node().device().long(cx.patience)?,
+        }
+        let (from_fd, to_fd) = (self.fd(cx.patience)?, to.fd(cx.patience)?);
+        let (from_fd, to_fd) = (from_fd.as_fd(), to_fd.as_fd());
+        self.node().host().identity.assume(cx)?;
+        match how {
+            CopyHow::Any => copy::range(cx, from_fd, offset, to_fd, to_offset, len),
+            CopyHow::Clone => copy::clone(from_fd, offset, to_fd, to_offset, len),
         }
     }
 
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
-        lease::take(self, cx, kind, broken)
+        let device = self.node().device();
+        if !device.stamps_changes() || self.node().what() != Kind::File {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        device.brief(cx.patience)?;
+        let fits = match kind {
+            LeaseKind::Read => OpenFlags::READ,
+            LeaseKind::Write => OpenFlags::READ | OpenFlags::WRITE,
+        };
+        if self.flags & (OpenFlags::READ | OpenFlags::WRITE) != fits {
+            return Err(Errno::EBADF);
+        }
+        let fd = self.fd(cx.patience)?;
+        let (leases, node) = (&self.node().tree().leases, self.node().number());
+        leases.take(device, node, fd, kind, broken)
     }
 
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
@@ -220,7 +253,7 @@ impl File for HostFile {
 impl Drop for HostFile {
     fn drop(&mut self) {
         if let Some(stream) = &self.stream {
-            stream.close(&self.node().device().tree);
+            stream.close(&self.node().tree().streams);
         }
         self.opened.close();
     }

@@ -8,13 +8,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-use vfs::{NodeId, Patience};
-
-use crate::node::{HostNode, life_of};
+use vfs::NodeId;
 
 mod log;
 
@@ -62,53 +59,28 @@ impl Book {
         self.pages().log.is_some()
     }
 
-    /// Records the location of `node` and its ancestors.
-    pub(crate) fn note(&self, node: &HostNode, life: u64) {
+    /// Records the locations of a node and its ancestors, upwards to the first that is recorded
+    /// already.
+    pub(crate) fn note(&self, ancestors: impl Iterator<Item = (NodeId, Page)>) {
         let mut news = Vec::new();
-        let (mut id, mut life) = (node.number(), Some(life));
-        let mut record = node.record();
-        while let Some(here) = record {
-            let parent = here.parent;
-            record = parent.record();
-            let Some(its_life) = life else { break };
-            let page = Page {
-                parent: parent.number(),
-                name: here.name,
-                life: its_life,
-            };
+        for (id, page) in ancestors {
             if !self.pages().insert(id, page.clone()) {
                 break;
             }
             news.push((id, page));
-            id = parent.number();
-            life = parent.fd(Patience::Full).ok().map(|fd| life_of(fd.as_fd()));
         }
         self.pages().record(&news);
     }
 
-    /// Records the new location `name` in `parent` of a node that need not be live, if it has a
-    /// page.
-    pub(crate) fn moved(&self, id: NodeId, parent: &HostNode, name: &[u8]) {
-        let Some(old) = self.page(id) else {
-            return;
-        };
-        let known = self.page(parent.number()).is_some();
-        if let Ok(fd) = parent.fd(Patience::Full)
-            && !known
-        {
-            self.note(parent, life_of(fd.as_fd()));
-        }
-        let page = Page {
-            parent: parent.number(),
-            name: name.into(),
-            life: old.life,
-        };
+    /// Records the location of one node.
+    pub(crate) fn set(&self, id: NodeId, page: Page) {
         let mut pages = self.pages();
         if pages.insert(id, page.clone()) {
             pages.record(&[(id, page)]);
         }
     }
 
+    /// Returns the location of a node, if it is recorded.
     pub(crate) fn page(&self, id: NodeId) -> Option<Page> {
         self.pages().by_id.get(&id).cloned()
     }

@@ -13,20 +13,21 @@
 //! ([`crate::containment`]), which uses the directory.
 //!
 //! The second form is for systems where kernel handles are not permitted. It resolves to live
-//! nodes, and to those whose name is in the [`crate::handle_index::Book`], even after a restart if that is
-//! recorded.
+//! nodes, and to those whose name is in the [`crate::handle_index::Book`], even after a restart if
+//! that is recorded.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use sys::handle::FileHandle;
-use vfs::{Attr, Cx, Errno, Handle, HandleKey, Kind, NodeId, Patience, Result, Want};
+use vfs::{Cx, Errno, Handle, HandleKey, Name, NodeId, Patience, Result};
 
-use crate::device::Device;
-use crate::node::{HostNode, life_of};
-use crate::tree::{self, Tree};
-use crate::{attr, containment, mounts};
+use crate::handle_index::Page;
+use crate::node::HostNode;
+use crate::stat::life_of;
+use crate::tree::{Tree, TreeDevice};
+use crate::{identity, mounts};
 
 const BY_KERNEL: u8 = 0x10;
 const BY_NAME: u8 = 0x20;
@@ -41,7 +42,7 @@ const WORD: usize = 4;
 pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     let device = node.device();
     device.memory(patience)?;
-    let key = device.tree.handle_key();
+    let key = &node.host().handle_key;
     let mut body = Vec::with_capacity(LONGEST);
     if device.mount().is_some() {
         let kernel = node.kernel_handle()?;
@@ -61,12 +62,59 @@ pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
         }
     } else {
         let life = life_of(node.fd(patience)?.as_fd());
-        device.tree.book.note(node, life);
+        node.tree().book.note(locations(node, life));
         body.push(BY_NAME);
         body.extend(node.number().to_le_bytes());
         body.extend(life.to_le_bytes());
     }
     key.seal(&body, LONGEST)
+}
+
+/// Returns the locations of `node`, an incarnation `life` of its number, and of its ancestors.
+fn locations(node: &HostNode, life: u64) -> impl Iterator<Item = (NodeId, Page)> {
+    let mut first = node.record().map(|record| (node.number(), record, life));
+    let mut above: Option<Arc<HostNode>> = None;
+    std::iter::from_fn(move || {
+        let (id, record, life) = match first.take() {
+            Some(first) => first,
+            None => {
+                let node = above.take()?;
+                let record = node.record()?;
+                let fd = node.fd(Patience::Full).ok()?;
+                (node.number(), record, life_of(fd.as_fd()))
+            }
+        };
+        let page = Page {
+            parent: record.parent.number(),
+            name: record.name,
+            life,
+        };
+        above = Some(record.parent);
+        Some((id, page))
+    })
+}
+
+/// Records the new location `name` in `parent` of a node that need not be live, if its location is
+/// recorded.
+pub(crate) fn note_moved(id: NodeId, parent: &HostNode, name: Name<'_>) {
+    let book = &parent.tree().book;
+    let Some(old) = book.page(id) else {
+        return;
+    };
+    let known = book.page(parent.number()).is_some();
+    if let Ok(fd) = parent.fd(Patience::Full)
+        && !known
+    {
+        book.note(locations(parent, life_of(fd.as_fd())));
+    }
+    book.set(
+        id,
+        Page {
+            parent: parent.number(),
+            name: name.bytes().into(),
+            life: old.life,
+        },
+    );
 }
 
 /// Returns the words of `dir` that differ from `own`, in a handle's encoding; `None` if the two
@@ -108,7 +156,7 @@ pub(crate) fn resolve(tree: &Arc<Tree>, cx: &Cx<'_>, handle: &Handle) -> Result<
     if cx.patience == Patience::None {
         return Err(Errno::WOULD_BLOCK);
     }
-    match *tree.handle_key().open(handle)? {
+    match *tree.host.handle_key.open(handle)? {
         [form, kind, ref rest @ ..] if form & 0xf0 == BY_KERNEL => {
             let words = usize::from(form & 0xf);
             let (id, rest) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
@@ -147,11 +195,11 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
     }
     let mut devices = tree.devices();
     // Any device of a disk opens handles of all of its volumes, so try the others too.
-    devices.sort_by_key(|device| !device.may_have(named.id));
-    for device in &devices {
-        device.brief(cx.patience)?;
-        if let Some(mount) = device.mount()
-            && let Some(node) = open_on(cx, device, mount, named)?
+    devices.sort_by_key(|on| !on.device.may_have(named.id));
+    for on in &devices {
+        on.device.brief(cx.patience)?;
+        if let Some(mount) = on.device.mount()
+            && let Some(node) = open_on(cx, on, mount, named)?
         {
             return Ok(node);
         }
@@ -159,8 +207,8 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
     // It may be on a mount below the root without nodes so far, or on one of another part of a
     // known file system.
     cx.may_wait()?;
-    tree.act_as_server()?;
-    mounts::find(tree, |device, mount| open_on(cx, device, mount, named))?.ok_or(Errno::ESTALE)
+    identity::become_server()?;
+    mounts::find(tree, |on, mount| open_on(cx, on, mount, named))?.ok_or(Errno::ESTALE)
 }
 
 /// Repeats `open` after `ENOMEM`: Linux also returns that while another inode is being set up with
@@ -177,21 +225,25 @@ fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
     open()
 }
 
-/// Returns the named node, if `mount`, which is on `device`, has it and it is below the root.
+/// Returns the named node, if `mount`, which is of the device `on`, has it and it is below the
+/// root.
 fn open_on(
     cx: &Cx<'_>,
-    device: &Arc<Device>,
+    on: &Arc<TreeDevice>,
     mount: BorrowedFd<'_>,
     named: &Named,
 ) -> Result<Option<Arc<HostNode>>> {
-    let tree = &device.tree;
-    tree.act_as_server()?;
-    match for_memory(|| tree.open(|| named.kernel.open(mount, OFlags::PATH))) {
+    let tree = &on.tree;
+    identity::become_server()?;
+    match for_memory(|| tree.host.open(|| named.kernel.open(mount, OFlags::PATH))) {
         Ok(fd) => {
-            if !containment::check(tree, cx, mount, &fd, named.dir.as_ref())? {
+            if !tree
+                .containment()?
+                .check(cx, mount, &fd, named.dir.as_ref())?
+            {
                 return Ok(None);
             }
-            let (node, _) = tree.enter(Some(device), fd, None)?;
+            let (node, _) = tree.enter(Some(on), fd, None)?;
             Ok((node.number() == named.id).then_some(node))
         }
         Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => Err(error),
@@ -225,10 +277,11 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
     };
     for page in way.into_iter().rev() {
         let dir = node.fd(cx.patience)?;
-        let name = vfs::Name::new(&page.name)?;
-        tree.act_as_server()?;
+        let name = Name::new(&page.name)?;
+        identity::become_server()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = tree
+            .host
             .open(|| rustix::fs::openat(&*dir, name.bytes(), flags, Mode::empty()))
             .map_err(|error| match error {
                 Errno::ENFILE => error,
@@ -237,7 +290,9 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
         if life_of(fd.as_fd()) != page.life {
             return Err(Errno::ESTALE);
         }
-        node = tree.enter(Some(node.device()), fd, Some((&node, name)))?.0;
+        node = tree
+            .enter(Some(node.tree_device()), fd, Some((&node, name)))?
+            .0;
     }
     if node.number() == id && same(&node, life)? {
         Ok(node)
@@ -248,28 +303,6 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
 
 /// A limit for the depth of a tree, against cycles.
 const DEEPEST: usize = 1 << 16;
-
-/// Returns the parent of `node`, after a check that it is the root or below it: otherwise `ESTALE`.
-pub(crate) fn parent(node: &HostNode, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Attr)> {
-    if node.what() != Kind::Directory {
-        return Err(Errno::ENOTDIR);
-    }
-    let device = node.device();
-    device.brief(cx.patience)?;
-    let tree = &device.tree;
-    let fd = node.fd(cx.patience)?;
-    if tree.is_root(&tree::stat(fd.as_fd())?) {
-        let attr = attr::read(device, fd.as_fd(), Want::STAT)?;
-        return Ok((node.shared().ok_or(Errno::ESTALE)?, attr));
-    }
-    tree.act(cx)?;
-    let up = tree.open(|| containment::above(fd.as_fd()))?;
-    tree.act_as_server()?;
-    if !containment::directory(tree, &up)? {
-        return Err(Errno::ESTALE);
-    }
-    tree.enter(Some(device), up, None)
-}
 
 #[cfg(test)]
 mod tests {

@@ -20,16 +20,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Gid, Mode};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
-use vfs::{Caller, Errno, Groups, Patience, Result};
+use vfs::{Caller, Cx, Errno, Groups, Patience, Result};
 
 /// The capabilities required to serve as other users.
-pub(crate) const NEEDED: CapabilitySet = CapabilitySet::SETUID
+const NEEDED: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::CHOWN)
@@ -50,6 +51,64 @@ thread_local! {
     static NOW: RefCell<Option<Now>> = const { RefCell::new(None) };
 }
 
+/// The identity under which the host's file system is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Identity {
+    /// [`Identity::Switch`] if that is possible, otherwise [`Identity::Fixed`].
+    #[default]
+    Auto,
+    /// The caller of each operation: owners are as on the host, and the host's kernel checks
+    /// permissions. Needs to run as user 0 with its capabilities.
+    Switch,
+    /// The process: it owns all new files, and its permissions apply to all clients.
+    Fixed,
+    /// The process, with owners, permissions and types in extended attributes ([`crate::mapped`]).
+    MappedXattr,
+}
+
+/// The identity of an export's operations.
+pub(crate) struct CallerIdentity(Option<Switch>);
+
+impl CallerIdentity {
+    /// Returns the identity for `option`. Returns `PermissionDenied` if each caller's is required
+    /// and the process may not switch; `super_user` has root's privileges too.
+    pub(crate) fn new(option: Identity, super_user: u32) -> io::Result<CallerIdentity> {
+        let switches = match option {
+            Identity::Switch if !Switch::permitted() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "expected to run as user 0 with CAP_SETUID, CAP_SETGID, CAP_DAC_OVERRIDE, \
+                     CAP_CHOWN and CAP_FOWNER, to work as each caller",
+                ));
+            }
+            Identity::Auto => Switch::permitted(),
+            Identity::Switch => true,
+            Identity::Fixed | Identity::MappedXattr => false,
+        };
+        Ok(CallerIdentity(switches.then(|| Switch::new(super_user))))
+    }
+
+    /// Gives the calling thread the caller's identity, if this export switches: directly before the
+    /// system calls that need the caller's permissions, and after all opens by handle.
+    pub(crate) fn assume(&self, cx: &Cx<'_>) -> Result<()> {
+        match &self.0 {
+            Some(switch) => switch.become_caller(cx.caller, cx.patience),
+            None => become_server(),
+        }
+    }
+
+    /// Returns whether `caller` is distinguished from root.
+    pub(crate) fn is_ordinary(&self, caller: &Caller) -> bool {
+        let switch = self.0.as_ref();
+        switch.is_some_and(|switch| !switch.is_super_user(caller))
+    }
+
+    /// Returns whether the host distinguishes callers.
+    pub(crate) fn switches(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 struct Now {
     uid: u32,
     gid: u32,
@@ -61,7 +120,7 @@ struct Now {
 }
 
 /// Switches threads to the identities of callers.
-pub(crate) struct Switch {
+struct Switch {
     users: Mutex<HashMap<u32, Believed>>,
     none: Arc<[u32]>,
     super_user: u32,
@@ -76,7 +135,7 @@ impl Switch {
     /// It has to run as user 0, because leaving user 0 is what drops the capabilities, unless the
     /// secure bits disable that. In a user namespace that an ordinary user created, groups cannot
     /// be set (user_namespaces(7)), and no other users exist.
-    pub(crate) fn permitted() -> bool {
+    fn permitted() -> bool {
         let groups = std::fs::read_to_string("/proc/self/setgroups");
         let own_namespace = groups.is_ok_and(|text| text.trim() == "deny");
         rustix::process::geteuid().is_root()
@@ -86,7 +145,7 @@ impl Switch {
             && !own_namespace
     }
 
-    pub(crate) fn new(super_user: u32) -> Switch {
+    fn new(super_user: u32) -> Switch {
         SWITCHING.store(true, Ordering::SeqCst);
         Switch {
             users: Mutex::default(),
@@ -96,13 +155,13 @@ impl Switch {
     }
 
     /// Returns whether `caller` has root's privileges.
-    pub(crate) fn is_super_user(&self, caller: &Caller) -> bool {
+    fn is_super_user(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.super_user
     }
 
     /// Gives the calling thread the identity of `caller`. Returns `WOULD_BLOCK` if the user
     /// database has to be queried and `patience` does not permit it.
-    pub(crate) fn become_caller(&self, caller: &Caller, patience: Patience) -> Result<()> {
+    fn become_caller(&self, caller: &Caller, patience: Patience) -> Result<()> {
         NOW.with_borrow_mut(|now| {
             let (groups, until) = match &caller.groups {
                 Groups::Known(groups) => (groups.clone(), None),

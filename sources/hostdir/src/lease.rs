@@ -6,13 +6,13 @@
 //! the host inotify reports a change directly afterwards. A thread of the export waits for both. It
 //! starts with the first lease.
 //!
-//! Lock order: the watch; then the posts. Holders are not notified under either.
+//! Lock order: the start of the watch; then the posts. Holders are not notified under either.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -20,25 +20,27 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
 use sys::lease::{Kind, Listener, Told, Wanted};
-use vfs::{Broken, Cx, Errno, Lease, LeaseKind, Name, NodeId, OpenFlags, Patience, Result};
+use vfs::{Broken, Cx, Errno, Lease, LeaseKind, Name, NodeId, Patience, Result};
 
-use crate::capabilities;
 use crate::descriptors::Fd;
-use crate::device::{self, Device};
-use crate::file::HostFile;
+use crate::device::Device;
+use crate::identity;
 use crate::proc_fd::ProcPath;
-use crate::tree::{self, Tree};
+use crate::stat::{dev_of, stat_child};
 
 /// The leases of a tree.
 #[derive(Default)]
 pub(crate) struct Leases {
-    /// The number of leases: while it is 0, no further check is made.
-    count: AtomicUsize,
-    watch: Mutex<Option<Arc<Watch>>>,
+    /// Started with the first lease.
+    watch: OnceLock<Arc<Watch>>,
+    /// Held while it starts.
+    starting: Mutex<()>,
 }
 
 /// The sources of events that the thread waits for.
 struct Watch {
+    /// The number of leases: while it is 0, no further check is made.
+    count: AtomicUsize,
     told: Told,
     inotify: OwnedFd,
     /// Readable when the thread is to end.
@@ -66,7 +68,6 @@ struct Post {
 
 /// A lease as its holder sees it.
 struct HostLease {
-    tree: Arc<Tree>,
     watch: Arc<Watch>,
     post: Arc<Post>,
 }
@@ -90,82 +91,70 @@ const CHANGES: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::DELETE_SELF);
 
-/// Takes a lease on `file`.
-pub(crate) fn take(
-    file: &HostFile,
-    cx: &Cx<'_>,
-    kind: LeaseKind,
-    broken: &Broken,
-) -> Result<Box<dyn Lease>> {
-    let device = file.node().device();
-    if !capabilities::FINE_TIMES.contains(&device.magic) || file.node().what() != vfs::Kind::File {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    device.brief(cx.patience)?;
-    let (kind, fits) = match kind {
-        LeaseKind::Read => (Kind::Read, OpenFlags::READ),
-        LeaseKind::Write => (Kind::Write, OpenFlags::READ | OpenFlags::WRITE),
-    };
-    if file.flags() & (OpenFlags::READ | OpenFlags::WRITE) != fits {
-        return Err(Errno::EBADF);
-    }
-    let fd = file.fd(cx.patience)?;
-    let tree = &device.tree;
-    tree.act_as_server()?;
-    let watch = tree.leases.watch()?;
-    let node = file.node().number();
-    let mut posts = watch.posts();
-    let number = fd.as_fd().as_raw_fd();
-    // One per open file: a second would be released with the first.
-    let most = MOST.min(tree.most_descriptors() / 4);
-    if posts.by_fd.contains_key(&number) {
-        return Err(Errno::EAGAIN);
-    }
-    if posts.by_fd.len() >= most {
-        return Err(Errno::ENFILE);
-    }
-    // Before the lease, so that a process that comes from now on either blocks or is reported.
-    let path = ProcPath::of(fd.as_fd());
-    let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES);
-    let watched = watched.map_err(|raw| match raw {
-        Raw::NOSPC => Errno::ENFILE,
-        raw => errno(raw),
-    })?;
-    tree.leases.count.fetch_add(1, Ordering::SeqCst);
-    let post = Arc::new(Post {
-        fd,
-        kind,
-        node,
-        watched,
-        is_broken: AtomicBool::new(false),
-        broken: broken.clone(),
-    });
-    posts.by_fd.insert(number, post.clone());
-    posts.by_node.entry(node).or_default().push(number);
-    posts.by_watch.insert(watched, node);
-    let taken = sys::lease::take(post.fd.as_fd(), kind, watch.told);
-    drop(posts);
-    let lease = HostLease {
-        tree: tree.clone(),
-        watch,
-        post,
-    };
-    taken.map_err(errno)?;
-    Ok(Box::new(lease))
-}
-
 impl Leases {
+    /// Takes a lease on the regular file `node` on `device`, which `fd` is open on. Returns
+    /// `EAGAIN` if that has a lease already, and `ENFILE` if the export has the most leases.
+    pub(crate) fn take(
+        &self,
+        device: &Device,
+        node: NodeId,
+        fd: Arc<Fd>,
+        kind: LeaseKind,
+        broken: &Broken,
+    ) -> Result<Box<dyn Lease>> {
+        let kind = match kind {
+            LeaseKind::Read => Kind::Read,
+            LeaseKind::Write => Kind::Write,
+        };
+        identity::become_server()?;
+        let watch = self.watch()?;
+        let mut posts = watch.posts();
+        let number = fd.as_fd().as_raw_fd();
+        // One per open file: a second would be released with the first.
+        let most = MOST.min(device.host.budget.most() / 4);
+        if posts.by_fd.contains_key(&number) {
+            return Err(Errno::EAGAIN);
+        }
+        if posts.by_fd.len() >= most {
+            return Err(Errno::ENFILE);
+        }
+        // Before the lease, so that a process that comes from now on either blocks or is reported.
+        let path = ProcPath::of(fd.as_fd());
+        let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES);
+        let watched = watched.map_err(|raw| match raw {
+            Raw::NOSPC => Errno::ENFILE,
+            raw => errno(raw),
+        })?;
+        watch.count.fetch_add(1, Ordering::SeqCst);
+        let post = Arc::new(Post {
+            fd,
+            kind,
+            node,
+            watched,
+            is_broken: AtomicBool::new(false),
+            broken: broken.clone(),
+        });
+        posts.by_fd.insert(number, post.clone());
+        posts.by_node.entry(node).or_default().push(number);
+        posts.by_watch.insert(watched, node);
+        let taken = sys::lease::take(post.fd.as_fd(), kind, watch.told);
+        drop(posts);
+        let lease = HostLease {
+            watch: watch.clone(),
+            post,
+        };
+        taken.map_err(errno)?;
+        Ok(Box::new(lease))
+    }
+
     /// Breaks the leases of `node` before its names or attributes change: notifies their holders,
     /// and returns `WOULD_BLOCK`, or `PARKED` with more patience, as long as there are any. `own`
     /// is the descriptor with the lease of the changing client itself.
     pub(crate) fn clear(&self, cx: &Cx<'_>, node: NodeId, own: Option<&Fd>) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let own = own.map(|fd| fd.as_fd().as_raw_fd());
-        let Some(watch) = self.known() else {
+        let Some(watch) = self.in_use() else {
             return Ok(());
         };
+        let own = own.map(|fd| fd.as_fd().as_raw_fd());
         let is_clear = || {
             let posts = watch.of(node);
             let others: Vec<_> = posts
@@ -189,42 +178,34 @@ impl Leases {
         dir: &Fd,
         name: Name<'_>,
     ) -> Result<()> {
-        if self.is_empty() {
+        if self.in_use().is_none() {
             return Ok(());
         }
-        match tree::stat_child(dir.as_fd(), name) {
+        match stat_child(dir.as_fd(), name) {
             // A mount point cannot be renamed or removed.
-            Ok(stx) if device::dev_of(&stx) == device.dev => {
-                self.clear(cx, device.id(stx.stx_ino), None)
-            }
+            Ok(stx) if dev_of(&stx) == device.dev => self.clear(cx, device.id(stx.stx_ino), None),
             _ => Ok(()),
         }
     }
 
     /// Returns the type of a lease on `node`, if there is one, with its open file.
     pub(crate) fn leased(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
-        if self.is_empty() {
-            return None;
-        }
-        let posts = self.known()?.of(node);
+        let posts = self.in_use()?.of(node);
         posts.first().map(|post| (post.kind, post.fd.clone()))
     }
 
-    /// Returns whether there are no leases.
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
-    }
-
-    fn known(&self) -> Option<Arc<Watch>> {
-        self.watch.lock().expect("no panic holds it").clone()
+    /// Returns the watch if there are leases.
+    fn in_use(&self) -> Option<&Arc<Watch>> {
+        let watch = self.watch.get()?;
+        (watch.count.load(Ordering::SeqCst) > 0).then_some(watch)
     }
 
     /// Returns the watch, starting it if necessary. Returns `EOPNOTSUPP` if the kernel would revoke
     /// leases too early.
-    fn watch(&self) -> Result<Arc<Watch>> {
-        let mut known = self.watch.lock().expect("no panic holds it");
-        if let Some(watch) = &*known {
-            return Ok(watch.clone());
+    fn watch(&self) -> Result<&Arc<Watch>> {
+        let _starting = self.starting.lock().expect("no panic holds it");
+        if let Some(watch) = self.watch.get() {
+            return Ok(watch);
         }
         let time = std::fs::read_to_string("/proc/sys/fs/lease-break-time");
         let time = time.ok().and_then(|time| time.trim().parse::<u64>().ok());
@@ -232,14 +213,13 @@ impl Leases {
             return Err(Errno::EOPNOTSUPP);
         }
         let watch = Watch::start()?;
-        *known = Some(watch.clone());
-        Ok(watch)
+        Ok(self.watch.get_or_init(|| watch))
     }
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        if let Some(watch) = self.known() {
+        if let Some(watch) = self.watch.get() {
             // Cannot fail: there is no other writer.
             let _ = rustix::io::write(&watch.end, &1u64.to_ne_bytes());
         }
@@ -288,6 +268,7 @@ impl Watch {
         spawned.map_err(|_| Errno::EAGAIN)?;
         let told = told.recv().map_err(|_| Errno::EIO)?.map_err(errno)?;
         let watch = Arc::new(Watch {
+            count: AtomicUsize::new(0),
             told,
             inotify,
             end,
@@ -407,7 +388,7 @@ impl Drop for HostLease {
             }
         }
         drop(posts);
-        self.tree.leases.count.fetch_sub(1, Ordering::SeqCst);
+        self.watch.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -24,7 +24,19 @@ use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, Kind, NodeId, Ranges, Result};
 
 use crate::descriptors::{Fd, Share};
-use crate::node::HostNode;
+use crate::device::Device;
+use crate::identity;
+use crate::lease::Leases;
+
+/// The object whose locks are mirrored.
+pub(crate) struct Object<'a, F> {
+    pub(crate) node: NodeId,
+    pub(crate) kind: Kind,
+    pub(crate) device: &'a Device,
+    pub(crate) leases: &'a Leases,
+    /// Returns its descriptor, perhaps `O_PATH`.
+    pub(crate) fd: F,
+}
 
 /// The mirrors of the nodes that have locks.
 #[derive(Default)]
@@ -66,46 +78,50 @@ impl Mirrors {
         drop(gone);
     }
 
-    fn of(&self, node: &HostNode) -> Arc<Mutex<Mirror>> {
-        node.set_mirrored();
+    /// Implements [`vfs::Node::host_lock`]. The node has to be forgotten when it is dropped.
+    pub(crate) fn set(
+        &self,
+        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+        range: LockRange,
+        state: HostLock,
+    ) -> Result<()> {
+        let mirror = self.of(object.node);
+        let mut mirror = mirror.lock().expect("no panic holds it");
+        let (start, end) = (range.start, range.end);
+        match range.space {
+            Space::Posix => mirror.set_range(object, cx, start, end, state),
+            Space::Flock => mirror.set_whole(object, cx, state),
+        }
+    }
+
+    /// Implements [`vfs::Node::host_lock_holder`]. The node has to be forgotten when it is dropped.
+    pub(crate) fn holder(
+        &self,
+        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let mirror = self.of(object.node);
+        let mirror = mirror.lock().expect("no panic holds it");
+        let (start, end) = (range.start, range.end);
+        match range.space {
+            Space::Posix => mirror.range_holder(object, cx, start, end, kind),
+            Space::Flock => mirror.whole_holder(object, cx, kind),
+        }
+    }
+
+    fn of(&self, node: NodeId) -> Arc<Mutex<Mirror>> {
         let mut mirrors = self.0.lock().expect("no panic holds it");
-        mirrors.entry(node.number()).or_default().clone()
-    }
-}
-
-/// [`vfs::Node::host_lock`].
-pub(crate) fn set(node: &HostNode, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
-    node.device().brief(cx.patience)?;
-    let mirror = node.device().tree.mirrors.of(node);
-    let mut mirror = mirror.lock().expect("no panic holds it");
-    let (start, end) = (range.start, range.end);
-    match range.space {
-        Space::Posix => mirror.set_range(node, cx, start, end, state),
-        Space::Flock => mirror.set_whole(node, cx, state),
-    }
-}
-
-/// [`vfs::Node::host_lock_holder`].
-pub(crate) fn holder(
-    node: &HostNode,
-    cx: &Cx<'_>,
-    range: LockRange,
-    kind: LockKind,
-) -> Result<Option<Outsider>> {
-    node.device().brief(cx.patience)?;
-    let mirror = node.device().tree.mirrors.of(node);
-    let mirror = mirror.lock().expect("no panic holds it");
-    let (start, end) = (range.start, range.end);
-    match range.space {
-        Space::Posix => mirror.range_holder(node, cx, start, end, kind),
-        Space::Flock => mirror.whole_holder(node, cx, kind),
+        mirrors.entry(node).or_default().clone()
     }
 }
 
 impl Mirror {
     fn set_range(
         &mut self,
-        node: &HostNode,
+        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         start: u64,
         end: u64,
@@ -115,10 +131,10 @@ impl Mirror {
             if state == HostLock::Unlocked {
                 return Ok(());
             }
-            self.ranges = open(node, cx)?;
+            self.ranges = open(object, cx)?;
         }
         if state == HostLock::Exclusive {
-            self.become_writable(node, cx)?;
+            self.become_writable(object, cx)?;
         }
         let Some(open) = &self.ranges else {
             return Ok(());
@@ -149,11 +165,15 @@ impl Mirror {
 
     /// Reopens for writing a file that was opened for reading because of a lease, if that is
     /// possible now, and takes all locked ranges again, as shared.
-    fn become_writable(&mut self, node: &HostNode, cx: &Cx<'_>) -> Result<()> {
+    fn become_writable(
+        &mut self,
+        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+    ) -> Result<()> {
         if !self.ranges.as_ref().is_some_and(|open| open.leased) {
             return Ok(());
         }
-        let Some(open) = open(node, cx)? else {
+        let Some(open) = open(object, cx)? else {
             return Ok(());
         };
         for (start, end) in self.held.iter() {
@@ -163,13 +183,18 @@ impl Mirror {
         Ok(())
     }
 
-    fn set_whole(&mut self, node: &HostNode, cx: &Cx<'_>, state: HostLock) -> Result<()> {
+    fn set_whole(
+        &mut self,
+        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+        state: HostLock,
+    ) -> Result<()> {
         if state == HostLock::Unlocked {
             (self.whole, self.state) = (None, None);
             return Ok(());
         }
         if self.whole.is_none() {
-            self.whole = open(node, cx)?;
+            self.whole = open(object, cx)?;
         }
         let Some(open) = &self.whole else {
             return Ok(());
@@ -194,7 +219,7 @@ impl Mirror {
 
     fn range_holder(
         &self,
-        node: &HostNode,
+        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         start: u64,
         end: u64,
@@ -207,8 +232,8 @@ impl Mirror {
         let open = match &self.ranges {
             Some(open) => open,
             // Then no other process has it open.
-            None if is_leased_to_write(node) => return Ok(None),
-            None => match open(node, cx)? {
+            None if is_leased_to_write(object) => return Ok(None),
+            None => match open(object, cx)? {
                 Some(open) => {
                     opened = open;
                     &opened
@@ -237,7 +262,7 @@ impl Mirror {
     /// from one with another process, and counts as the former.
     fn whole_holder(
         &self,
-        node: &HostNode,
+        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
@@ -246,10 +271,10 @@ impl Mirror {
             Some(HostLock::Shared) => kind == LockKind::Exclusive,
             Some(_) => true,
         };
-        if ours_conflicts || is_leased_to_write(node) {
+        if ours_conflicts || is_leased_to_write(object) {
             return Ok(None);
         }
-        let Some(open) = open(node, cx)? else {
+        let Some(open) = open(object, cx)? else {
             return Ok(None);
         };
         let outsider = |kind| {
@@ -279,15 +304,15 @@ fn operation(state: HostLock) -> FlockOperation {
     }
 }
 
-fn is_leased_to_write(node: &HostNode) -> bool {
-    let leased = node.device().tree.leases.leased(node.number());
+fn is_leased_to_write<F>(object: &Object<'_, F>) -> bool {
+    let leased = object.leases.leased(object.node);
     matches!(leased, Some((sys::lease::Kind::Write, _)))
 }
 
 /// Opens a mirror, if the server can, without breaking a lease: with a write lease, the leased open
 /// file serves as the mirror; with a read lease the file is opened for reading.
-fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
-    let leased = node.device().tree.leases.leased(node.number());
+fn open(object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>, cx: &Cx<'_>) -> Result<Option<Open>> {
+    let leased = object.leases.leased(object.node);
     if let Some((sys::lease::Kind::Write, fd)) = leased {
         return Ok(Some(Open {
             fd,
@@ -297,18 +322,18 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
         }));
     }
     let leased = leased.is_some();
-    let flags = match node.what() {
+    let flags = match object.kind {
         Kind::File if leased => [OFlags::RDONLY].as_slice(),
         Kind::File => &[OFlags::RDWR, OFlags::RDONLY],
         Kind::Directory => &[OFlags::RDONLY],
         _ => return Ok(None),
     };
-    let tree = &node.device().tree;
-    let share = tree.shares.take(cx.call.account())?;
-    let fd = node.fd(cx.patience)?;
-    tree.act_as_server()?;
+    let host = &object.device.host;
+    let share = host.shares.take(cx.call.account())?;
+    let fd = (object.fd)()?;
+    identity::become_server()?;
     for &flags in flags {
-        match tree.open(|| tree.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
+        match host.open(|| host.proc_fds.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
             Ok(fd) => {
                 let writable = flags == OFlags::RDWR;
                 return Ok(Some(Open {

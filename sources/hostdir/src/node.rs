@@ -14,20 +14,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{Mode, OFlags};
 use sys::errno;
 use sys::handle::FileHandle;
-use vfs::{Attr, Errno, Kind, Name, NodeId, Patience, Result, sip};
+use vfs::{Attr, Errno, Kind, Name, Node, NodeId, Patience, Result};
 
 use crate::attr;
 use crate::descriptors::Fd;
-use crate::device::{self, Device};
-use crate::node_table::RingSlot;
-use crate::tree;
+use crate::device::Device;
+use crate::host::Host;
+use crate::identity;
+use crate::node_table::{Numbered, RingSlot};
+use crate::stat::{dev_of, has_name, life_of, stat};
+use crate::tree::{Tree, TreeDevice};
 
 /// A file, directory or other object below an export's root.
 pub struct HostNode {
-    device: Arc<Device>,
+    tree_device: Arc<TreeDevice>,
     id: NodeId,
     slot: Mutex<Slot>,
     ring: RingSlot,
@@ -90,13 +93,13 @@ pub(crate) struct Record {
 
 impl HostNode {
     pub(crate) fn new(
-        device: &Arc<Device>,
+        tree_device: &Arc<TreeDevice>,
         attr: &Attr,
         fd: Arc<Fd>,
         record: Option<Box<Record>>,
     ) -> HostNode {
         HostNode {
-            device: device.clone(),
+            tree_device: tree_device.clone(),
             id: attr.id,
             slot: Mutex::new(Slot::Open { fd, record }),
             ring: RingSlot::new(),
@@ -105,8 +108,24 @@ impl HostNode {
         }
     }
 
-    pub(crate) fn device(&self) -> &Arc<Device> {
-        &self.device
+    /// Returns the device that it is on, in its export.
+    pub(crate) fn tree_device(&self) -> &Arc<TreeDevice> {
+        &self.tree_device
+    }
+
+    /// Returns the device that it is on.
+    pub(crate) fn device(&self) -> &Device {
+        &self.tree_device.device
+    }
+
+    /// Returns the core of its export.
+    pub(crate) fn host(&self) -> &Host {
+        &self.tree_device.device.host
+    }
+
+    /// Returns its export, with the stores that its operations need.
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree_device.tree
     }
 
     pub(crate) fn number(&self) -> NodeId {
@@ -115,10 +134,6 @@ impl HostNode {
 
     pub(crate) fn what(&self) -> Kind {
         self.kind
-    }
-
-    pub(crate) fn ring_slot(&self) -> &RingSlot {
-        &self.ring
     }
 
     /// Keeps its descriptor from being evicted.
@@ -160,8 +175,8 @@ impl HostNode {
     }
 
     /// Returns a descriptor of the object, possibly `O_PATH`. Reopening it uses the server's own
-    /// identity: call this before [`tree::Tree::act`]. Returns `ESTALE` if the object cannot be
-    /// found again.
+    /// identity: call this before [`crate::identity::CallerIdentity::assume`]. Returns `ESTALE` if
+    /// the object cannot be found again.
     pub(crate) fn fd(&self, patience: Patience) -> Result<Arc<Fd>> {
         if let Some(fd) = self.slot().fd() {
             if self.flags.load(Ordering::Relaxed) & TOUCHED == 0 {
@@ -169,9 +184,9 @@ impl HostNode {
             }
             return Ok(fd.clone());
         }
-        self.device.brief(patience)?;
-        self.device.tree.act_as_server()?;
-        match self.device.mount() {
+        self.device().brief(patience)?;
+        identity::become_server()?;
+        match self.device().mount() {
             Some(mount) => self.reopen_by_handle(mount),
             None => self.reopen_by_name(),
         }
@@ -183,10 +198,9 @@ impl HostNode {
             return Ok(fd.clone());
         }
         let handle = slot.handle().ok_or(Errno::ESTALE)?;
-        let tree = &self.device.tree;
-        let fd = Arc::new(tree.open(|| handle.open(mount, OFlags::PATH))?);
+        let fd = Arc::new(self.host().open(|| handle.open(mount, OFlags::PATH))?);
         slot.reopen(fd.clone());
-        tree.table.insert_into_ring(self);
+        self.tree().table.insert_into_ring(self);
         Ok(fd)
     }
 
@@ -210,18 +224,15 @@ impl HostNode {
         };
         for (node, record, life) in way.into_iter().rev() {
             let node = node.as_deref().unwrap_or(self);
-            let found = node
-                .device
-                .tree
-                .open(|| open_path(fd.as_fd(), &record.name));
+            let found = node.host().open(|| open_path(fd.as_fd(), &record.name));
             let found = found.map_err(|error| match error {
                 Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => Errno::ESTALE,
                 error => error,
             })?;
-            let stx = tree::stat(found.as_fd())?;
-            let same = device::dev_of(&stx) == node.device.dev
-                && node.device.id(stx.stx_ino) == node.id
-                && attr::of(&node.device, &stx).kind == node.kind
+            let stx = stat(found.as_fd())?;
+            let same = dev_of(&stx) == node.device().dev
+                && node.device().id(stx.stx_ino) == node.id
+                && attr::of(node.device(), &stx).kind == node.kind
                 && life_of(found.as_fd()) == life;
             if !same {
                 return Err(Errno::ESTALE);
@@ -239,7 +250,7 @@ impl HostNode {
             return fd.clone();
         }
         slot.reopen(fd.clone());
-        self.device.tree.table.insert_into_ring(self);
+        self.tree().table.insert_into_ring(self);
         fd.clone()
     }
 
@@ -269,8 +280,8 @@ impl HostNode {
     /// cache a file once per handle.
     pub(crate) fn note_directory(&self, dir: &HostNode) {
         if self.kind == Kind::Directory
-            || self.device.mount().is_none()
-            || !Arc::ptr_eq(&self.device, &dir.device)
+            || self.device().mount().is_none()
+            || !Arc::ptr_eq(&self.tree_device, &dir.tree_device)
         {
             return;
         }
@@ -290,7 +301,6 @@ impl HostNode {
 
     /// Records its current location.
     pub(crate) fn relocate(&self, to: &Record) {
-        let tree = &self.device.tree;
         let unmoved = |slot: &Slot| match slot {
             Slot::Open {
                 record: Some(now), ..
@@ -306,7 +316,7 @@ impl HostNode {
         }
         // Records are older than the state they describe: those of two directories moved into each
         // other could form a cycle. The older one stays then, and is rejected when used.
-        let _moving = tree.moving.lock().expect("no panic holds it");
+        let _moving = self.tree().moving.lock().expect("no panic holds it");
         if self.kind == Kind::Directory {
             let mut above = Some(to.parent.clone());
             while let Some(node) = above {
@@ -356,7 +366,7 @@ impl HostNode {
         if Arc::strong_count(fd) > 1 || !has_name(fd.as_fd()) {
             return false;
         }
-        let closed = match self.device.mount() {
+        let closed = match self.device().mount() {
             Some(_) => match FileHandle::of(fd.as_fd()) {
                 Ok(handle) => slot.closed(&handle),
                 Err(_) => return false,
@@ -370,7 +380,7 @@ impl HostNode {
             }
         };
         let open = std::mem::replace(&mut *slot, closed);
-        self.device.tree.table.remove_from_ring(self);
+        self.tree().table.remove_from_ring(self);
         drop(slot);
         drop(open);
         true
@@ -385,7 +395,7 @@ impl HostNode {
         if !slot.fd().is_some_and(|fd| Arc::ptr_eq(fd, shared)) {
             return true;
         }
-        if self.flags.load(Ordering::Relaxed) & PINNED != 0 || self.device.mount().is_none() {
+        if self.flags.load(Ordering::Relaxed) & PINNED != 0 || self.device().mount().is_none() {
             return false;
         }
         let Ok(handle) = FileHandle::of(shared.as_fd()) else {
@@ -393,7 +403,7 @@ impl HostNode {
         };
         let closed = slot.closed(&handle);
         let open = std::mem::replace(&mut *slot, closed);
-        self.device.tree.table.remove_from_ring(self);
+        self.tree().table.remove_from_ring(self);
         drop(slot);
         drop(open);
         true
@@ -416,8 +426,8 @@ impl HostNode {
         if !Arc::ptr_eq(fd, closed) {
             return;
         }
-        let tree = &self.device.tree;
-        if let Ok(path) = tree.open(|| tree.reopen(closed.as_fd(), OFlags::PATH)) {
+        let host = self.host();
+        if let Ok(path) = host.open(|| host.proc_fds.reopen(closed.as_fd(), OFlags::PATH)) {
             *fd = Arc::new(path);
         }
     }
@@ -427,9 +437,19 @@ impl HostNode {
     }
 }
 
+impl Numbered for HostNode {
+    fn number(&self) -> NodeId {
+        self.id
+    }
+
+    fn ring_slot(&self) -> &RingSlot {
+        &self.ring
+    }
+}
+
 impl Drop for HostNode {
     fn drop(&mut self) {
-        let tree = &self.device.tree;
+        let tree = &self.tree_device.tree;
         tree.table.remove(self);
         if *self.flags.get_mut() & MIRRORED != 0 {
             tree.mirrors.forget(self.id);
@@ -557,8 +577,23 @@ impl Record {
 impl HostNode {
     /// Returns this node's `Arc` from the table, or `None` if another node has taken its number.
     pub(crate) fn shared(&self) -> Option<Arc<HostNode>> {
-        let node = self.device.tree.table.get(self.id)?;
+        let node = self.tree().table.get(self.id)?;
         std::ptr::eq(&*node, self).then_some(node)
+    }
+
+    /// Returns `node` as one of this export's, or `EXDEV`.
+    pub(crate) fn sibling<'n>(&self, node: &'n dyn Node) -> Result<&'n HostNode> {
+        let node = node.as_any().downcast_ref::<HostNode>();
+        node.filter(|node| Arc::ptr_eq(node.tree(), self.tree()))
+            .ok_or(Errno::EXDEV)
+    }
+
+    /// Returns the location `name` here to record for `node`, if that is found by name.
+    pub(crate) fn record_for(&self, node: &HostNode, name: Name<'_>) -> Option<Box<Record>> {
+        match node.device().mount() {
+            Some(_) => None,
+            None => Record::new(self, name),
+        }
     }
 }
 
@@ -566,32 +601,6 @@ impl HostNode {
 fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty())
-}
-
-/// Returns whether the object still has a name.
-pub(crate) fn has_name(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)
-        .is_ok_and(|stx| stx.stx_nlink > 0)
-}
-
-/// Returns a value that differs between incarnations of an inode number: a hash of the kernel
-/// handle, which all file systems with handles provide, or else of the time of birth.
-pub(crate) fn life_of(fd: BorrowedFd<'_>) -> u64 {
-    /// An arbitrary constant: a collision has no advantage for anyone, and the value must not
-    /// change.
-    const KEY: sip::Key = *b"barge generation";
-    let bytes = match FileHandle::of(fd) {
-        Ok(handle) => [&handle.kind().to_le_bytes(), handle.bytes()].concat(),
-        Err(_) => match tree::stat(fd) {
-            Ok(stx) => [
-                stx.stx_btime.tv_sec.to_le_bytes(),
-                i64::from(stx.stx_btime.tv_nsec).to_le_bytes(),
-            ]
-            .concat(),
-            Err(_) => Vec::new(),
-        },
-    };
-    sip::hash(&KEY, &bytes)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use sys::errno;
 use vfs::sip::{self, Key};
 use vfs::{Errno, NodeId, Result};
 
-use crate::device::dev_of;
+use crate::stat::dev_of;
 
 /// The prefix of a device's node numbers. 0 is the root's device.
 pub(crate) type Prefix = u16;

@@ -13,51 +13,57 @@ use hashbrown::HashTable;
 use vfs::NodeId;
 
 use crate::clock::Ring;
-use crate::node::HostNode;
 
 /// Enough that two cores rarely contend; each costs 200 bytes when empty.
 pub(crate) const SHARDS: usize = 64;
 
-pub(crate) struct Table {
-    shards: [Mutex<Shard>; SHARDS],
+/// The nodes of an export.
+pub(crate) struct Table<N> {
+    shards: [Mutex<Shard<N>>; SHARDS],
     next: AtomicUsize,
 }
 
-#[derive(Default)]
-struct Shard {
-    nodes: Nodes,
+/// A node, as the table sees it.
+pub(crate) trait Numbered {
+    /// Returns its number.
+    fn number(&self) -> NodeId;
+    /// Returns its position in its shard's ring.
+    fn ring_slot(&self) -> &RingSlot;
+}
+
+struct Shard<N> {
+    nodes: Nodes<N>,
     ring: Ring<NonZeroU64>,
 }
 
 /// Nodes by their numbers, which are stored in the nodes: an entry takes nine bytes.
-#[derive(Default)]
-struct Nodes(HashTable<Weak<HostNode>>);
+struct Nodes<N>(HashTable<Weak<N>>);
 
 /// Nodes that were accessed under a shard's lock, to be dropped after it: the last reference to a
 /// node removes it from its shard.
-type Held = Vec<Arc<HostNode>>;
+type Held<N> = Vec<Arc<N>>;
 
 /// A node's position in its shard's ring.
 pub(crate) struct RingSlot(AtomicU32);
 
 /// The result of a look-up that inserts if necessary.
-pub(crate) enum Found {
+pub(crate) enum Found<N> {
     /// The new node was inserted into the table and the ring.
-    New(Arc<HostNode>),
+    New(Arc<N>),
     /// The existing node.
-    Old(Arc<HostNode>),
+    Old(Arc<N>),
 }
 
-impl Table {
-    pub(crate) fn new() -> Table {
+impl<N: Numbered> Table<N> {
+    pub(crate) fn new() -> Table<N> {
         Table {
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: std::array::from_fn(|_| Mutex::new(Shard::new())),
             next: AtomicUsize::new(0),
         }
     }
 
     /// Returns the live node with this number.
-    pub(crate) fn get(&self, id: NodeId) -> Option<Arc<HostNode>> {
+    pub(crate) fn get(&self, id: NodeId) -> Option<Arc<N>> {
         let mut held = Held::new();
         self.shard(id).nodes.get(id, &mut held)
     }
@@ -67,9 +73,9 @@ impl Table {
     pub(crate) fn get_or_insert(
         &self,
         id: NodeId,
-        not: Option<&Arc<HostNode>>,
-        make: impl FnOnce() -> Arc<HostNode>,
-    ) -> Found {
+        not: Option<&Arc<N>>,
+        make: impl FnOnce() -> Arc<N>,
+    ) -> Found<N> {
         let mut held = Held::new();
         let mut shard = self.shard(id);
         if let Some(node) = shard.nodes.get(id, &mut held) {
@@ -86,25 +92,25 @@ impl Table {
     }
 
     /// Inserts a node that has a descriptor again into the ring.
-    pub(crate) fn insert_into_ring(&self, node: &HostNode) {
+    pub(crate) fn insert_into_ring(&self, node: &N) {
         self.shard(node.number())
             .enlist(node.number(), node.ring_slot());
     }
 
     /// Removes a node without a descriptor from the ring.
-    pub(crate) fn remove_from_ring(&self, node: &HostNode) {
+    pub(crate) fn remove_from_ring(&self, node: &N) {
         self.shard(node.number()).delist(node.ring_slot());
     }
 
     /// Removes a node that is being dropped.
-    pub(crate) fn remove(&self, node: &HostNode) {
+    pub(crate) fn remove(&self, node: &N) {
         let mut shard = self.shard(node.number());
         shard.delist(node.ring_slot());
         shard.nodes.remove(node);
     }
 
     /// Returns the next node with a descriptor in the rings, whose hands may be anywhere.
-    pub(crate) fn next_in_ring(&self) -> Option<Arc<HostNode>> {
+    pub(crate) fn next_in_ring(&self) -> Option<Arc<N>> {
         for _ in 0..SHARDS {
             let mut held = Held::new();
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
@@ -121,7 +127,7 @@ impl Table {
         None
     }
 
-    fn shard(&self, id: NodeId) -> MutexGuard<'_, Shard> {
+    fn shard(&self, id: NodeId) -> MutexGuard<'_, Shard<N>> {
         // The top bits of a product depend on all bits of the number; the tables use others.
         let shard = mix(id) >> (64 - SHARDS.trailing_zeros());
         self.shards[shard as usize]
@@ -130,7 +136,14 @@ impl Table {
     }
 }
 
-impl Shard {
+impl<N> Shard<N> {
+    fn new() -> Shard<N> {
+        Shard {
+            nodes: Nodes(HashTable::new()),
+            ring: Ring::default(),
+        }
+    }
+
     fn enlist(&mut self, id: NodeId, slot: &RingSlot) {
         if slot.0.load(Ordering::Relaxed) == RingSlot::OUT
             && let Some(id) = NonZeroU64::new(id)
@@ -147,8 +160,8 @@ impl Shard {
     }
 }
 
-impl Nodes {
-    fn get(&self, id: NodeId, held: &mut Held) -> Option<Arc<HostNode>> {
+impl<N: Numbered> Nodes<N> {
+    fn get(&self, id: NodeId, held: &mut Held<N>) -> Option<Arc<N>> {
         let mut found = None;
         self.0.find(hash(id), |node| match node.upgrade() {
             Some(node) if node.number() == id => {
@@ -164,7 +177,7 @@ impl Nodes {
         found
     }
 
-    fn insert(&mut self, node: &Arc<HostNode>, held: &mut Held) {
+    fn insert(&mut self, node: &Arc<N>, held: &mut Held<N>) {
         let table = &mut self.0;
         if table.len() == table.capacity() {
             // Growing reads the nodes' numbers, so they must not be dropped meanwhile. Entries of
@@ -172,13 +185,13 @@ impl Nodes {
             held.extend(table.iter().filter_map(Weak::upgrade));
             table.retain(|node| node.strong_count() > 0);
         }
-        let rehash = |node: &Weak<HostNode>| node.upgrade().map_or(0, |node| hash(node.number()));
+        let rehash = |node: &Weak<N>| node.upgrade().map_or(0, |node| hash(node.number()));
         table.insert_unique(hash(node.number()), Arc::downgrade(node), rehash);
     }
 
     /// Removes `node` itself: another node may have taken over its number.
-    fn remove(&mut self, node: &HostNode) {
-        let is = |other: &Weak<HostNode>| std::ptr::eq(other.as_ptr(), node);
+    fn remove(&mut self, node: &N) {
+        let is = |other: &Weak<N>| std::ptr::eq(other.as_ptr(), node);
         if let Ok(entry) = self.0.find_entry(hash(node.number()), is) {
             entry.remove();
         }

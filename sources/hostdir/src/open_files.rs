@@ -22,9 +22,10 @@ use vfs::{Cx, Errno, Kind, Name, NodeId, Patience, Result};
 
 use crate::clock::Ring;
 use crate::descriptors::{Fd, Share};
-use crate::device::{self, Device};
-use crate::node::{HostNode, has_name};
-use crate::tree;
+use crate::device::Device;
+use crate::identity;
+use crate::node::HostNode;
+use crate::stat::{dev_of, has_name, stat_child};
 
 /// An open file's descriptor, or the information to reopen it.
 pub(crate) struct OpenFile {
@@ -68,7 +69,7 @@ impl OpenFile {
     pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OFlags) -> Arc<OpenFile> {
         let can_return = OpenFile::can_return(node.device(), node.what());
         Arc::new_cyclic(|this: &Weak<OpenFile>| {
-            let opened = &node.device().tree.opened;
+            let opened = &node.tree().opened;
             let place = can_return.then(|| opened.ring().insert(this.clone()));
             OpenFile {
                 flags: flags - ONCE,
@@ -85,7 +86,7 @@ impl OpenFile {
     pub(crate) fn share(device: &Device, kind: Kind, cx: &Cx<'_>) -> Result<Option<Share>> {
         match OpenFile::can_return(device, kind) {
             true => Ok(None),
-            false => device.tree.shares.take(cx.call.account()),
+            false => device.host.shares.take(cx.call.account()),
         }
     }
 
@@ -93,9 +94,9 @@ impl OpenFile {
         device.mount().is_some() && (kind == Kind::File || device.keeps_cookies())
     }
 
-    /// Returns whether it was reopened since the last call.
-    pub(crate) fn take_reopened(&self) -> bool {
-        self.reopened.swap(false, Ordering::Relaxed)
+    /// Returns the mark that it was reopened, which the reader of its position resets.
+    pub(crate) fn reopened(&self) -> &AtomicBool {
+        &self.reopened
     }
 
     pub(crate) fn node(&self) -> &Arc<HostNode> {
@@ -103,7 +104,7 @@ impl OpenFile {
     }
 
     /// Returns its descriptor. Reopening it uses the server's own identity: call this before
-    /// [`tree::Tree::act`].
+    /// [`identity::CallerIdentity::assume`].
     pub(crate) fn fd(self: &Arc<Self>, patience: Patience) -> Result<Arc<Fd>> {
         let mut held = self.held();
         if !self.touched.load(Ordering::Relaxed) {
@@ -113,17 +114,17 @@ impl OpenFile {
             return Ok(held.fd.clone());
         }
         let path = self.node.fd(patience)?;
-        let tree = &self.node.device().tree;
-        tree.act_as_server()?;
-        let fd = Arc::new(tree.open(|| tree.reopen(path.as_fd(), self.flags))?);
-        let place = Some(tree.opened.ring().insert(Arc::downgrade(self)));
+        let (host, opened) = (self.node.host(), &self.node.tree().opened);
+        identity::become_server()?;
+        let fd = Arc::new(host.open(|| host.proc_fds.reopen(path.as_fd(), self.flags))?);
+        let place = Some(opened.ring().insert(Arc::downgrade(self)));
         self.reopened.store(true, Ordering::Relaxed);
         *held = Some(Held {
             fd: fd.clone(),
             place,
         });
-        tree.opened.forget(self);
-        tree.opened.away.fetch_sub(1, Ordering::Relaxed);
+        opened.forget(self);
+        opened.away.fetch_sub(1, Ordering::Relaxed);
         Ok(fd)
     }
 
@@ -141,7 +142,7 @@ impl OpenFile {
 
     /// Evicts the descriptor, unless it is in use, was used recently, or could not be reopened.
     fn evict(self: &Arc<Self>) -> bool {
-        let opened = &self.node.device().tree.opened;
+        let opened = &self.node.tree().opened;
         if self.touched.swap(false, Ordering::Relaxed) {
             return false;
         }
@@ -182,7 +183,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        let opened = &self.node.device().tree.opened;
+        let opened = &self.node.tree().opened;
         match self.held.get_mut().expect("no panic holds it").take() {
             Some(Held { place, .. }) => {
                 if let Some(place) = place {
@@ -219,8 +220,8 @@ impl Opened {
             if self.away.load(Ordering::Relaxed) == 0 {
                 return Ok(gate);
             }
-            let files = match tree::stat_child(dir, name) {
-                Ok(stx) if device::dev_of(&stx) == node.device().dev => {
+            let files = match stat_child(dir, name) {
+                Ok(stx) if dev_of(&stx) == node.device().dev => {
                     self.away_of(node.device().id(stx.stx_ino))
                 }
                 _ => Vec::new(),

@@ -12,8 +12,8 @@ use rustix::io::Errno as Raw;
 use sys::errno;
 use vfs::{Cx, Errno, Result, XattrFlags};
 
+use crate::identity::CallerIdentity;
 use crate::proc_fd::ProcPath;
-use crate::tree::Tree;
 
 /// The largest value and the longest list in Linux (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const LARGEST: usize = 65536;
@@ -21,22 +21,30 @@ const LARGEST: usize = 65536;
 /// A size that most values fit in: a label, an ACL with a dozen entries.
 const USUAL: usize = 256;
 
-pub(crate) fn get(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>> {
-    if hidden(tree, cx, name) {
+pub(crate) fn get(
+    identity: &CallerIdentity,
+    cx: &Cx<'_>,
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<Vec<u8>> {
+    if hidden(identity, cx, name) {
         return Err(Errno::ENODATA);
     }
-    tree.act(cx)?;
+    identity.assume(cx)?;
     read(fd, name)
 }
 
-pub(crate) fn list(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
-    tree.act(cx)?;
+pub(crate) fn list(identity: &CallerIdentity, cx: &Cx<'_>, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    identity.assume(cx)?;
     let path = ProcPath::of(fd);
     let mut names = fetch(|buffer| rustix::fs::listxattr(path.as_c_str(), buffer))?;
-    if names.split(|&b| b == 0).any(|name| hidden(tree, cx, name)) {
+    if names
+        .split(|&b| b == 0)
+        .any(|name| hidden(identity, cx, name))
+    {
         names = names
             .split_inclusive(|&b| b == 0)
-            .filter(|name| !hidden(tree, cx, name))
+            .filter(|name| !hidden(identity, cx, name))
             .flatten()
             .copied()
             .collect();
@@ -45,21 +53,26 @@ pub(crate) fn list(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>) -> Result<Vec<u
 }
 
 pub(crate) fn set(
-    tree: &Tree,
+    identity: &CallerIdentity,
     cx: &Cx<'_>,
     fd: BorrowedFd<'_>,
     name: &[u8],
     value: &[u8],
     flags: XattrFlags,
 ) -> Result<()> {
-    writable(tree, cx, name)?;
-    tree.act(cx)?;
+    writable(identity, cx, name)?;
+    identity.assume(cx)?;
     write(fd, name, value, flags)
 }
 
-pub(crate) fn remove(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-    writable(tree, cx, name)?;
-    tree.act(cx)?;
+pub(crate) fn remove(
+    identity: &CallerIdentity,
+    cx: &Cx<'_>,
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<()> {
+    writable(identity, cx, name)?;
+    identity.assume(cx)?;
     erase(fd, name)
 }
 
@@ -98,12 +111,12 @@ pub(crate) fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool> {
     }
 }
 
-fn hidden(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> bool {
-    tree.is_ordinary(cx.caller) && name.starts_with(b"trusted.")
+fn hidden(identity: &CallerIdentity, cx: &Cx<'_>, name: &[u8]) -> bool {
+    identity.is_ordinary(cx.caller) && name.starts_with(b"trusted.")
 }
 
-fn writable(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-    if tree.is_ordinary(cx.caller) && is_guarded(name) {
+fn writable(identity: &CallerIdentity, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+    if identity.is_ordinary(cx.caller) && is_guarded(name) {
         return Err(Errno::EPERM);
     }
     Ok(())

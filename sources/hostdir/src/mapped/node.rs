@@ -14,6 +14,7 @@ use vfs::{
 use super::{MappedFile, permissions, stored};
 use crate::attr;
 use crate::file::HostFile;
+use crate::identity;
 use crate::node::HostNode;
 use crate::xattr;
 
@@ -167,7 +168,7 @@ pub(super) fn read_attr(
     want: Want,
 ) -> Result<Attr> {
     node.device().brief(cx.patience)?;
-    node.device().tree.act_as_server()?;
+    identity::become_server()?;
     let mut attr = attr::read(node.device(), fd, want)?;
     stored::read(fd, &mut attr)?;
     Ok(attr)
@@ -277,7 +278,7 @@ impl Node for MappedNode {
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         self.is_directory()?;
         self.permitted(cx, Access::EXEC)?;
-        let (inner, attr) = crate::handles::parent(&self.inner, cx)?;
+        let (inner, attr) = self.inner.parent_directory(cx)?;
         MappedNode::entry(inner, attr)
     }
 
@@ -477,14 +478,14 @@ impl Node for MappedNode {
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         self.may_change_xattr(cx, name)?;
         let fd = self.inner.fd(cx.patience)?;
-        self.inner.device().tree.act_as_server()?;
+        identity::become_server()?;
         xattr::write(fd.as_fd(), name, value, flags)
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         self.may_change_xattr(cx, name)?;
         let fd = self.inner.fd(cx.patience)?;
-        self.inner.device().tree.act_as_server()?;
+        identity::become_server()?;
         xattr::erase(fd.as_fd(), name)
     }
 
