@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::host::Host;
 use crate::identity;
 use crate::proc_fd::ProcPath;
-use crate::stat::{dev_of, life_of, stat};
+use crate::stat::{dev_of, incarnation_of, stat};
 
 /// Converts the result of statx(2) for a node on `device`, without a generation.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
 pub(crate) fn read(device: &Device, fd: BorrowedFd<'_>, want: Want) -> Result<Attr> {
     let mut attr = of(device, &stat(fd)?);
     if want.contains(Want::GENERATION) {
-        attr.generation = life_of(fd);
+        attr.generation = incarnation_of(fd);
     }
     Ok(attr)
 }
@@ -96,21 +96,21 @@ fn change(host: &Host, target: Target<'_>, set: &SetAttr) -> Result<()> {
     }
     let timed = set.atime.is_some() || set.mtime.is_some();
     if timed {
-        target.touch(set)?;
+        target.set_times(set)?;
     }
     if let Some(size) = set.size {
         target.truncate(size)?;
         // Truncating has set the mtime to now.
         if matches!(set.mtime, Some(SetTime::At(_))) {
-            target.touch(set)?;
+            target.set_times(set)?;
         }
     }
     let changed = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || timed;
     if set.ctime && !changed && set.size.is_none() {
-        target.mark_changed(host)?;
+        target.set_ctime(host)?;
     }
     if set.kill_priv {
-        identity::become_server()?;
+        identity::assume_server()?;
         target.kill_privileges(host)?;
     }
     Ok(())
@@ -150,7 +150,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn touch(self, set: &SetAttr) -> Result<()> {
+    fn set_times(self, set: &SetAttr) -> Result<()> {
         let times = Timestamps {
             last_access: timespec(set.atime),
             last_modification: timespec(set.mtime),
@@ -183,7 +183,7 @@ impl<'a> Target<'a> {
     }
 
     /// Sets only the ctime to now.
-    fn mark_changed(self, host: &Host) -> Result<()> {
+    fn set_ctime(self, host: &Host) -> Result<()> {
         let stx = stat(self.fd())?;
         let mode = RawMode::from(stx.stx_mode);
         // A change of owner without ids needs no permission, but removes a file's set-id bits; for
@@ -229,7 +229,7 @@ fn timespec(time: Option<SetTime>) -> Timespec {
 
 /// Returns `EINVAL` for values that system calls cannot express: an id of -1 leaves the owner in
 /// chown(2), and a time has less than a second of nanoseconds.
-pub(crate) fn check(set: &SetAttr) -> Result<()> {
+pub(crate) fn validate(set: &SetAttr) -> Result<()> {
     let time_is_good =
         |time| !matches!(time, Some(SetTime::At(Time { nsec, .. })) if nsec > 999_999_999);
     if set.uid == Some(u32::MAX)
@@ -244,8 +244,8 @@ pub(crate) fn check(set: &SetAttr) -> Result<()> {
 
 /// Applies [`change`] on behalf of `cx`'s caller, and returns the attributes afterwards.
 pub(crate) fn set(device: &Device, cx: &Cx<'_>, target: Target<'_>, set: &SetAttr) -> Result<Attr> {
-    check(set)?;
-    device.brief(cx.patience)?;
+    validate(set)?;
+    device.allow_brief(cx.patience)?;
     device.host.identity.assume(cx)?;
     change(&device.host, target, set)?;
     read(device, target.fd(), Want::STAT)

@@ -26,7 +26,7 @@ pub(crate) fn require_openat2(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// File systems that can share blocks between files.
-const CLONES: [u64; 5] = [
+const CLONE_FILE_SYSTEMS: [u64; 5] = [
     0x9123_683e, // btrfs
     0x5846_5342, // XFS, since 2018 unless made without
     0xca45_1a4e, // bcachefs
@@ -48,8 +48,8 @@ pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities
         Err(Raw::OPNOTSUPP) => Level::None,
         _ => Level::Native,
     };
-    let figures = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
-    let read_only = figures.f_flag.contains(StatVfsMountFlags::RDONLY);
+    let stat = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
+    let read_only = stat.f_flag.contains(StatVfsMountFlags::RDONLY);
     Ok(Capabilities {
         read_only,
         xattr: attribute(c"user.barge"),
@@ -69,8 +69,8 @@ pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities
         },
         holes: Level::Native,
         copy: Level::Native,
-        clone: native_if(CLONES.contains(&magic)),
-        tmpfile: native_if(root.what() == Kind::Directory && !read_only && makes_tmpfiles(&fd)),
+        clone: native_if(CLONE_FILE_SYSTEMS.contains(&magic)),
+        tmpfile: native_if(root.kind() == Kind::Directory && !read_only && makes_tmpfiles(&fd)),
         devices: match mapped {
             true => Level::Emulated,
             false => native_if(sys::caps::have(CapabilitySet::MKNOD)),
@@ -107,37 +107,37 @@ fn kernel_at_least(major: u32, minor: u32) -> bool {
 }
 
 /// Returns lines that describe the missing capabilities.
-pub(crate) fn lines(tree: &Tree, root: &HostNode, can: &Capabilities) -> Vec<String> {
+pub(crate) fn limitations(tree: &Tree, root: &HostNode, can: &Capabilities) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut say = |cannot: bool, line: &str| {
+    let mut add = |cannot: bool, line: &str| {
         if cannot {
             lines.push(line.to_owned());
         }
     };
-    say(
+    add(
         can.owners == Level::None,
         "works as the process's own user: callers are not told apart, owners cannot be changed",
     );
     let by_name = root.device().mount().is_none();
-    let recorded = tree.book.is_recorded();
-    say(
+    let recorded = tree.handle_index.is_persistent();
+    add(
         by_name && recorded,
         "no kernel file handles: what outsiders rename is lost to handles when descriptors are short, \
          and at a restart",
     );
-    say(
+    add(
         by_name && !recorded,
         "no kernel file handles: handles do not survive a restart, and a node that outsiders \
          rename while descriptors are short is lost",
     );
-    say(
+    add(
         can.devices == Level::None,
         "cannot make device nodes (no CAP_MKNOD)",
     );
-    say(
+    add(
         can.xattr == Level::None,
         "the file system has no extended attributes",
     );
-    say(can.read_only, "the file system is mounted read-only");
+    add(can.read_only, "the file system is mounted read-only");
     lines
 }

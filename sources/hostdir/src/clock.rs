@@ -1,26 +1,26 @@
 //! The circle of a clock algorithm.
 
 /// Items in a circle, with gaps after removals. It is as large as the most items that it ever had.
-pub(crate) struct Ring<T> {
+pub(crate) struct ClockRing<T> {
     slots: Vec<Option<T>>,
-    gaps: Vec<u32>,
+    free: Vec<u32>,
     hand: usize,
 }
 
-impl<T> Default for Ring<T> {
-    fn default() -> Ring<T> {
-        Ring {
+impl<T> Default for ClockRing<T> {
+    fn default() -> ClockRing<T> {
+        ClockRing {
             slots: Vec::new(),
-            gaps: Vec::new(),
+            free: Vec::new(),
             hand: 0,
         }
     }
 }
 
-impl<T> Ring<T> {
+impl<T> ClockRing<T> {
     /// Inserts an item, and returns its position.
     pub(crate) fn insert(&mut self, one: T) -> u32 {
-        let at = self.gaps.pop().unwrap_or_else(|| {
+        let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
         });
@@ -31,7 +31,7 @@ impl<T> Ring<T> {
     /// Removes the item at a position.
     pub(crate) fn remove(&mut self, at: u32) {
         self.slots[at as usize] = None;
-        self.gaps.push(at);
+        self.free.push(at);
     }
 
     /// Advances the hand, and returns the item there unless it is a gap.
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_hand_comes_to_all_and_gaps_are_filled() {
-        let mut ring = Ring::default();
+        let mut ring = ClockRing::default();
         assert_eq!(ring.advance(), None);
         let places = ["a", "b", "c"].map(|one| ring.insert(one));
         ring.remove(places[1]);

@@ -32,39 +32,42 @@ use crate::stat::{is_directory, is_same, stat};
 
 /// The most ancestors to check if a directory's path is too long for the kernel to return: with
 /// names of one letter it is so at twice this depth (`PATH_MAX`).
-const HIGHEST: usize = 1024;
+const MAX_ANCESTORS: usize = 1024;
 
 /// The time limit of one search.
-const SEARCH: Duration = Duration::from_secs(2);
+const SEARCH_TIME: Duration = Duration::from_secs(2);
 
 /// The pause after a search, as a multiple of its duration: all searches together take less than a
 /// tenth of one processor.
-const REST: u32 = 10;
+const PAUSE_FACTOR: u32 = 10;
 
 /// The most directories waiting to be searched: some MiB of paths.
-const WAITING: usize = 1 << 16;
+const MAX_QUEUED: usize = 1 << 16;
 
 /// The bytes of a directory to read at once.
 const BUFFER: usize = 32 << 10;
 
 /// The earliest time of the next search. Locked while one runs.
 #[derive(Default)]
-pub(crate) struct Searches(Mutex<Option<Instant>>);
+pub(crate) struct SearchLimiter(Mutex<Option<Instant>>);
 
 /// The check for one export.
 pub(crate) struct Containment<'a> {
     pub(crate) host: &'a Host,
     /// The root's descriptor, as long as the export lives.
     pub(crate) root: Option<Arc<Fd>>,
-    pub(crate) searches: &'a Searches,
+    pub(crate) search_limiter: &'a SearchLimiter,
 }
 
 /// The result of walking the kernel's path of an object.
 #[derive(PartialEq, Eq)]
-enum Leads {
-    Below,
-    Elsewhere,
-    Nowhere,
+enum PathCheck {
+    /// It leads to the object, beneath the root.
+    Beneath,
+    /// It leads to the object, outside the root.
+    Outside,
+    /// The kernel has no path that leads to the object.
+    Unknown,
 }
 
 impl Containment<'_> {
@@ -72,7 +75,7 @@ impl Containment<'_> {
     /// directory in the handle. Acts as the server. Returns `EAGAIN` if only a search would tell
     /// and it is too early for another; `WOULD_BLOCK` if directories have to be read and `cx` must
     /// not wait.
-    pub(crate) fn check(
+    pub(crate) fn is_beneath(
         &self,
         cx: &Cx<'_>,
         mount: BorrowedFd<'_>,
@@ -81,7 +84,7 @@ impl Containment<'_> {
     ) -> Result<bool> {
         let stx = stat(fd.as_fd())?;
         if is_directory(&stx) {
-            return self.directory(fd);
+            return self.is_directory_beneath(fd);
         }
         if self.host.is_root(&stx) {
             return Ok(true);
@@ -89,38 +92,38 @@ impl Containment<'_> {
         if stx.stx_nlink == 0 {
             return Ok(false);
         }
-        let path = self.by_path(fd.as_fd(), &stx)?;
-        if path == Leads::Below {
+        let path = self.check_path(fd.as_fd(), &stx)?;
+        if path == PathCheck::Beneath {
             return Ok(true);
         }
         cx.may_wait()?;
-        let mut only_name_is_elsewhere = path == Leads::Elsewhere;
+        let mut a_name_is_outside = path == PathCheck::Outside;
         if let Some(parent) = parent
-            && let Some(dir) = self.open_parent(mount, parent)?
-            && self.lists(&dir, &stx)?
+            && let Some(dir) = self.open_directory_of(mount, parent)?
+            && self.contains(&dir, &stx)?
         {
-            if self.directory(&dir)? {
+            if self.is_directory_beneath(&dir)? {
                 return Ok(true);
             }
-            only_name_is_elsewhere = true;
+            a_name_is_outside = true;
         }
-        if only_name_is_elsewhere && stx.stx_nlink == 1 {
+        if a_name_is_outside && stx.stx_nlink == 1 {
             return Ok(false);
         }
         self.search(mount, &stx)
     }
 
     /// Returns whether the directory `dir` is the root or below it.
-    pub(crate) fn directory(&self, dir: &Fd) -> Result<bool> {
+    pub(crate) fn is_directory_beneath(&self, dir: &Fd) -> Result<bool> {
         let mut stx = stat(dir.as_fd())?;
-        if self.host.is_root(&stx) || self.by_path(dir.as_fd(), &stx)? == Leads::Below {
+        if self.host.is_root(&stx) || self.check_path(dir.as_fd(), &stx)? == PathCheck::Beneath {
             return Ok(true);
         }
         let mut at: Option<Fd> = None;
-        for _ in 0..HIGHEST {
+        for _ in 0..MAX_ANCESTORS {
             let up = self
                 .host
-                .open(|| above(at.as_ref().unwrap_or(dir).as_fd()))?;
+                .open(|| open_parent(at.as_ref().unwrap_or(dir).as_fd()))?;
             let next = stat(up.as_fd())?;
             if self.host.is_root(&next) {
                 return Ok(true);
@@ -134,24 +137,24 @@ impl Containment<'_> {
         Ok(false)
     }
 
-    fn by_path(&self, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Leads> {
+    fn check_path(&self, fd: BorrowedFd<'_>, stx: &Statx) -> Result<PathCheck> {
         let Some(root) = &self.root else {
-            return Ok(Leads::Nowhere);
+            return Ok(PathCheck::Unknown);
         };
         let (Some(top), Some(path)) = (
             self.host.proc_fds.path_of(root.as_fd()),
             self.host.proc_fds.path_of(fd),
         ) else {
-            return Ok(Leads::Nowhere);
+            return Ok(PathCheck::Unknown);
         };
         match path.strip_prefix(&top) {
             Ok(below) if self.leads_to(root.as_fd(), below, ResolveFlags::BENEATH, stx)? => {
-                Ok(Leads::Below)
+                Ok(PathCheck::Beneath)
             }
             Err(_) if self.leads_to(CWD, &path, ResolveFlags::empty(), stx)? => {
-                Ok(Leads::Elsewhere)
+                Ok(PathCheck::Outside)
             }
-            _ => Ok(Leads::Nowhere),
+            _ => Ok(PathCheck::Unknown),
         }
     }
 
@@ -177,7 +180,7 @@ impl Containment<'_> {
         }
     }
 
-    fn open_parent(&self, mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<Option<Fd>> {
+    fn open_directory_of(&self, mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<Option<Fd>> {
         match self
             .host
             .open(|| handle.open(mount, OFlags::PATH | OFlags::DIRECTORY))
@@ -189,7 +192,7 @@ impl Containment<'_> {
     }
 
     /// Returns whether the directory `dir` has a name of the object with the attributes `stx`.
-    fn lists(&self, dir: &Fd, stx: &Statx) -> Result<bool> {
+    fn contains(&self, dir: &Fd, stx: &Statx) -> Result<bool> {
         let Some(open) = self.open_to_list(dir.as_fd(), Path::new("."))? else {
             return Ok(false);
         };
@@ -203,9 +206,9 @@ impl Containment<'_> {
     }
 
     /// Searches for a name of the object with the attributes `stx` in `top` and all directories
-    /// below it on the same file system, for at most [`SEARCH`].
+    /// below it on the same file system, for at most [`SEARCH_TIME`].
     fn search(&self, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
-        let mut next = match self.searches.0.try_lock() {
+        let mut next = match self.search_limiter.0.try_lock() {
             Ok(next) => next,
             Err(TryLockError::WouldBlock) => return Err(Errno::EAGAIN),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -214,12 +217,12 @@ impl Containment<'_> {
         if next.is_some_and(|next| next > start) {
             return Err(Errno::EAGAIN);
         }
-        let mut waiting = vec![PathBuf::from(".")];
+        let mut queue = vec![PathBuf::from(".")];
         let mut buffer = vec![0; BUFFER];
         let mut found = false;
-        while let Some(path) = waiting.pop()
+        while let Some(path) = queue.pop()
             && !found
-            && start.elapsed() < SEARCH
+            && start.elapsed() < SEARCH_TIME
         {
             let Some(dir) = self.open_to_list(top, &path)? else {
                 continue;
@@ -229,13 +232,13 @@ impl Containment<'_> {
                     found = self.is_named(dir.as_fd(), entry.name, stx);
                 }
                 // 0 means that the file system does not return the type.
-                if matches!(entry.d_type, 0 | DIRECTORY) && waiting.len() < WAITING {
-                    waiting.push(path.join(OsStr::from_bytes(entry.name)));
+                if matches!(entry.d_type, 0 | DT_DIR) && queue.len() < MAX_QUEUED {
+                    queue.push(path.join(OsStr::from_bytes(entry.name)));
                 }
                 !found
             });
         }
-        *next = Some(Instant::now() + start.elapsed() * REST);
+        *next = Some(Instant::now() + start.elapsed() * PAUSE_FACTOR);
         Ok(found)
     }
 
@@ -263,13 +266,13 @@ impl Containment<'_> {
 }
 
 /// Opens the parent of the directory `dir`.
-pub(crate) fn above(dir: BorrowedFd<'_>) -> rustix::io::Result<rustix::fd::OwnedFd> {
+pub(crate) fn open_parent(dir: BorrowedFd<'_>) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(dir, c"..", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-/// `DT_DIR`.
-const DIRECTORY: u8 = 4;
+/// The type of directories in getdents64(2).
+const DT_DIR: u8 = 4;
 
 /// Passes the entries of `dir`, without dots, to `each`, until it returns `false` or reading fails.
 fn each_entry(dir: &Fd, buffer: &mut [u8], mut each: impl FnMut(&Entry<'_>) -> bool) {

@@ -7,7 +7,7 @@ use sys::errno;
 use vfs::{Cx, Errno, Patience, Result};
 
 /// The most bytes to copy on a lane's own thread: about as many as one large read or write.
-pub(crate) const SHORT: u64 = 1 << 20;
+pub(crate) const MAX_INLINE: u64 = 1 << 20;
 
 /// The bytes to copy between two checks for cancellation. Large, because file systems that share
 /// blocks do so per call.

@@ -26,12 +26,12 @@ impl HostNode {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let raw = open::raw_flags(flags)? | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let share = OpenFile::share(self.device(), Kind::File, cx)?;
         let dir = self.fd(cx.patience)?;
         self.host().identity.assume(cx)?;
-        let bits = self.bits(&dir, mode)?;
+        let bits = self.permission_bits(&dir, mode)?;
         let mut answer = Err(Errno::ENOENT);
         for _ in 0..RACES {
             // Never opens an existing file, so it has no effect on a FIFO or a device either.
@@ -59,7 +59,7 @@ impl HostNode {
         }
         drop(share);
         let (node, mut attr) = answer?;
-        if node.what() == Kind::Directory {
+        if node.kind() == Kind::Directory {
             return Err(Errno::EISDIR);
         }
         let file = node.open_file(cx, flags)?;
@@ -77,10 +77,10 @@ impl HostNode {
         what: Make<'_>,
         mode: Mode,
     ) -> Result<(Arc<HostNode>, Attr)> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let dir = self.fd(cx.patience)?;
         self.host().identity.assume(cx)?;
-        let bits = self.bits(&dir, mode)?;
+        let bits = self.permission_bits(&dir, mode)?;
         let node = |kind, device: vfs::Device| {
             let dev = rustix::fs::makedev(device.major, device.minor);
             rustix::fs::mknodat(&*dir, name.bytes(), kind, bits, dev)
@@ -105,7 +105,7 @@ impl HostNode {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let mut raw = open::raw_flags(flags)? | OFlags::TMPFILE;
         if flags.contains(OpenFlags::EXCL) {
             // For an unnamed file EXCL means that it must never get a name.
@@ -115,7 +115,7 @@ impl HostNode {
         let share = self.host().shares.take(cx.call.account())?;
         let dir = self.fd(cx.patience)?;
         self.host().identity.assume(cx)?;
-        let bits = self.bits(&dir, mode)?;
+        let bits = self.permission_bits(&dir, mode)?;
         let fd = Arc::new(
             self.host()
                 .open(|| rustix::fs::openat(&*dir, c".", raw, bits))?,
@@ -135,7 +135,7 @@ impl HostNode {
         target: &dyn Node,
     ) -> Result<(Arc<HostNode>, Attr)> {
         let target = self.sibling(target)?;
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         self.tree().leases.clear(cx, target.number(), None)?;
         let dir = self.fd(cx.patience)?;
         let target_fd = target.fd(cx.patience)?;
@@ -151,8 +151,8 @@ impl HostNode {
         .map_err(errno)?;
         match target.shared() {
             Some(node) => {
-                if let Some(record) = self.record_for(&node, name) {
-                    node.relocate(&record);
+                if let Some(dentry) = self.dentry_for(&node, name) {
+                    node.relocate(&dentry);
                 }
                 let attr = attr::read(node.device(), target_fd.as_fd(), Want::STAT)?;
                 Ok((node, attr))
@@ -163,7 +163,7 @@ impl HostNode {
 
     /// Returns the permission bits of the next file that the calling thread makes in `dir`: without
     /// those of the umask, unless a default ACL applies.
-    fn bits(&self, dir: &Fd, mode: Mode) -> Result<RawMode> {
+    fn permission_bits(&self, dir: &Fd, mode: Mode) -> Result<RawMode> {
         if !self.host().keeps_umask {
             identity::clear_umask();
         }

@@ -31,7 +31,7 @@ pub(crate) trait Evict: Send + Sync {
 }
 
 /// The number of descriptors to evict when the system has none left although the budget has.
-const SHED: usize = 64;
+const EVICTED_AT_ONCE: usize = 64;
 
 /// A permit for one descriptor.
 struct Permit(Arc<Budget>);
@@ -74,7 +74,7 @@ impl Budget {
         }
         let fd = match open() {
             Err(Raw::MFILE | Raw::NFILE) => {
-                for _ in 0..SHED {
+                for _ in 0..EVICTED_AT_ONCE {
                     self.evict();
                 }
                 open()
@@ -97,7 +97,7 @@ impl Budget {
     }
 
     /// Returns the limit.
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
@@ -112,11 +112,11 @@ impl Budget {
 /// for another.
 pub(crate) struct Shares {
     limit: usize,
-    held: Mutex<Held>,
+    usage: Mutex<Usage>,
 }
 
 #[derive(Default)]
-struct Held {
+struct Usage {
     all: usize,
     by_peer: HashMap<PeerKey, usize>,
 }
@@ -132,7 +132,7 @@ impl Shares {
     pub(crate) fn new(limit: usize) -> Arc<Shares> {
         Arc::new(Shares {
             limit,
-            held: Mutex::default(),
+            usage: Mutex::default(),
         })
     }
 
@@ -143,33 +143,33 @@ impl Shares {
         let Some(peer) = account.client() else {
             return Ok(None);
         };
-        let mut held = self.held();
-        let own = held.by_peer.get(&peer).copied().unwrap_or(0);
-        if own >= self.limit.saturating_sub(held.all) {
+        let mut usage = self.usage();
+        let own = usage.by_peer.get(&peer).copied().unwrap_or(0);
+        if own >= self.limit.saturating_sub(usage.all) {
             return Err(Errno::EMFILE);
         }
-        held.all += 1;
-        held.by_peer.insert(peer, own + 1);
-        drop(held);
+        usage.all += 1;
+        usage.by_peer.insert(peer, own + 1);
+        drop(usage);
         Ok(Some(Share {
             shares: self.clone(),
             peer,
         }))
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().expect("no panic holds it")
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().expect("no panic holds it")
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut held = self.shares.held();
-        held.all -= 1;
-        if let Some(own) = held.by_peer.get_mut(&self.peer) {
+        let mut usage = self.shares.usage();
+        usage.all -= 1;
+        if let Some(own) = usage.by_peer.get_mut(&self.peer) {
             *own -= 1;
             if *own == 0 {
-                held.by_peer.remove(&self.peer);
+                usage.by_peer.remove(&self.peer);
             }
         }
     }
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn a_host_has_one_share_for_all_addresses_of_its_network() {
         let shares = Shares::new(8);
-        let held = fill(&shares, &peer("2001:db8::1"));
-        assert_eq!(held.len(), 4);
+        let usage = fill(&shares, &peer("2001:db8::1"));
+        assert_eq!(usage.len(), 4);
         assert!(fill(&shares, &peer("2001:db8::ffff:2")).is_empty());
         assert_eq!(fill(&shares, &peer("2001:db8:0:1::1")).len(), 2);
     }

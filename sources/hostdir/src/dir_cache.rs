@@ -18,8 +18,8 @@ use crate::device::Device;
 
 /// The listings of a tree, the most recently used first.
 #[derive(Default)]
-pub(crate) struct Listings {
-    kept: Mutex<VecDeque<Arc<Listing>>>,
+pub(crate) struct DirCache {
+    listings: Mutex<VecDeque<Arc<Listing>>>,
     /// Whether a listing is being recorded: one at a time, so that incomplete listings are bounded
     /// too.
     recording: Arc<AtomicBool>,
@@ -35,50 +35,50 @@ pub(crate) struct Listing {
 }
 
 /// The state of a directory when its start is read.
-pub(crate) enum Start {
+pub(crate) enum Lookup {
     /// Its listing is cached.
-    Known(Arc<Listing>),
+    Cached(Arc<Listing>),
     /// It is to be listed and recorded.
     Record(Recording),
     /// It is to be listed only.
-    Unknown,
+    Uncached,
 }
 
 /// An incomplete listing.
 pub(crate) struct Recording {
     listing: Listing,
-    /// [`Listings::recording`], set while this exists.
+    /// [`DirCache::recording`], set while this exists.
     flag: Arc<AtomicBool>,
 }
 
 /// An upper bound for the granularity of the clocks that timestamp changes.
-const REST: Duration = Duration::from_secs(2);
+const MIN_AGE: Duration = Duration::from_secs(2);
 
 /// The largest listing to cache, in bytes: about 30,000 entries.
-const LARGEST: usize = 1 << 20;
+const MAX_LISTING: usize = 1 << 20;
 
 /// The most bytes of cached listings of a tree.
-const MOST: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// The most cached listings: look-up is linear.
-const COUNT: usize = 64;
+const MAX_LISTINGS: usize = 64;
 
-impl Listings {
+impl DirCache {
     /// Returns the state of the directory on `device` that `fd` is open on.
-    pub(crate) fn start(&self, device: &Device, fd: BorrowedFd<'_>) -> Start {
+    pub(crate) fn look_up(&self, device: &Device, fd: BorrowedFd<'_>) -> Lookup {
         if !device.stamps_changes() {
-            return Start::Unknown;
+            return Lookup::Uncached;
         }
         let Ok(now) = attr::read(device, fd, Want::BASIC | Want::TIMES) else {
-            return Start::Unknown;
+            return Lookup::Uncached;
         };
         if let Some(listing) = self.get(now.id, now.change) {
-            return Start::Known(listing);
+            return Lookup::Cached(listing);
         }
         let changed = UNIX_EPOCH + Duration::from_secs(now.ctime.sec.max(0) as u64);
-        let rested = SystemTime::now().duration_since(changed);
-        if rested.is_ok_and(|time| time > REST) && !self.recording.swap(true, Ordering::Relaxed) {
-            return Start::Record(Recording {
+        let age = SystemTime::now().duration_since(changed);
+        if age.is_ok_and(|time| time > MIN_AGE) && !self.recording.swap(true, Ordering::Relaxed) {
+            return Lookup::Record(Recording {
                 listing: Listing {
                     node: now.id,
                     change: now.change,
@@ -88,29 +88,32 @@ impl Listings {
                 flag: self.recording.clone(),
             });
         }
-        Start::Unknown
+        Lookup::Uncached
     }
 
     fn get(&self, node: NodeId, change: u64) -> Option<Arc<Listing>> {
-        let mut kept = self.kept.lock().expect("no panic holds it");
-        let at = kept.iter().position(|listing| listing.node == node)?;
-        let listing = kept.remove(at)?;
+        let mut listings = self.listings.lock().expect("no panic holds it");
+        let at = listings.iter().position(|listing| listing.node == node)?;
+        let listing = listings.remove(at)?;
         if listing.change != change {
             return None;
         }
-        kept.push_front(listing.clone());
+        listings.push_front(listing.clone());
         Some(listing)
     }
 
-    fn keep(&self, listing: Listing) {
-        let mut kept = self.kept.lock().expect("no panic holds it");
-        kept.retain(|old| old.node != listing.node);
-        kept.push_front(Arc::new(listing));
-        let size = |kept: &VecDeque<Arc<Listing>>| -> usize {
-            kept.iter().map(|listing| listing.entries.capacity()).sum()
+    fn insert(&self, listing: Listing) {
+        let mut listings = self.listings.lock().expect("no panic holds it");
+        listings.retain(|old| old.node != listing.node);
+        listings.push_front(Arc::new(listing));
+        let size = |listings: &VecDeque<Arc<Listing>>| -> usize {
+            listings
+                .iter()
+                .map(|listing| listing.entries.capacity())
+                .sum()
         };
-        while kept.len() > COUNT || size(&kept) > MOST {
-            kept.pop_back();
+        while listings.len() > MAX_LISTINGS || size(&listings) > MAX_BYTES {
+            listings.pop_back();
         }
     }
 }
@@ -130,14 +133,15 @@ impl Recording {
     /// Adds the next entries; returns `None` if the listing becomes too large.
     pub(crate) fn add(mut self, entries: &[u8]) -> Option<Recording> {
         self.listing.entries.extend_from_slice(entries);
-        (self.listing.entries.len() <= LARGEST).then_some(self)
+        (self.listing.entries.len() <= MAX_LISTING).then_some(self)
     }
 
-    /// Completes the listing, and caches it in `listings` with a charge for its size from `charge`,
-    /// if the directory `fd` on `device` has not changed since the start and there is room.
+    /// Completes the listing, and caches it in `dir_cache` with a charge for its size from
+    /// `charge`, if the directory `fd` on `device` has not changed since the start and there is
+    /// room.
     pub(crate) fn finish(
         mut self,
-        listings: &Listings,
+        dir_cache: &DirCache,
         device: &Device,
         fd: BorrowedFd<'_>,
         charge: impl FnOnce(usize) -> Option<Charge>,
@@ -149,7 +153,7 @@ impl Recording {
             let mut entries = std::mem::take(&mut self.listing.entries);
             entries.shrink_to_fit();
             let (node, change) = (self.listing.node, self.listing.change);
-            listings.keep(Listing {
+            dir_cache.insert(Listing {
                 node,
                 change,
                 entries,
@@ -180,15 +184,15 @@ mod tests {
 
     #[test]
     fn only_as_many_are_kept_as_may_be_and_those_used_last() {
-        let listings = Listings::default();
+        let listings = DirCache::default();
         for node in 1..=5 {
-            listings.keep(listing(node, LARGEST));
+            listings.insert(listing(node, MAX_LISTING));
             assert!(listings.get(1, 1).is_some());
         }
         assert!(listings.get(2, 2).is_none());
         assert!(listings.get(5, 5).is_some());
-        for node in 10..10 + COUNT as u64 {
-            listings.keep(listing(node, 1));
+        for node in 10..10 + MAX_LISTINGS as u64 {
+            listings.insert(listing(node, 1));
         }
         assert!(listings.get(5, 5).is_none());
         assert!(listings.get(10, 10).is_some());
@@ -196,8 +200,8 @@ mod tests {
 
     #[test]
     fn what_changed_is_forgotten() {
-        let listings = Listings::default();
-        listings.keep(listing(7, 1));
+        let listings = DirCache::default();
+        listings.insert(listing(7, 1));
         assert!(listings.get(7, 8).is_none());
         assert!(listings.get(7, 7).is_none());
     }

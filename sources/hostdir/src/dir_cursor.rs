@@ -3,9 +3,9 @@
 //! The cookies are the file system's own (`d_off`). An open directory keeps the entries that it has
 //! read and not returned yet, and its position, so that sequential reading neither seeks nor reads
 //! twice. It seeks after its descriptor was evicted meanwhile. A read from the start may use a
-//! cached listing (`listings`).
+//! cached listing (`dir_cache`).
 //!
-//! The listings of open directories are bounded per tree and per client ([`Streams`]). Without
+//! The listings of open directories are bounded per tree and per client ([`DirCursors`]). Without
 //! room, the least recently read directories lose theirs: the client's own if it has used its
 //! share, otherwise any client's.
 //!
@@ -27,33 +27,33 @@ use vfs::{
     Account, Charge, Cx, DirEntry, DirSink, Entry, Errno, Full, Kind, Name, Plus, Quota, Result,
 };
 
-use crate::clock::Ring;
+use crate::clock::ClockRing;
 use crate::device::Device;
-use crate::dir_cache::{Listing, Listings, Recording, Start};
+use crate::dir_cache::{DirCache, Listing, Lookup, Recording};
 
 /// The bytes to read at once: some 2000 entries, so that large directories take few calls.
 const BUFFER: usize = 64 << 10;
 
 /// The most bytes of read-ahead and listings that the open directories of a tree keep. A directory
 /// without room reads again.
-const READ_AHEAD: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// The open directories of a tree that keep entries.
-pub(crate) struct Streams {
+pub(crate) struct DirCursors {
     quota: Arc<Quota>,
-    ring: Mutex<Ring<Weak<Stream>>>,
+    ring: Mutex<ClockRing<Weak<DirCursor>>>,
 }
 
-impl Default for Streams {
-    fn default() -> Streams {
-        Streams {
-            quota: Quota::shared(READ_AHEAD, 1),
+impl Default for DirCursors {
+    fn default() -> DirCursors {
+        DirCursors {
+            quota: Quota::shared(MAX_BYTES, 1),
             ring: Mutex::default(),
         }
     }
 }
 
-impl Streams {
+impl DirCursors {
     /// Charges `bytes` to `account`, evicting other open directories' entries if necessary.
     pub(crate) fn take(
         &self,
@@ -75,14 +75,14 @@ impl Streams {
         let rounds = 2 * self.ring().len();
         for _ in 0..rounds {
             let next = self.ring().advance().and_then(Weak::upgrade);
-            if next.is_some_and(|stream| stream.evict(self, account)) {
+            if next.is_some_and(|cursor| cursor.evict(self, account)) {
                 return true;
             }
         }
         false
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring<Weak<Stream>>> {
+    fn ring(&self) -> MutexGuard<'_, ClockRing<Weak<DirCursor>>> {
         self.ring.lock().expect("no panic holds it")
     }
 }
@@ -93,18 +93,18 @@ pub(crate) struct OpenDir<'a, L> {
     pub(crate) fd: BorrowedFd<'a>,
     /// Set when the descriptor was replaced by one with another position; reset by the next read.
     pub(crate) reopened: &'a AtomicBool,
-    pub(crate) streams: &'a Streams,
-    pub(crate) listings: &'a Listings,
+    pub(crate) cursors: &'a DirCursors,
+    pub(crate) dir_cache: &'a DirCache,
     /// Looks up a child.
     pub(crate) look_up: L,
 }
 
 /// An open directory's position.
 #[derive(Default)]
-pub(crate) struct Stream {
+pub(crate) struct DirCursor {
     state: Mutex<State>,
     /// Read since the clock hand last passed.
-    touched: AtomicBool,
+    recently_used: AtomicBool,
 }
 
 #[derive(Default)]
@@ -116,27 +116,27 @@ struct State {
     at: usize,
     cookie: u64,
     /// The end was returned; the next call returns it again without reading.
-    ended: bool,
+    at_end: bool,
     /// The descriptor's own position differs.
-    astray: bool,
+    needs_seek: bool,
     recording: Option<Recording>,
     /// For the part that it keeps.
     charge: Option<Charge>,
     /// Its position in the ring, while it keeps entries.
-    place: Option<u32>,
+    ring_position: Option<u32>,
 }
 
 /// The entries read from the directory.
 enum Entries {
     /// A part, from `base` on.
-    Part { buffer: Vec<u8>, filled: usize },
+    Chunk { buffer: Vec<u8>, filled: usize },
     /// The whole directory.
-    Whole(Arc<Listing>),
+    Listing(Arc<Listing>),
 }
 
 impl Default for Entries {
     fn default() -> Entries {
-        Entries::Part {
+        Entries::Chunk {
             buffer: Vec::new(),
             filled: 0,
         }
@@ -146,13 +146,13 @@ impl Default for Entries {
 impl Entries {
     fn bytes(&self) -> &[u8] {
         match self {
-            Entries::Part { buffer, filled } => &buffer[..*filled],
-            Entries::Whole(listing) => listing.entries(),
+            Entries::Chunk { buffer, filled } => &buffer[..*filled],
+            Entries::Listing(listing) => listing.entries(),
         }
     }
 }
 
-impl Stream {
+impl DirCursor {
     /// Reads on after `cookie` in `dir`.
     pub(crate) fn read(
         self: &Arc<Self>,
@@ -162,48 +162,48 @@ impl Stream {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        self.touched.store(true, Ordering::Relaxed);
+        self.recently_used.store(true, Ordering::Relaxed);
         let mut state = self.state.lock().expect("no panic holds it");
         if dir.reopened.swap(false, Ordering::Relaxed) {
-            state.astray = true;
+            state.needs_seek = true;
             state.recording = None;
         }
-        state.go_to(cookie);
-        let told = state.tell(dir, cx.call.account(), plus, sink);
-        state.keep(self, dir.streams, cx.call.account());
-        told
+        state.seek(cookie);
+        let passed = state.pass_entries(dir, cx.call.account(), plus, sink);
+        state.retain(self, dir.cursors, cx.call.account());
+        passed
     }
 
     /// Closes the directory.
-    pub(crate) fn close(&self, streams: &Streams) {
+    pub(crate) fn close(&self, cursors: &DirCursors) {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.give_up(streams);
+        state.drop_entries(cursors);
     }
 
     /// Drops its entries if they are charged to `account`, unless it is being read or was read
     /// recently.
-    fn evict(&self, streams: &Streams, account: Option<&Account>) -> bool {
-        if self.touched.swap(false, Ordering::Relaxed) {
+    fn evict(&self, cursors: &DirCursors, account: Option<&Account>) -> bool {
+        if self.recently_used.swap(false, Ordering::Relaxed) {
             return false;
         }
         let Ok(mut state) = self.state.try_lock() else {
             return false;
         };
         let is_its = |account| state.account() == Some(account);
-        if state.place.is_none() || !account.is_none_or(is_its) {
+        if state.ring_position.is_none() || !account.is_none_or(is_its) {
             return false;
         }
         state.recording = None;
         let at = state.cookie;
-        state.leave(at);
-        state.give_up(streams);
+        state.restart_at(at);
+        state.drop_entries(cursors);
         true
     }
 }
 
 impl State {
     /// Passes the next entries to `sink`, until it accepts no more.
-    fn tell(
+    fn pass_entries(
         &mut self,
         dir: &OpenDir<'_, impl Fn(Name<'_>) -> Result<Entry>>,
         account: &Account,
@@ -211,14 +211,14 @@ impl State {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let state = self;
-        let mut told = false;
+        let mut passed = false;
         loop {
             if state.at == state.entries.bytes().len() {
                 match state.fill(dir, account) {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
                     // The next call returns the error.
-                    Err(_) if told => return Ok(()),
+                    Err(_) if passed => return Ok(()),
                     Err(error) => return Err(error),
                 }
             }
@@ -239,7 +239,7 @@ impl State {
                 if !taken {
                     return Ok(());
                 }
-                told = true;
+                passed = true;
             }
             state.cookie = raw.cookie;
             state.at += raw.len;
@@ -247,12 +247,12 @@ impl State {
     }
 }
 
-type Looked = (vfs::NodeId, Option<Kind>, Option<Entry>);
+type EntryFacts = (vfs::NodeId, Option<Kind>, Option<Entry>);
 
 fn with_attr(
     dir: &OpenDir<'_, impl Fn(Name<'_>) -> Result<Entry>>,
     raw: &RawEntry<'_>,
-) -> Result<Looked> {
+) -> Result<EntryFacts> {
     match Name::new(raw.name).and_then(&dir.look_up) {
         Ok(entry) => Ok((entry.attr.id, Some(entry.attr.kind), Some(entry))),
         Err(error) if error.is_signal() => Err(error),
@@ -263,14 +263,14 @@ fn with_attr(
 
 impl State {
     /// Frees the entries that were returned, and all if there is no room to keep them.
-    fn keep(&mut self, stream: &Arc<Stream>, streams: &Streams, account: &Account) {
+    fn retain(&mut self, cursor: &Arc<DirCursor>, cursors: &DirCursors, account: &Account) {
         let size = match &mut self.entries {
             // A listing has a charge of its own.
-            Entries::Whole(_) => {
+            Entries::Listing(_) => {
                 self.charge = None;
-                return self.enlist(stream, streams);
+                return self.insert_into_ring(cursor, cursors);
             }
-            Entries::Part { buffer, filled } => {
+            Entries::Chunk { buffer, filled } => {
                 if self.at == *filled {
                     (*buffer, *filled) = (Vec::new(), 0);
                     (self.base, self.at) = (self.cookie, 0);
@@ -279,16 +279,16 @@ impl State {
             }
         };
         if size == 0 {
-            return self.give_up(streams);
+            return self.drop_entries(cursors);
         }
         if self.charge.is_none() {
-            self.charge = streams.take(account, size).ok();
+            self.charge = cursors.take(account, size).ok();
         }
         match self.charge {
-            Some(_) => self.enlist(stream, streams),
+            Some(_) => self.insert_into_ring(cursor, cursors),
             None => {
-                self.leave(self.cookie);
-                self.give_up(streams);
+                self.restart_at(self.cookie);
+                self.drop_entries(cursors);
             }
         }
     }
@@ -296,53 +296,53 @@ impl State {
     /// Returns the account that its entries are charged to.
     fn account(&self) -> Option<&Account> {
         let charge = match &self.entries {
-            Entries::Whole(listing) => listing.charge(),
-            Entries::Part { .. } => self.charge.as_ref(),
+            Entries::Listing(listing) => listing.charge(),
+            Entries::Chunk { .. } => self.charge.as_ref(),
         };
         charge.map(Charge::account)
     }
 
-    fn enlist(&mut self, stream: &Arc<Stream>, streams: &Streams) {
-        let enlist = || streams.ring().insert(Arc::downgrade(stream));
-        self.place.get_or_insert_with(enlist);
+    fn insert_into_ring(&mut self, cursor: &Arc<DirCursor>, cursors: &DirCursors) {
+        let insert = || cursors.ring().insert(Arc::downgrade(cursor));
+        self.ring_position.get_or_insert_with(insert);
     }
 
     /// Frees its entries, which are used up or will not be read any more.
-    fn give_up(&mut self, streams: &Streams) {
+    fn drop_entries(&mut self, cursors: &DirCursors) {
         self.entries = Entries::default();
         self.charge = None;
-        if let Some(place) = self.place.take() {
-            streams.ring().remove(place);
+        if let Some(ring_position) = self.ring_position.take() {
+            cursors.ring().remove(ring_position);
         }
     }
 
     /// Moves to the entry after `cookie`.
-    fn go_to(&mut self, cookie: u64) {
+    fn seek(&mut self, cookie: u64) {
         if cookie == self.cookie {
             return;
         }
-        self.ended = false;
+        self.at_end = false;
         // The start is read again, because the client expects current entries.
-        if cookie != 0 && self.find(cookie) {
+        if cookie != 0 && self.seek_within(cookie) {
             return;
         }
         self.recording = None;
-        self.leave(cookie);
+        self.restart_at(cookie);
     }
 
     /// Drops the entries and continues after `cookie`.
-    fn leave(&mut self, cookie: u64) {
-        if let Entries::Part { filled, .. } = &mut self.entries {
+    fn restart_at(&mut self, cookie: u64) {
+        if let Entries::Chunk { filled, .. } = &mut self.entries {
             *filled = 0;
         } else {
             self.entries = Entries::default();
         }
         (self.base, self.cookie, self.at) = (cookie, cookie, 0);
-        self.astray = true;
+        self.needs_seek = true;
     }
 
     /// Moves to `cookie` if the entries include it.
-    fn find(&mut self, cookie: u64) -> bool {
+    fn seek_within(&mut self, cookie: u64) -> bool {
         let (mut at, mut here) = (0, self.base);
         while here != cookie {
             match RawEntry::first(&self.entries.bytes()[at..]) {
@@ -357,31 +357,31 @@ impl State {
     /// Reads more entries, on `account`, and returns whether there were any.
     fn fill<L>(&mut self, dir: &OpenDir<'_, L>, account: &Account) -> Result<bool> {
         let fd = dir.fd;
-        if std::mem::take(&mut self.ended) {
+        if std::mem::take(&mut self.at_end) {
             return Ok(false);
         }
-        if let Entries::Whole(_) = self.entries {
-            self.ended = true;
-            self.leave(self.cookie);
+        if let Entries::Listing(_) = self.entries {
+            self.at_end = true;
+            self.restart_at(self.cookie);
             return Ok(false);
         }
         if self.cookie == 0 {
-            match dir.listings.start(dir.device, fd) {
-                Start::Known(listing) => {
-                    self.entries = Entries::Whole(listing);
+            match dir.dir_cache.look_up(dir.device, fd) {
+                Lookup::Cached(listing) => {
+                    self.entries = Entries::Listing(listing);
                     // Every directory has at least `.` and `..`, unless it was removed.
-                    self.ended = self.entries.bytes().is_empty();
-                    return Ok(!self.ended);
+                    self.at_end = self.entries.bytes().is_empty();
+                    return Ok(!self.at_end);
                 }
-                Start::Record(recording) => self.recording = Some(recording),
-                Start::Unknown => {}
+                Lookup::Record(recording) => self.recording = Some(recording),
+                Lookup::Uncached => {}
             }
         }
-        if self.astray {
+        if self.needs_seek {
             rustix::fs::seek(fd, SeekFrom::Start(self.cookie)).map_err(errno)?;
-            self.astray = false;
+            self.needs_seek = false;
         }
-        let Entries::Part { buffer, filled } = &mut self.entries else {
+        let Entries::Chunk { buffer, filled } = &mut self.entries else {
             return Ok(false);
         };
         buffer.resize(BUFFER, 0);
@@ -393,10 +393,10 @@ impl State {
         (self.base, self.at) = (self.cookie, 0);
         let recording = self.recording.take();
         if *filled == 0 {
-            self.ended = true;
+            self.at_end = true;
             if let Some(recording) = recording {
-                recording.finish(dir.listings, dir.device, fd, |bytes| {
-                    dir.streams.take(account, bytes).ok()
+                recording.finish(dir.dir_cache, dir.device, fd, |bytes| {
+                    dir.cursors.take(account, bytes).ok()
                 });
             }
             return Ok(false);

@@ -13,7 +13,7 @@ use vfs::{
 
 use crate::attr::{self, Target};
 use crate::descriptors::{Fd, Share};
-use crate::dir_cursor::{OpenDir, Stream};
+use crate::dir_cursor::{DirCursor, OpenDir};
 use crate::node::HostNode;
 use crate::open_files::OpenFile;
 use crate::{copy, direct_io, extents};
@@ -23,7 +23,7 @@ use crate::{copy, direct_io, extents};
 pub struct HostFile {
     opened: Arc<OpenFile>,
     flags: OpenFlags,
-    stream: Option<Arc<Stream>>,
+    cursor: Option<Arc<DirCursor>>,
     /// The share for a descriptor that is never evicted.
     _share: Option<Share>,
 }
@@ -38,11 +38,11 @@ impl HostFile {
         raw: OFlags,
         share: Option<Share>,
     ) -> HostFile {
-        let stream = (node.what() == Kind::Directory).then(Arc::default);
+        let cursor = (node.kind() == Kind::Directory).then(Arc::default);
         HostFile {
             opened: OpenFile::new(node, fd, raw),
             flags,
-            stream,
+            cursor,
             _share: share,
         }
     }
@@ -63,8 +63,8 @@ impl HostFile {
             .ok_or(Errno::EXDEV)
     }
 
-    fn is_plain(&self) -> Result<()> {
-        match self.stream {
+    fn is_not_directory(&self) -> Result<()> {
+        match self.cursor {
             None => Ok(()),
             Some(_) => Err(Errno::EISDIR),
         }
@@ -77,7 +77,7 @@ impl File for HostFile {
     }
 
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.node().device().memory(cx.patience)?;
+        self.node().device().allow_cached(cx.patience)?;
         attr::read(self.node().device(), self.fd(cx.patience)?.as_fd(), want)
     }
 
@@ -92,7 +92,7 @@ impl File for HostFile {
         // The kernel rejects ranges beyond the largest offset; a read there returns no bytes.
         let below = (i64::MAX as u64).saturating_sub(offset);
         if below == 0 {
-            return self.is_plain().map(|()| 0);
+            return self.is_not_directory().map(|()| 0);
         }
         let len = len
             .min(sink.room())
@@ -100,7 +100,7 @@ impl File for HostFile {
         let fd = self.fd(cx.patience)?;
         let fd = fd.as_fd();
         if self.flags.contains(OpenFlags::DIRECT) {
-            self.node().device().long(cx.patience)?;
+            self.node().device().allow_disk_wait(cx.patience)?;
             return direct_io::read(fd, offset, len, sink);
         }
         let patience = self.node().device().read_patience(fd, cx.patience)?;
@@ -111,9 +111,9 @@ impl File for HostFile {
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         let waits = OpenFlags::DIRECT | OpenFlags::DSYNC | OpenFlags::SYNC;
         if self.flags.intersects(waits) {
-            self.node().device().long(cx.patience)?;
+            self.node().device().allow_disk_wait(cx.patience)?;
         } else {
-            self.node().device().brief(cx.patience)?;
+            self.node().device().allow_brief(cx.patience)?;
         }
         let fd = self.fd(cx.patience)?;
         self.node().host().identity.assume(cx)?;
@@ -125,23 +125,23 @@ impl File for HostFile {
 
     /// Serialises its callers: a directory has one position.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        self.node().device().brief(cx.patience)?;
-        let stream = self.stream.as_ref().ok_or(Errno::ENOTDIR)?;
+        self.node().device().allow_brief(cx.patience)?;
+        let cursor = self.cursor.as_ref().ok_or(Errno::ENOTDIR)?;
         let fd = self.fd(cx.patience)?;
         let node = self.node();
         let dir = OpenDir {
             device: node.device(),
             fd: fd.as_fd(),
             reopened: self.opened.reopened(),
-            streams: &node.tree().streams,
-            listings: &node.tree().listings,
+            cursors: &node.tree().cursors,
+            dir_cache: &node.tree().dir_cache,
             look_up: |name: Name<'_>| node.lookup(cx, name),
         };
-        stream.read(&dir, cx, cookie, plus, sink)
+        cursor.read(&dir, cx, cookie, plus, sink)
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        self.node().device().long(cx.patience)?;
+        self.node().device().allow_disk_wait(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         if datasync {
             rustix::fs::fdatasync(&*fd).map_err(errno)
@@ -156,8 +156,8 @@ impl File for HostFile {
     }
 
     fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
-        self.is_plain()?;
-        self.node().device().long(cx.patience)?;
+        self.is_not_directory()?;
+        self.node().device().allow_disk_wait(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         self.node().host().identity.assume(cx)?;
         let flags = match how {
@@ -174,8 +174,8 @@ impl File for HostFile {
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
-        self.is_plain()?;
-        self.node().device().brief(cx.patience)?;
+        self.is_not_directory()?;
+        self.node().device().allow_brief(cx.patience)?;
         extents::seek(self.fd(cx.patience)?.as_fd(), offset, what)
     }
 
@@ -186,8 +186,8 @@ impl File for HostFile {
         len: u64,
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()> {
-        self.is_plain()?;
-        self.node().device().brief(cx.patience)?;
+        self.is_not_directory()?;
+        self.node().device().allow_brief(cx.patience)?;
         extents::walk(self.fd(cx.patience)?.as_fd(), offset, len, each)
     }
 
@@ -201,18 +201,19 @@ impl File for HostFile {
         how: CopyHow,
     ) -> Result<u64> {
         let to = self.sibling(to)?;
-        self.is_plain().and_then(|()| to.is_plain())?;
+        self.is_not_directory()
+            .and_then(|()| to.is_not_directory())?;
         match how {
             CopyHow::Any => {
-                if len > copy::SHORT {
+                if len > copy::MAX_INLINE {
                     cx.may_wait()?;
                 }
-                self.node().device().brief(cx.patience)?;
-                to.node().device().brief(cx.patience)?;
+                self.node().device().allow_brief(cx.patience)?;
+                to.node().device().allow_brief(cx.patience)?;
             }
             CopyHow::Clone if len == 0 => return Ok(0),
             // The ioctl writes out dirty pages first.
-            CopyHow::Clone => self.node().device().long(cx.patience)?,
+            CopyHow::Clone => self.node().device().allow_disk_wait(cx.patience)?,
         }
         let (from_fd, to_fd) = (self.fd(cx.patience)?, to.fd(cx.patience)?);
         let (from_fd, to_fd) = (from_fd.as_fd(), to_fd.as_fd());
@@ -225,10 +226,10 @@ impl File for HostFile {
 
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
         let device = self.node().device();
-        if !device.stamps_changes() || self.node().what() != Kind::File {
+        if !device.stamps_changes() || self.node().kind() != Kind::File {
             return Err(Errno::EOPNOTSUPP);
         }
-        device.brief(cx.patience)?;
+        device.allow_brief(cx.patience)?;
         let fits = match kind {
             LeaseKind::Read => OpenFlags::READ,
             LeaseKind::Write => OpenFlags::READ | OpenFlags::WRITE,
@@ -242,8 +243,9 @@ impl File for HostFile {
     }
 
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
-        let plain = self.is_plain().is_ok() && self.node().device().reads_for_anybody();
-        plain
+        let has_data =
+            self.is_not_directory().is_ok() && self.node().device().io_is_caller_independent();
+        has_data
             .then(|| self.fd(cx.patience).ok())
             .flatten()
             .map(|fd| fd as _)
@@ -252,8 +254,8 @@ impl File for HostFile {
 
 impl Drop for HostFile {
     fn drop(&mut self) {
-        if let Some(stream) = &self.stream {
-            stream.close(&self.node().tree().streams);
+        if let Some(cursor) = &self.cursor {
+            cursor.close(&self.node().tree().cursors);
         }
         self.opened.close();
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 1, words of the kernel handle (4 bits each) | handle type u8 | number u64 | kernel handle | directory
-//! 2, 0                                        | number u64     | life u64
+//! 2, 0                                        | number u64     | incarnation u64
 //! ```
 //! *directory* is the kernel handle of the directory in which an object other than a directory was
 //! first found, as a difference from the object's own: a bit for each word, then the words that
@@ -13,8 +13,8 @@
 //! ([`crate::containment`]), which uses the directory.
 //!
 //! The second form is for systems where kernel handles are not permitted. It resolves to live
-//! nodes, and to those whose name is in the [`crate::handle_index::Book`], even after a restart if
-//! that is recorded.
+//! nodes, and to those whose name is in the [`crate::handle_index::HandleIndex`], even after a
+//! restart if that is recorded.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use rustix::fs::{Mode, OFlags};
 use sys::handle::FileHandle;
 use vfs::{Cx, Errno, Handle, HandleKey, Name, NodeId, Patience, Result};
 
-use crate::handle_index::Page;
+use crate::handle_index::Location;
 use crate::node::HostNode;
-use crate::stat::life_of;
+use crate::stat::incarnation_of;
 use crate::tree::{Tree, TreeDevice};
 use crate::{identity, mounts};
 
@@ -33,7 +33,7 @@ const BY_KERNEL: u8 = 0x10;
 const BY_NAME: u8 = 0x20;
 
 /// The longest handle: a layer with two such trees prepends a byte.
-const LONGEST: usize = Handle::MAX_OF_SOURCE - 1;
+const MAX_LEN: usize = Handle::MAX_OF_SOURCE - 1;
 
 /// The size of a word of a kernel handle in bytes.
 const WORD: usize = 4;
@@ -41,9 +41,9 @@ const WORD: usize = 4;
 /// Implements [`vfs::Node::handle`].
 pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     let device = node.device();
-    device.memory(patience)?;
+    device.allow_cached(patience)?;
     let key = &node.host().handle_key;
-    let mut body = Vec::with_capacity(LONGEST);
+    let mut body = Vec::with_capacity(MAX_LEN);
     if device.mount().is_some() {
         let kernel = node.kernel_handle()?;
         let kind = u8::try_from(kernel.kind()).map_err(|_| Errno::EOPNOTSUPP)?;
@@ -56,63 +56,67 @@ pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
         body.extend(kernel.bytes());
         if let Some(dir) = node.directory().and_then(|dir| dir.kernel_handle().ok())
             && let Some(dir) = difference(&kernel, &dir)
-            && body.len() + dir.len() <= HandleKey::longest_body(LONGEST)
+            && body.len() + dir.len() <= HandleKey::longest_body(MAX_LEN)
         {
             body.extend(dir);
         }
     } else {
-        let life = life_of(node.fd(patience)?.as_fd());
-        node.tree().book.note(locations(node, life));
+        let incarnation = incarnation_of(node.fd(patience)?.as_fd());
+        node.tree()
+            .handle_index
+            .record_ancestors(locations(node, incarnation));
         body.push(BY_NAME);
         body.extend(node.number().to_le_bytes());
-        body.extend(life.to_le_bytes());
+        body.extend(incarnation.to_le_bytes());
     }
-    key.seal(&body, LONGEST)
+    key.seal(&body, MAX_LEN)
 }
 
-/// Returns the locations of `node`, an incarnation `life` of its number, and of its ancestors.
-fn locations(node: &HostNode, life: u64) -> impl Iterator<Item = (NodeId, Page)> {
-    let mut first = node.record().map(|record| (node.number(), record, life));
+/// Returns the locations of `node`, `incarnation` of its number, and of its ancestors.
+fn locations(node: &HostNode, incarnation: u64) -> impl Iterator<Item = (NodeId, Location)> {
+    let mut first = node
+        .dentry()
+        .map(|dentry| (node.number(), dentry, incarnation));
     let mut above: Option<Arc<HostNode>> = None;
     std::iter::from_fn(move || {
-        let (id, record, life) = match first.take() {
+        let (id, dentry, incarnation) = match first.take() {
             Some(first) => first,
             None => {
                 let node = above.take()?;
-                let record = node.record()?;
+                let dentry = node.dentry()?;
                 let fd = node.fd(Patience::Full).ok()?;
-                (node.number(), record, life_of(fd.as_fd()))
+                (node.number(), dentry, incarnation_of(fd.as_fd()))
             }
         };
-        let page = Page {
-            parent: record.parent.number(),
-            name: record.name,
-            life,
+        let location = Location {
+            parent: dentry.parent.number(),
+            name: dentry.name,
+            incarnation,
         };
-        above = Some(record.parent);
-        Some((id, page))
+        above = Some(dentry.parent);
+        Some((id, location))
     })
 }
 
 /// Records the new location `name` in `parent` of a node that need not be live, if its location is
 /// recorded.
-pub(crate) fn note_moved(id: NodeId, parent: &HostNode, name: Name<'_>) {
-    let book = &parent.tree().book;
-    let Some(old) = book.page(id) else {
+pub(crate) fn record_move(id: NodeId, parent: &HostNode, name: Name<'_>) {
+    let index = &parent.tree().handle_index;
+    let Some(old) = index.location(id) else {
         return;
     };
-    let known = book.page(parent.number()).is_some();
+    let known = index.location(parent.number()).is_some();
     if let Ok(fd) = parent.fd(Patience::Full)
         && !known
     {
-        book.note(locations(parent, life_of(fd.as_fd())));
+        index.record_ancestors(locations(parent, incarnation_of(fd.as_fd())));
     }
-    book.set(
+    index.set(
         id,
-        Page {
+        Location {
             parent: parent.number(),
             name: name.bytes().into(),
-            life: old.life,
+            incarnation: old.incarnation,
         },
     );
 }
@@ -162,44 +166,48 @@ pub(crate) fn resolve(tree: &Arc<Tree>, cx: &Cx<'_>, handle: &Handle) -> Result<
             let (id, rest) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
             let (own, dir) = rest.split_at_checked(words * WORD).ok_or(Errno::ESTALE)?;
             let kernel = FileHandle::new(kind.into(), own).map_err(|_| Errno::ESTALE)?;
-            let named = Named {
+            let form = KernelForm {
                 id: NodeId::from_le_bytes(*id),
                 dir: apply(&kernel, dir),
                 kernel,
             };
-            by_kernel(tree, cx, &named)
+            resolve_kernel_handle(tree, cx, &form)
         }
         [BY_NAME, ref rest @ ..] => {
-            let (id, life) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
-            let life = life.first_chunk().ok_or(Errno::ESTALE)?;
+            let (id, incarnation) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
+            let incarnation = incarnation.first_chunk().ok_or(Errno::ESTALE)?;
             let id = NodeId::from_le_bytes(*id);
-            by_name(tree, cx, id, u64::from_le_bytes(*life))
+            resolve_by_name(tree, cx, id, u64::from_le_bytes(*incarnation))
         }
         _ => Err(Errno::ESTALE),
     }
 }
 
 /// The contents of a handle of the first form.
-struct Named {
+struct KernelForm {
     id: NodeId,
     kernel: FileHandle,
     /// The directory in which it was first found.
     dir: Option<FileHandle>,
 }
 
-fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNode>> {
-    if let Some(node) = tree.table.get(named.id)
-        && node.kernel_handle().is_ok_and(|own| own == named.kernel)
+fn resolve_kernel_handle(
+    tree: &Arc<Tree>,
+    cx: &Cx<'_>,
+    form: &KernelForm,
+) -> Result<Arc<HostNode>> {
+    if let Some(node) = tree.nodes.get(form.id)
+        && node.kernel_handle().is_ok_and(|own| own == form.kernel)
     {
         return Ok(node);
     }
     let mut devices = tree.devices();
     // Any device of a disk opens handles of all of its volumes, so try the others too.
-    devices.sort_by_key(|on| !on.device.may_have(named.id));
-    for on in &devices {
-        on.device.brief(cx.patience)?;
-        if let Some(mount) = on.device.mount()
-            && let Some(node) = open_on(cx, on, mount, named)?
+    devices.sort_by_key(|tree_device| !tree_device.device.may_have(form.id));
+    for tree_device in &devices {
+        tree_device.device.allow_brief(cx.patience)?;
+        if let Some(mount) = tree_device.device.mount()
+            && let Some(node) = open_on(cx, tree_device, mount, form)?
         {
             return Ok(node);
         }
@@ -207,16 +215,19 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
     // It may be on a mount below the root without nodes so far, or on one of another part of a
     // known file system.
     cx.may_wait()?;
-    identity::become_server()?;
-    mounts::find(tree, |on, mount| open_on(cx, on, mount, named))?.ok_or(Errno::ESTALE)
+    identity::assume_server()?;
+    mounts::find(tree, |tree_device, mount| {
+        open_on(cx, tree_device, mount, form)
+    })?
+    .ok_or(Errno::ESTALE)
 }
 
 /// Repeats `open` after `ENOMEM`: Linux also returns that while another inode is being set up with
 /// the number of a removed one (`iget_locked()` in `fs/inode.c`).
-fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
+fn retry_nomem<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
     /// The most retries; an inode is set up in fewer.
-    const AGAIN: usize = 100;
-    for _ in 0..AGAIN {
+    const RETRIES: usize = 100;
+    for _ in 0..RETRIES {
         match open() {
             Err(Errno::ENOMEM) => std::thread::yield_now(),
             done => return done,
@@ -225,60 +236,66 @@ fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
     open()
 }
 
-/// Returns the named node, if `mount`, which is of the device `on`, has it and it is below the
+/// Returns the node of `form`, if `mount`, which is of `tree_device`, has it and it is below the
 /// root.
 fn open_on(
     cx: &Cx<'_>,
-    on: &Arc<TreeDevice>,
+    tree_device: &Arc<TreeDevice>,
     mount: BorrowedFd<'_>,
-    named: &Named,
+    form: &KernelForm,
 ) -> Result<Option<Arc<HostNode>>> {
-    let tree = &on.tree;
-    identity::become_server()?;
-    match for_memory(|| tree.host.open(|| named.kernel.open(mount, OFlags::PATH))) {
+    let tree = &tree_device.tree;
+    identity::assume_server()?;
+    match retry_nomem(|| tree.host.open(|| form.kernel.open(mount, OFlags::PATH))) {
         Ok(fd) => {
             if !tree
                 .containment()?
-                .check(cx, mount, &fd, named.dir.as_ref())?
+                .is_beneath(cx, mount, &fd, form.dir.as_ref())?
             {
                 return Ok(None);
             }
-            let (node, _) = tree.enter(Some(on), fd, None)?;
-            Ok((node.number() == named.id).then_some(node))
+            let (node, _) = tree.enter(Some(tree_device), fd, None)?;
+            Ok((node.number() == form.id).then_some(node))
         }
         Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => Err(error),
         Err(_) => Ok(None),
     }
 }
 
-fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<HostNode>> {
-    let same =
-        |node: &HostNode, life| Ok::<_, Errno>(life_of(node.fd(cx.patience)?.as_fd()) == life);
-    if let Some(node) = tree.table.get(id) {
-        return if same(&node, life)? {
+fn resolve_by_name(
+    tree: &Arc<Tree>,
+    cx: &Cx<'_>,
+    id: NodeId,
+    incarnation: u64,
+) -> Result<Arc<HostNode>> {
+    let same = |node: &HostNode, incarnation| {
+        Ok::<_, Errno>(incarnation_of(node.fd(cx.patience)?.as_fd()) == incarnation)
+    };
+    if let Some(node) = tree.nodes.get(id) {
+        return if same(&node, incarnation)? {
             Ok(node)
         } else {
             Err(Errno::ESTALE)
         };
     }
-    // Up through the book to a live node; the root is one.
-    let mut way = Vec::new();
+    // Up through the index to a live node; the root is one.
+    let mut path = Vec::new();
     let mut at = id;
     let mut node = loop {
-        if let Some(node) = tree.table.get(at) {
+        if let Some(node) = tree.nodes.get(at) {
             break node;
         }
-        let page = tree.book.page(at).ok_or(Errno::ESTALE)?;
-        at = page.parent;
-        way.push(page);
-        if way.len() > DEEPEST {
+        let location = tree.handle_index.location(at).ok_or(Errno::ESTALE)?;
+        at = location.parent;
+        path.push(location);
+        if path.len() > MAX_DEPTH {
             return Err(Errno::ESTALE);
         }
     };
-    for page in way.into_iter().rev() {
+    for location in path.into_iter().rev() {
         let dir = node.fd(cx.patience)?;
-        let name = Name::new(&page.name)?;
-        identity::become_server()?;
+        let name = Name::new(&location.name)?;
+        identity::assume_server()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = tree
             .host
@@ -287,14 +304,14 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
                 Errno::ENFILE => error,
                 _ => Errno::ESTALE,
             })?;
-        if life_of(fd.as_fd()) != page.life {
+        if incarnation_of(fd.as_fd()) != location.incarnation {
             return Err(Errno::ESTALE);
         }
         node = tree
             .enter(Some(node.tree_device()), fd, Some((&node, name)))?
             .0;
     }
-    if node.number() == id && same(&node, life)? {
+    if node.number() == id && same(&node, incarnation)? {
         Ok(node)
     } else {
         Err(Errno::ESTALE)
@@ -302,7 +319,7 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
 }
 
 /// A limit for the depth of a tree, against cycles.
-const DEEPEST: usize = 1 << 16;
+const MAX_DEPTH: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -312,7 +329,7 @@ mod tests {
     /// number of tries.
     fn opened(times: usize, then: Result<()>) -> (Result<()>, usize) {
         let mut tries = 0;
-        let done = for_memory(|| {
+        let done = retry_nomem(|| {
             tries += 1;
             if tries > times {
                 then

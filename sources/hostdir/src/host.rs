@@ -40,7 +40,7 @@ pub(crate) struct Host {
 }
 
 /// The options from which a [`Host`] is made.
-pub(crate) struct Setup {
+pub(crate) struct HostOptions {
     /// The secrets from which, with the root's identity, the keys for handles and for numbers
     /// derive.
     pub(crate) secrets: [HandleKey; 2],
@@ -53,21 +53,21 @@ pub(crate) struct Setup {
 
 impl Host {
     /// Returns the core of the export of the object that `root` is open on.
-    pub(crate) fn new(setup: Setup, root: BorrowedFd<'_>) -> Result<Host> {
+    pub(crate) fn new(options: HostOptions, root: BorrowedFd<'_>) -> Result<Host> {
         let stx = stat(root)?;
         let device = DeviceKey::of(root, &stx)?;
         let mut prefixes = Prefixes::default();
         prefixes.root(device);
-        let identity = identity_of(root, &stx);
-        let [handles, numbers] = &setup.secrets;
+        let identity = root_identity(root, &stx);
+        let [handles, numbers] = &options.secrets;
         Ok(Host {
             // The other quarter is left to leases.
-            shares: Shares::new(setup.budget.most() / 4 * 3),
-            budget: setup.budget,
-            identity: setup.identity,
-            keeps_umask: setup.keeps_umask,
-            by_handle: setup.by_handle,
-            proc_fds: setup.proc_fds,
+            shares: Shares::new(options.budget.limit() / 4 * 3),
+            budget: options.budget,
+            identity: options.identity,
+            keeps_umask: options.keeps_umask,
+            by_handle: options.by_handle,
+            proc_fds: options.proc_fds,
             handle_key: handles.derive("hostdir handles", &[&identity]),
             number_key: numbers
                 .derive("hostdir numbers", &[&identity])
@@ -96,7 +96,7 @@ impl Host {
 /// Returns bytes that distinguish the root `fd`, with the attributes `stx`, from others and stay
 /// the same after a restart of the host: its inode number and birth, and the kernel handle, which
 /// contains its generation. They omit the device number, and `f_fsid`, which XFS derives from that.
-fn identity_of(fd: BorrowedFd<'_>, stx: &Statx) -> Vec<u8> {
+fn root_identity(fd: BorrowedFd<'_>, stx: &Statx) -> Vec<u8> {
     let mut identity = stx.stx_ino.to_le_bytes().to_vec();
     identity.extend(stx.stx_btime.tv_sec.to_le_bytes());
     identity.extend(stx.stx_btime.tv_nsec.to_le_bytes());

@@ -6,7 +6,8 @@
 //! the host inotify reports a change directly afterwards. A thread of the export waits for both. It
 //! starts with the first lease.
 //!
-//! Lock order: the start of the watch; then the posts. Holders are not notified under either.
+//! Lock order: the start of the watcher; then the registrations. Holders are not notified under
+//! either.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -32,49 +33,49 @@ use crate::stat::{dev_of, stat_child};
 #[derive(Default)]
 pub(crate) struct Leases {
     /// Started with the first lease.
-    watch: OnceLock<Arc<Watch>>,
+    watcher: OnceLock<Arc<LeaseWatcher>>,
     /// Held while it starts.
     starting: Mutex<()>,
 }
 
 /// The sources of events that the thread waits for.
-struct Watch {
+struct LeaseWatcher {
     /// The number of leases: while it is 0, no further check is made.
     count: AtomicUsize,
     told: Told,
     inotify: OwnedFd,
     /// Readable when the thread is to end.
     end: OwnedFd,
-    posts: Mutex<Posts>,
+    registrations: Mutex<Registrations>,
 }
 
-/// The leases, by descriptor, node and watch.
+/// The leases by descriptor, node and inotify watch.
 #[derive(Default)]
-struct Posts {
-    by_fd: HashMap<RawFd, Arc<Post>>,
+struct Registrations {
+    by_fd: HashMap<RawFd, Arc<Registration>>,
     by_node: HashMap<NodeId, Vec<RawFd>>,
-    by_watch: HashMap<i32, NodeId>,
+    by_watch_descriptor: HashMap<i32, NodeId>,
 }
 
 /// A lease as the thread sees it.
-struct Post {
+struct Registration {
     fd: Arc<Fd>,
     kind: Kind,
     node: NodeId,
-    watched: i32,
+    watch_descriptor: i32,
     is_broken: AtomicBool,
     broken: Broken,
 }
 
 /// A lease as its holder sees it.
 struct HostLease {
-    watch: Arc<Watch>,
-    post: Arc<Post>,
+    watcher: Arc<LeaseWatcher>,
+    registration: Arc<Registration>,
 }
 
 /// The most leases of an export, and no more than a quarter of its descriptors, because each holds
 /// one. inotify has a limit of its own.
-const MOST: usize = 1 << 14;
+const MAX_LEASES: usize = 1 << 14;
 
 /// The minimum of `lease-break-time`, after which the kernel revokes a lease that is not released,
 /// in seconds: enough for a client to be given up. It is Linux's default.
@@ -106,42 +107,44 @@ impl Leases {
             LeaseKind::Read => Kind::Read,
             LeaseKind::Write => Kind::Write,
         };
-        identity::become_server()?;
-        let watch = self.watch()?;
-        let mut posts = watch.posts();
+        identity::assume_server()?;
+        let watcher = self.watcher()?;
+        let mut registrations = watcher.registrations();
         let number = fd.as_fd().as_raw_fd();
         // One per open file: a second would be released with the first.
-        let most = MOST.min(device.host.budget.most() / 4);
-        if posts.by_fd.contains_key(&number) {
+        let most = MAX_LEASES.min(device.host.budget.limit() / 4);
+        if registrations.by_fd.contains_key(&number) {
             return Err(Errno::EAGAIN);
         }
-        if posts.by_fd.len() >= most {
+        if registrations.by_fd.len() >= most {
             return Err(Errno::ENFILE);
         }
         // Before the lease, so that a process that comes from now on either blocks or is reported.
         let path = ProcPath::of(fd.as_fd());
-        let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES);
-        let watched = watched.map_err(|raw| match raw {
+        let watch_descriptor = inotify::add_watch(&watcher.inotify, path.as_c_str(), CHANGES);
+        let watch_descriptor = watch_descriptor.map_err(|raw| match raw {
             Raw::NOSPC => Errno::ENFILE,
             raw => errno(raw),
         })?;
-        watch.count.fetch_add(1, Ordering::SeqCst);
-        let post = Arc::new(Post {
+        watcher.count.fetch_add(1, Ordering::SeqCst);
+        let registration = Arc::new(Registration {
             fd,
             kind,
             node,
-            watched,
+            watch_descriptor,
             is_broken: AtomicBool::new(false),
             broken: broken.clone(),
         });
-        posts.by_fd.insert(number, post.clone());
-        posts.by_node.entry(node).or_default().push(number);
-        posts.by_watch.insert(watched, node);
-        let taken = sys::lease::take(post.fd.as_fd(), kind, watch.told);
-        drop(posts);
+        registrations.by_fd.insert(number, registration.clone());
+        registrations.by_node.entry(node).or_default().push(number);
+        registrations
+            .by_watch_descriptor
+            .insert(watch_descriptor, node);
+        let taken = sys::lease::take(registration.fd.as_fd(), kind, watcher.told);
+        drop(registrations);
         let lease = HostLease {
-            watch: watch.clone(),
-            post,
+            watcher: watcher.clone(),
+            registration,
         };
         taken.map_err(errno)?;
         Ok(Box::new(lease))
@@ -151,17 +154,19 @@ impl Leases {
     /// and returns `WOULD_BLOCK`, or `PARKED` with more patience, as long as there are any. `own`
     /// is the descriptor with the lease of the changing client itself.
     pub(crate) fn clear(&self, cx: &Cx<'_>, node: NodeId, own: Option<&Fd>) -> Result<()> {
-        let Some(watch) = self.in_use() else {
+        let Some(watcher) = self.in_use() else {
             return Ok(());
         };
         let own = own.map(|fd| fd.as_fd().as_raw_fd());
         let is_clear = || {
-            let posts = watch.of(node);
-            let others: Vec<_> = posts
+            let registrations = watcher.of(node);
+            let others: Vec<_> = registrations
                 .iter()
-                .filter(|post| Some(post.number()) != own)
+                .filter(|registration| Some(registration.number()) != own)
                 .collect();
-            others.iter().for_each(|post| post.break_it());
+            others
+                .iter()
+                .for_each(|registration| registration.notify_holder());
             others.is_empty()
         };
         match is_clear() {
@@ -189,39 +194,41 @@ impl Leases {
     }
 
     /// Returns the type of a lease on `node`, if there is one, with its open file.
-    pub(crate) fn leased(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
-        let posts = self.in_use()?.of(node);
-        posts.first().map(|post| (post.kind, post.fd.clone()))
+    pub(crate) fn find(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
+        let registrations = self.in_use()?.of(node);
+        registrations
+            .first()
+            .map(|registration| (registration.kind, registration.fd.clone()))
     }
 
-    /// Returns the watch if there are leases.
-    fn in_use(&self) -> Option<&Arc<Watch>> {
-        let watch = self.watch.get()?;
-        (watch.count.load(Ordering::SeqCst) > 0).then_some(watch)
+    /// Returns the watcher if there are leases.
+    fn in_use(&self) -> Option<&Arc<LeaseWatcher>> {
+        let watcher = self.watcher.get()?;
+        (watcher.count.load(Ordering::SeqCst) > 0).then_some(watcher)
     }
 
-    /// Returns the watch, starting it if necessary. Returns `EOPNOTSUPP` if the kernel would revoke
-    /// leases too early.
-    fn watch(&self) -> Result<&Arc<Watch>> {
+    /// Returns the watcher, starting it if necessary. Returns `EOPNOTSUPP` if the kernel would
+    /// revoke leases too early.
+    fn watcher(&self) -> Result<&Arc<LeaseWatcher>> {
         let _starting = self.starting.lock().expect("no panic holds it");
-        if let Some(watch) = self.watch.get() {
-            return Ok(watch);
+        if let Some(watcher) = self.watcher.get() {
+            return Ok(watcher);
         }
         let time = std::fs::read_to_string("/proc/sys/fs/lease-break-time");
         let time = time.ok().and_then(|time| time.trim().parse::<u64>().ok());
         if time.is_none_or(|time| time < BREAK_TIME) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let watch = Watch::start()?;
-        Ok(self.watch.get_or_init(|| watch))
+        let watcher = LeaseWatcher::start()?;
+        Ok(self.watcher.get_or_init(|| watcher))
     }
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        if let Some(watch) = self.watch.get() {
+        if let Some(watcher) = self.watcher.get() {
             // Cannot fail: there is no other writer.
-            let _ = rustix::io::write(&watch.end, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&watcher.end, &1u64.to_ne_bytes());
         }
     }
 }
@@ -243,12 +250,12 @@ pub(crate) fn wait<T>(cx: &Cx<'_>, again: impl Fn() -> Result<Option<T>>) -> Res
     Err(Errno::EAGAIN)
 }
 
-impl Watch {
-    fn start() -> Result<Arc<Watch>> {
+impl LeaseWatcher {
+    fn start() -> Result<Arc<LeaseWatcher>> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(errno)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(errno)?;
         let (tell, told) = std::sync::mpsc::channel();
-        let (ready, started) = std::sync::mpsc::channel::<Arc<Watch>>();
+        let (ready, started) = std::sync::mpsc::channel::<Arc<LeaseWatcher>>();
         let thread = std::thread::Builder::new().name("barge-leases".into());
         let spawned = thread.spawn(move || {
             let listener = match Listener::here() {
@@ -261,21 +268,21 @@ impl Watch {
                     return;
                 }
             };
-            if let Ok(watch) = started.recv() {
-                watch.listen(&listener);
+            if let Ok(watcher) = started.recv() {
+                watcher.listen(&listener);
             }
         });
         spawned.map_err(|_| Errno::EAGAIN)?;
         let told = told.recv().map_err(|_| Errno::EIO)?.map_err(errno)?;
-        let watch = Arc::new(Watch {
+        let watcher = Arc::new(LeaseWatcher {
             count: AtomicUsize::new(0),
             told,
             inotify,
             end,
-            posts: Mutex::default(),
+            registrations: Mutex::default(),
         });
-        let _ = ready.send(watch.clone());
-        Ok(watch)
+        let _ = ready.send(watcher.clone());
+        Ok(watcher)
     }
 
     fn listen(&self, listener: &Listener) {
@@ -287,7 +294,7 @@ impl Watch {
             ];
             match poll(&mut fds, None) {
                 Ok(_) | Err(Raw::INTR) => {}
-                Err(_) => return self.break_all(),
+                Err(_) => return self.notify_all(),
             }
             if !fds[2].revents().is_empty() {
                 return;
@@ -295,10 +302,15 @@ impl Watch {
             while let Ok(Some(wanted)) = listener.next() {
                 match wanted {
                     Wanted::Of(fd) => {
-                        let post = self.posts().by_fd.get(&fd).cloned();
-                        post.iter().for_each(|post| post.break_if_wanted());
+                        let registration = self.registrations().by_fd.get(&fd).cloned();
+                        registration
+                            .iter()
+                            .for_each(|registration| registration.notify_if_wanted());
                     }
-                    Wanted::Any => self.all().iter().for_each(|post| post.break_if_wanted()),
+                    Wanted::Any => self
+                        .all()
+                        .iter()
+                        .for_each(|registration| registration.notify_if_wanted()),
                 }
             }
             self.read_changes();
@@ -309,45 +321,54 @@ impl Watch {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut changes = inotify::Reader::new(&self.inotify, &mut buffer);
         loop {
-            let (watched, events) = match changes.next() {
+            let (watch_descriptor, events) = match changes.next() {
                 Ok(change) => (change.wd(), change.events()),
                 Err(Raw::INTR) => continue,
                 Err(_) => return,
             };
             if events.contains(ReadFlags::QUEUE_OVERFLOW) {
-                self.break_all();
+                self.notify_all();
             } else if !events.contains(ReadFlags::IGNORED) {
-                let node = self.posts().by_watch.get(&watched).copied();
-                let posts = node.map(|node| self.of(node)).unwrap_or_default();
-                posts.iter().for_each(|post| post.break_it());
+                let node = self
+                    .registrations()
+                    .by_watch_descriptor
+                    .get(&watch_descriptor)
+                    .copied();
+                let registrations = node.map(|node| self.of(node)).unwrap_or_default();
+                registrations
+                    .iter()
+                    .for_each(|registration| registration.notify_holder());
             }
         }
     }
 
-    fn break_all(&self) {
-        self.all().iter().for_each(|post| post.break_it());
+    fn notify_all(&self) {
+        self.all()
+            .iter()
+            .for_each(|registration| registration.notify_holder());
     }
 
-    fn all(&self) -> Vec<Arc<Post>> {
-        self.posts().by_fd.values().cloned().collect()
+    fn all(&self) -> Vec<Arc<Registration>> {
+        self.registrations().by_fd.values().cloned().collect()
     }
 
     /// Returns the leases of a node.
-    fn of(&self, node: NodeId) -> Vec<Arc<Post>> {
-        let posts = self.posts();
-        let fds = posts.by_node.get(&node).into_iter().flatten();
-        fds.filter_map(|fd| posts.by_fd.get(fd).cloned()).collect()
+    fn of(&self, node: NodeId) -> Vec<Arc<Registration>> {
+        let registrations = self.registrations();
+        let fds = registrations.by_node.get(&node).into_iter().flatten();
+        fds.filter_map(|fd| registrations.by_fd.get(fd).cloned())
+            .collect()
     }
 
-    fn posts(&self) -> MutexGuard<'_, Posts> {
-        self.posts.lock().expect("no panic holds it")
+    fn registrations(&self) -> MutexGuard<'_, Registrations> {
+        self.registrations.lock().expect("no panic holds it")
     }
 }
 
-impl Post {
-    fn break_if_wanted(&self) {
+impl Registration {
+    fn notify_if_wanted(&self) {
         if sys::lease::is_wanted(self.fd.as_fd(), self.kind) != Ok(false) {
-            self.break_it();
+            self.notify_holder();
         }
     }
 
@@ -355,7 +376,7 @@ impl Post {
         self.fd.as_fd().as_raw_fd()
     }
 
-    fn break_it(&self) {
+    fn notify_holder(&self) {
         if !self.is_broken.swap(true, Ordering::SeqCst) {
             (self.broken)();
         }
@@ -364,31 +385,34 @@ impl Post {
 
 impl Lease for HostLease {
     fn is_broken(&self) -> bool {
-        self.post.is_broken.load(Ordering::SeqCst)
+        self.registration.is_broken.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for HostLease {
     fn drop(&mut self) {
-        let Post {
-            fd, node, watched, ..
-        } = &*self.post;
-        let number = self.post.number();
-        let mut posts = self.watch.posts();
+        let Registration {
+            fd,
+            node,
+            watch_descriptor,
+            ..
+        } = &*self.registration;
+        let number = self.registration.number();
+        let mut registrations = self.watcher.registrations();
         // Fails only if the kernel has revoked it.
         let _ = sys::lease::give_back(fd.as_fd());
-        posts.by_fd.remove(&number);
-        if let Some(fds) = posts.by_node.get_mut(node) {
+        registrations.by_fd.remove(&number);
+        if let Some(fds) = registrations.by_node.get_mut(node) {
             fds.retain(|&one| one != number);
             if fds.is_empty() {
-                posts.by_node.remove(node);
-                posts.by_watch.remove(watched);
+                registrations.by_node.remove(node);
+                registrations.by_watch_descriptor.remove(watch_descriptor);
                 // Fails only if the file no longer exists.
-                let _ = inotify::remove_watch(&self.watch.inotify, *watched);
+                let _ = inotify::remove_watch(&self.watcher.inotify, *watch_descriptor);
             }
         }
-        drop(posts);
-        self.watch.count.fetch_sub(1, Ordering::SeqCst);
+        drop(registrations);
+        self.watcher.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -77,7 +77,7 @@ use rustix::thread::CapabilitySet;
 use vfs::{Capabilities, Cx, FileSystem, Handle, HandleKey, Level, Node, Result, Want};
 
 use crate::descriptors::Budget;
-use crate::host::Setup;
+use crate::host::HostOptions;
 use crate::identity::CallerIdentity;
 use crate::mapped::MappedNode;
 use crate::node::HostNode;
@@ -109,7 +109,7 @@ pub struct Options {
     pub no_kernel_handles: bool,
     /// A file that records the locations of nodes with handles: without kernel handles, it makes
     /// handles survive a restart. It is created if absent, and must not be shared.
-    pub names: Option<PathBuf>,
+    pub handle_index: Option<PathBuf>,
     /// Applies the umask of the calling thread to new files, as for any program. Otherwise the
     /// calling thread gets a umask of its own, 0, and a working directory of its own (`CLONE_FS` of
     /// unshare(2)), which suits threads that serve clients, but not threads that belong to another
@@ -144,7 +144,7 @@ impl HostDir {
             Some(key) => [key.clone(), key],
             None => [sys::random::bytes()?, [0; 32]].map(HandleKey::new),
         };
-        let setup = Setup {
+        let host_options = HostOptions {
             secrets,
             budget: Budget::new(descriptors),
             identity,
@@ -152,14 +152,14 @@ impl HostDir {
             by_handle,
             proc_fds: ProcFds::open()?,
         };
-        identity::become_server()?;
+        identity::assume_server()?;
         let path = path.as_ref();
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let fd = setup
+        let fd = host_options
             .budget
             .open_within(|| rustix::fs::open(path, flags, Mode::empty()))?;
         capabilities::require_openat2(fd.as_fd())?;
-        let (tree, root) = Tree::new(setup, fd)?;
+        let (tree, root) = Tree::new(host_options, fd)?;
         let mapped = options.identity == Identity::MappedXattr;
         let capabilities = capabilities::capabilities(&root, mapped)?;
         if mapped && capabilities.xattr == Level::None {
@@ -169,12 +169,13 @@ impl HostDir {
             ));
         }
         let mut limits = Vec::new();
-        if let Some(names) = options.names.filter(|_| root.device().mount().is_none())
-            && let Err(error) = tree.book.record_at(&names)
+        if let Some(path) = options.handle_index
+            && root.device().mount().is_none()
+            && let Err(error) = tree.handle_index.persist_at(&path)
         {
-            limits.push(format!("{}: {error}", names.display()));
+            limits.push(format!("{}: {error}", path.display()));
         }
-        limits.extend(capabilities::lines(&tree, &root, &capabilities));
+        limits.extend(capabilities::limitations(&tree, &root, &capabilities));
         Ok(Arc::new(HostDir {
             tree,
             root,
@@ -221,10 +222,10 @@ impl FileSystem for HostDir {
 
     /// Syncs the root's file system and those below it that are in use.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        self.root.device().long(cx.patience)?;
+        self.root.device().allow_disk_wait(cx.patience)?;
         cx.may_wait()?;
-        for on in self.tree.devices() {
-            match on.device.real() {
+        for tree_device in self.tree.devices() {
+            match tree_device.device.readable() {
                 Some(fd) => rustix::fs::syncfs(fd).map_err(sys::errno)?,
                 // The server may not open a file there, but can sync the whole host.
                 None => rustix::fs::sync(),

@@ -29,7 +29,7 @@ use crate::identity;
 use crate::lease::Leases;
 
 /// The object whose locks are mirrored.
-pub(crate) struct Object<'a, F> {
+pub(crate) struct LockedObject<'a, F> {
     pub(crate) node: NodeId,
     pub(crate) kind: Kind,
     pub(crate) device: &'a Device,
@@ -40,19 +40,19 @@ pub(crate) struct Object<'a, F> {
 
 /// The mirrors of the nodes that have locks.
 #[derive(Default)]
-pub(crate) struct Mirrors(Mutex<HashMap<NodeId, Arc<Mutex<Mirror>>>>);
+pub(crate) struct LockMirrors(Mutex<HashMap<NodeId, Arc<Mutex<Mirror>>>>);
 
 #[derive(Default)]
 struct Mirror {
     /// The open file for byte ranges, and the locked ranges.
-    ranges: Option<Open>,
-    held: Ranges,
+    ranges: Option<MirrorFile>,
+    locked: Ranges,
     /// The open file for flock(2), and its state.
-    whole: Option<Open>,
-    state: Option<HostLock>,
+    flock: Option<MirrorFile>,
+    flock_state: Option<HostLock>,
 }
 
-struct Open {
+struct MirrorFile {
     fd: Arc<Fd>,
     writable: bool,
     /// Whether it is not writable because the file was leased.
@@ -61,7 +61,7 @@ struct Open {
     _share: Option<Share>,
 }
 
-impl Drop for Open {
+impl Drop for MirrorFile {
     fn drop(&mut self) {
         // Closing is not enough: a child process between fork and exec still has a copy of the
         // descriptor. Neither call can fail for an open file.
@@ -70,7 +70,7 @@ impl Drop for Open {
     }
 }
 
-impl Mirrors {
+impl LockMirrors {
     /// Forgets a node that is dropped, which has no locks any more.
     pub(crate) fn forget(&self, id: NodeId) {
         // Closed after the lock is released.
@@ -81,7 +81,7 @@ impl Mirrors {
     /// Implements [`vfs::Node::host_lock`]. The node has to be forgotten when it is dropped.
     pub(crate) fn set(
         &self,
-        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         range: LockRange,
         state: HostLock,
@@ -91,14 +91,14 @@ impl Mirrors {
         let (start, end) = (range.start, range.end);
         match range.space {
             Space::Posix => mirror.set_range(object, cx, start, end, state),
-            Space::Flock => mirror.set_whole(object, cx, state),
+            Space::Flock => mirror.set_flock(object, cx, state),
         }
     }
 
     /// Implements [`vfs::Node::host_lock_holder`]. The node has to be forgotten when it is dropped.
     pub(crate) fn holder(
         &self,
-        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
@@ -108,7 +108,7 @@ impl Mirrors {
         let (start, end) = (range.start, range.end);
         match range.space {
             Space::Posix => mirror.range_holder(object, cx, start, end, kind),
-            Space::Flock => mirror.whole_holder(object, cx, kind),
+            Space::Flock => mirror.flock_holder(object, cx, kind),
         }
     }
 
@@ -121,7 +121,7 @@ impl Mirrors {
 impl Mirror {
     fn set_range(
         &mut self,
-        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         start: u64,
         end: u64,
@@ -134,7 +134,7 @@ impl Mirror {
             self.ranges = open(object, cx)?;
         }
         if state == HostLock::Exclusive {
-            self.become_writable(object, cx)?;
+            self.reopen_writable(object, cx)?;
         }
         let Some(open) = &self.ranges else {
             return Ok(());
@@ -153,11 +153,11 @@ impl Mirror {
         };
         if locked.is_ok() && reachable {
             match state {
-                HostLock::Unlocked => self.held.remove(start, end),
-                HostLock::Shared | HostLock::Exclusive => self.held.insert(start, end),
+                HostLock::Unlocked => self.locked.remove(start, end),
+                HostLock::Shared | HostLock::Exclusive => self.locked.insert(start, end),
             }
         }
-        if self.held.is_empty() {
+        if self.locked.is_empty() {
             self.ranges = None;
         }
         locked
@@ -165,9 +165,9 @@ impl Mirror {
 
     /// Reopens for writing a file that was opened for reading because of a lease, if that is
     /// possible now, and takes all locked ranges again, as shared.
-    fn become_writable(
+    fn reopen_writable(
         &mut self,
-        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
     ) -> Result<()> {
         if !self.ranges.as_ref().is_some_and(|open| open.leased) {
@@ -176,41 +176,41 @@ impl Mirror {
         let Some(open) = open(object, cx)? else {
             return Ok(());
         };
-        for (start, end) in self.held.iter() {
+        for (start, end) in self.locked.iter() {
             sys::lock::set(open.fd.as_fd(), start, end, Ofd::Shared).map_err(errno)?;
         }
         self.ranges = Some(open);
         Ok(())
     }
 
-    fn set_whole(
+    fn set_flock(
         &mut self,
-        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         state: HostLock,
     ) -> Result<()> {
         if state == HostLock::Unlocked {
-            (self.whole, self.state) = (None, None);
+            (self.flock, self.flock_state) = (None, None);
             return Ok(());
         }
-        if self.whole.is_none() {
-            self.whole = open(object, cx)?;
+        if self.flock.is_none() {
+            self.flock = open(object, cx)?;
         }
-        let Some(open) = &self.whole else {
+        let Some(open) = &self.flock else {
             return Ok(());
         };
-        match rustix::fs::flock(&open.fd, operation(state)) {
+        match rustix::fs::flock(&open.fd, flock_operation(state)) {
             Ok(()) => {
-                self.state = Some(state);
+                self.flock_state = Some(state);
                 Ok(())
             }
             Err(error) => {
-                match self.state {
+                match self.flock_state {
                     // flock(2) releases the old lock before it fails to take the new one.
                     Some(before) => {
-                        let _ = rustix::fs::flock(&open.fd, operation(before));
+                        let _ = rustix::fs::flock(&open.fd, flock_operation(before));
                     }
-                    None => self.whole = None,
+                    None => self.flock = None,
                 }
                 Err(errno(error))
             }
@@ -219,7 +219,7 @@ impl Mirror {
 
     fn range_holder(
         &self,
-        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         start: u64,
         end: u64,
@@ -260,13 +260,13 @@ impl Mirror {
     /// Tests a lock by taking it, since there is no call to query one: with another open file,
     /// which conflicts with our own mirror too. A conflict with the mirror cannot be distinguished
     /// from one with another process, and counts as the former.
-    fn whole_holder(
+    fn flock_holder(
         &self,
-        object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let ours_conflicts = match self.state {
+        let ours_conflicts = match self.flock_state {
             None => false,
             Some(HostLock::Shared) => kind == LockKind::Exclusive,
             Some(_) => true,
@@ -285,10 +285,10 @@ impl Mirror {
                 pid: 0,
             }))
         };
-        if rustix::fs::flock(&open.fd, operation(kind.into())).is_ok() {
+        if rustix::fs::flock(&open.fd, flock_operation(kind.into())).is_ok() {
             return Ok(None);
         }
-        match rustix::fs::flock(&open.fd, operation(HostLock::Shared)) {
+        match rustix::fs::flock(&open.fd, flock_operation(HostLock::Shared)) {
             Ok(()) => outsider(LockKind::Shared),
             Err(Raw::WOULDBLOCK) => outsider(LockKind::Exclusive),
             Err(error) => Err(errno(error)),
@@ -296,7 +296,7 @@ impl Mirror {
     }
 }
 
-fn operation(state: HostLock) -> FlockOperation {
+fn flock_operation(state: HostLock) -> FlockOperation {
     match state {
         HostLock::Unlocked => FlockOperation::NonBlockingUnlock,
         HostLock::Shared => FlockOperation::NonBlockingLockShared,
@@ -304,17 +304,20 @@ fn operation(state: HostLock) -> FlockOperation {
     }
 }
 
-fn is_leased_to_write<F>(object: &Object<'_, F>) -> bool {
-    let leased = object.leases.leased(object.node);
+fn is_leased_to_write<F>(object: &LockedObject<'_, F>) -> bool {
+    let leased = object.leases.find(object.node);
     matches!(leased, Some((sys::lease::Kind::Write, _)))
 }
 
 /// Opens a mirror, if the server can, without breaking a lease: with a write lease, the leased open
 /// file serves as the mirror; with a read lease the file is opened for reading.
-fn open(object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>, cx: &Cx<'_>) -> Result<Option<Open>> {
-    let leased = object.leases.leased(object.node);
+fn open(
+    object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
+    cx: &Cx<'_>,
+) -> Result<Option<MirrorFile>> {
+    let leased = object.leases.find(object.node);
     if let Some((sys::lease::Kind::Write, fd)) = leased {
-        return Ok(Some(Open {
+        return Ok(Some(MirrorFile {
             fd,
             writable: true,
             leased: false,
@@ -331,12 +334,12 @@ fn open(object: &Object<'_, impl Fn() -> Result<Arc<Fd>>>, cx: &Cx<'_>) -> Resul
     let host = &object.device.host;
     let share = host.shares.take(cx.call.account())?;
     let fd = (object.fd)()?;
-    identity::become_server()?;
+    identity::assume_server()?;
     for &flags in flags {
         match host.open(|| host.proc_fds.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
             Ok(fd) => {
                 let writable = flags == OFlags::RDWR;
-                return Ok(Some(Open {
+                return Ok(Some(MirrorFile {
                     fd: Arc::new(fd),
                     writable,
                     leased,

@@ -10,11 +10,11 @@ use vfs::Result;
 
 use crate::tree::{Tree, TreeDevice};
 
-/// Calls `look` on the mounts below the root, each open for reading, and returns the first result.
+/// Calls `visit` on the mounts below the root, each open for reading, and returns the first result.
 /// Skips mounts that cannot be opened or have no kernel handles.
 pub(crate) fn find<T>(
     tree: &Arc<Tree>,
-    look: impl Fn(&Arc<TreeDevice>, BorrowedFd<'_>) -> Result<Option<T>>,
+    visit: impl Fn(&Arc<TreeDevice>, BorrowedFd<'_>) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     let Some(root) = tree.root() else {
         return Ok(None);
@@ -53,7 +53,7 @@ pub(crate) fn find<T>(
         let Ok(mount) = host.open(|| host.proc_fds.reopen(path.as_fd(), flags)) else {
             continue;
         };
-        if let Some(found) = look(node.tree_device(), mount.as_fd())? {
+        if let Some(found) = visit(node.tree_device(), mount.as_fd())? {
             return Ok(Some(found));
         }
     }

@@ -17,7 +17,7 @@ use vfs::{
 
 use crate::attr::{self, Target};
 use crate::descriptors::Fd;
-use crate::locks::Object;
+use crate::locks::LockedObject;
 use crate::node::HostNode;
 use crate::{handles, open, xattr};
 
@@ -31,7 +31,7 @@ impl Node for HostNode {
     }
 
     fn kind(&self) -> Kind {
-        self.what()
+        self.kind()
     }
 
     fn handle(&self, cx: &Cx<'_>) -> Result<Handle> {
@@ -39,41 +39,41 @@ impl Node for HostNode {
     }
 
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.device().memory(cx.patience)?;
+        self.device().allow_cached(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         attr::read(self.device(), fd.as_fd(), want)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         self.tree().leases.clear(cx, self.number(), None)?;
         let fd = self.fd(cx.patience)?;
         attr::set(self.device(), cx, Target::Path(fd.as_fd()), set)
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        self.device().memory(cx.patience)?;
+        self.device().allow_cached(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         self.host().identity.assume(cx)?;
         open::access(fd.as_fd(), want)
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let fd = self.fd(cx.patience)?;
-        let figures = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
+        let stat = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
         Ok(StatFs {
             kind: self.device().magic as u32,
             // The unit of the counts. Linux's own f_bsize, the preferred I/O size, is the same on
             // all relevant file systems.
-            bsize: figures.f_frsize as u32,
-            blocks: figures.f_blocks,
-            bfree: figures.f_bfree,
-            bavail: figures.f_bavail,
-            files: figures.f_files,
-            ffree: figures.f_ffree,
-            fsid: figures.f_fsid,
-            namelen: figures.f_namemax as u32,
+            bsize: stat.f_frsize as u32,
+            blocks: stat.f_blocks,
+            bfree: stat.f_bfree,
+            bavail: stat.f_bavail,
+            files: stat.f_files,
+            ffree: stat.f_ffree,
+            fsid: stat.f_fsid,
+            namelen: stat.f_namemax as u32,
         })
     }
 
@@ -83,10 +83,10 @@ impl Node for HostNode {
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        if self.what() != Kind::Symlink {
+        if self.kind() != Kind::Symlink {
             return Err(Errno::EINVAL);
         }
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         let target = rustix::fs::readlinkat(&*fd, c"", Vec::with_capacity(256)).map_err(errno)?;
         Ok(target.into_bytes())
@@ -140,33 +140,33 @@ impl Node for HostNode {
     }
 
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         xattr::get(&self.host().identity, cx, fd.as_fd(), name)
     }
 
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         xattr::list(&self.host().identity, cx, fd.as_fd())
     }
 
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         self.tree().leases.clear(cx, self.number(), None)?;
         let fd = self.fd(cx.patience)?;
         xattr::set(&self.host().identity, cx, fd.as_fd(), name, value, flags)
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         self.tree().leases.clear(cx, self.number(), None)?;
         let fd = self.fd(cx.patience)?;
         xattr::remove(&self.host().identity, cx, fd.as_fd(), name)
     }
 
     fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         self.set_mirrored();
         let object = lock_object(self, cx);
         self.tree().mirrors.set(&object, cx, range, state)
@@ -178,7 +178,7 @@ impl Node for HostNode {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         self.set_mirrored();
         let object = lock_object(self, cx);
         self.tree().mirrors.holder(&object, cx, range, kind)
@@ -190,11 +190,14 @@ fn entry((node, attr): (Arc<HostNode>, Attr)) -> Entry {
 }
 
 /// Returns `node` as an object whose locks are mirrored.
-fn lock_object<'n>(node: &'n HostNode, cx: &Cx<'_>) -> Object<'n, impl Fn() -> Result<Arc<Fd>>> {
+fn lock_object<'n>(
+    node: &'n HostNode,
+    cx: &Cx<'_>,
+) -> LockedObject<'n, impl Fn() -> Result<Arc<Fd>>> {
     let patience = cx.patience;
-    Object {
+    LockedObject {
         node: node.number(),
-        kind: node.what(),
+        kind: node.kind(),
         device: node.device(),
         leases: &node.tree().leases,
         fd: move || node.fd(patience),

@@ -12,19 +12,19 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use hashbrown::HashTable;
 use vfs::NodeId;
 
-use crate::clock::Ring;
+use crate::clock::ClockRing;
 
 /// Enough that two cores rarely contend; each costs 200 bytes when empty.
 pub(crate) const SHARDS: usize = 64;
 
 /// The nodes of an export.
-pub(crate) struct Table<N> {
+pub(crate) struct NodeTable<N> {
     shards: [Mutex<Shard<N>>; SHARDS],
     next: AtomicUsize,
 }
 
 /// A node, as the table sees it.
-pub(crate) trait Numbered {
+pub(crate) trait TableEntry {
     /// Returns its number.
     fn number(&self) -> NodeId;
     /// Returns its position in its shard's ring.
@@ -33,7 +33,7 @@ pub(crate) trait Numbered {
 
 struct Shard<N> {
     nodes: Nodes<N>,
-    ring: Ring<NonZeroU64>,
+    ring: ClockRing<NonZeroU64>,
 }
 
 /// Nodes by their numbers, which are stored in the nodes: an entry takes nine bytes.
@@ -41,7 +41,7 @@ struct Nodes<N>(HashTable<Weak<N>>);
 
 /// Nodes that were accessed under a shard's lock, to be dropped after it: the last reference to a
 /// node removes it from its shard.
-type Held<N> = Vec<Arc<N>>;
+type DroppedLater<N> = Vec<Arc<N>>;
 
 /// A node's position in its shard's ring.
 pub(crate) struct RingSlot(AtomicU32);
@@ -49,14 +49,14 @@ pub(crate) struct RingSlot(AtomicU32);
 /// The result of a look-up that inserts if necessary.
 pub(crate) enum Found<N> {
     /// The new node was inserted into the table and the ring.
-    New(Arc<N>),
+    Inserted(Arc<N>),
     /// The existing node.
-    Old(Arc<N>),
+    Existing(Arc<N>),
 }
 
-impl<N: Numbered> Table<N> {
-    pub(crate) fn new() -> Table<N> {
-        Table {
+impl<N: TableEntry> NodeTable<N> {
+    pub(crate) fn new() -> NodeTable<N> {
+        NodeTable {
             shards: std::array::from_fn(|_| Mutex::new(Shard::new())),
             next: AtomicUsize::new(0),
         }
@@ -64,8 +64,8 @@ impl<N: Numbered> Table<N> {
 
     /// Returns the live node with this number.
     pub(crate) fn get(&self, id: NodeId) -> Option<Arc<N>> {
-        let mut held = Held::new();
-        self.shard(id).nodes.get(id, &mut held)
+        let mut dropped_later = DroppedLater::new();
+        self.shard(id).nodes.get(id, &mut dropped_later)
     }
 
     /// Returns the live node with this number, unless it is `not`; otherwise inserts the node from
@@ -76,50 +76,50 @@ impl<N: Numbered> Table<N> {
         not: Option<&Arc<N>>,
         make: impl FnOnce() -> Arc<N>,
     ) -> Found<N> {
-        let mut held = Held::new();
+        let mut dropped_later = DroppedLater::new();
         let mut shard = self.shard(id);
-        if let Some(node) = shard.nodes.get(id, &mut held) {
+        if let Some(node) = shard.nodes.get(id, &mut dropped_later) {
             // Pointer equality is reliable, since both nodes are live.
             if !not.is_some_and(|not| Arc::ptr_eq(not, &node)) {
-                return Found::Old(node);
+                return Found::Existing(node);
             }
             shard.nodes.remove(&node);
         }
         let node = make();
-        shard.nodes.insert(&node, &mut held);
-        shard.enlist(id, node.ring_slot());
-        Found::New(node)
+        shard.nodes.insert(&node, &mut dropped_later);
+        shard.insert_into_ring(id, node.ring_slot());
+        Found::Inserted(node)
     }
 
     /// Inserts a node that has a descriptor again into the ring.
     pub(crate) fn insert_into_ring(&self, node: &N) {
         self.shard(node.number())
-            .enlist(node.number(), node.ring_slot());
+            .insert_into_ring(node.number(), node.ring_slot());
     }
 
     /// Removes a node without a descriptor from the ring.
     pub(crate) fn remove_from_ring(&self, node: &N) {
-        self.shard(node.number()).delist(node.ring_slot());
+        self.shard(node.number()).remove_from_ring(node.ring_slot());
     }
 
     /// Removes a node that is being dropped.
     pub(crate) fn remove(&self, node: &N) {
         let mut shard = self.shard(node.number());
-        shard.delist(node.ring_slot());
+        shard.remove_from_ring(node.ring_slot());
         shard.nodes.remove(node);
     }
 
     /// Returns the next node with a descriptor in the rings, whose hands may be anywhere.
     pub(crate) fn next_in_ring(&self) -> Option<Arc<N>> {
         for _ in 0..SHARDS {
-            let mut held = Held::new();
+            let mut dropped_later = DroppedLater::new();
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
             let mut shard = self.shards[turn].lock().expect("no panic holds it");
             for _ in 0..shard.ring.len() {
                 let Some(id) = shard.ring.advance().copied() else {
                     continue;
                 };
-                if let Some(node) = shard.nodes.get(id.get(), &mut held) {
+                if let Some(node) = shard.nodes.get(id.get(), &mut dropped_later) {
                     return Some(node);
                 }
             }
@@ -140,28 +140,28 @@ impl<N> Shard<N> {
     fn new() -> Shard<N> {
         Shard {
             nodes: Nodes(HashTable::new()),
-            ring: Ring::default(),
+            ring: ClockRing::default(),
         }
     }
 
-    fn enlist(&mut self, id: NodeId, slot: &RingSlot) {
-        if slot.0.load(Ordering::Relaxed) == RingSlot::OUT
+    fn insert_into_ring(&mut self, id: NodeId, slot: &RingSlot) {
+        if slot.0.load(Ordering::Relaxed) == RingSlot::ABSENT
             && let Some(id) = NonZeroU64::new(id)
         {
             slot.0.store(self.ring.insert(id), Ordering::Relaxed);
         }
     }
 
-    fn delist(&mut self, slot: &RingSlot) {
-        let at = slot.0.swap(RingSlot::OUT, Ordering::Relaxed);
-        if at != RingSlot::OUT {
+    fn remove_from_ring(&mut self, slot: &RingSlot) {
+        let at = slot.0.swap(RingSlot::ABSENT, Ordering::Relaxed);
+        if at != RingSlot::ABSENT {
             self.ring.remove(at);
         }
     }
 }
 
-impl<N: Numbered> Nodes<N> {
-    fn get(&self, id: NodeId, held: &mut Held<N>) -> Option<Arc<N>> {
+impl<N: TableEntry> Nodes<N> {
+    fn get(&self, id: NodeId, dropped_later: &mut DroppedLater<N>) -> Option<Arc<N>> {
         let mut found = None;
         self.0.find(hash(id), |node| match node.upgrade() {
             Some(node) if node.number() == id => {
@@ -169,7 +169,7 @@ impl<N: Numbered> Nodes<N> {
                 true
             }
             Some(other) => {
-                held.push(other);
+                dropped_later.push(other);
                 false
             }
             None => false,
@@ -177,12 +177,12 @@ impl<N: Numbered> Nodes<N> {
         found
     }
 
-    fn insert(&mut self, node: &Arc<N>, held: &mut Held<N>) {
+    fn insert(&mut self, node: &Arc<N>, dropped_later: &mut DroppedLater<N>) {
         let table = &mut self.0;
         if table.len() == table.capacity() {
             // Growing reads the nodes' numbers, so they must not be dropped meanwhile. Entries of
             // dropped nodes are removed.
-            held.extend(table.iter().filter_map(Weak::upgrade));
+            dropped_later.extend(table.iter().filter_map(Weak::upgrade));
             table.retain(|node| node.strong_count() > 0);
         }
         let rehash = |node: &Weak<N>| node.upgrade().map_or(0, |node| hash(node.number()));
@@ -206,10 +206,10 @@ fn hash(id: NodeId) -> u64 {
 }
 
 impl RingSlot {
-    const OUT: u32 = u32::MAX;
+    const ABSENT: u32 = u32::MAX;
 
     pub(crate) fn new() -> RingSlot {
-        RingSlot(AtomicU32::new(RingSlot::OUT))
+        RingSlot(AtomicU32::new(RingSlot::ABSENT))
     }
 }
 

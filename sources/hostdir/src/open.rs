@@ -19,17 +19,17 @@ impl HostNode {
     /// Opens the file or directory as the caller. Returns `ELOOP` for a symbolic link, and `ENXIO`
     /// for other types.
     pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<HostFile> {
-        match self.what() {
+        match self.kind() {
             Kind::File | Kind::Directory => {}
             Kind::Symlink => return Err(Errno::ELOOP),
             _ => return Err(Errno::ENXIO),
         }
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let node = self.shared().ok_or(Errno::ESTALE)?;
-        let share = OpenFile::share(self.device(), self.what(), cx)?;
+        let share = OpenFile::share(self.device(), self.kind(), cx)?;
         let fd = self.fd(cx.patience)?;
         self.host().identity.assume(cx)?;
-        let (fd, raw) = file(self.host(), self.what(), fd.as_fd(), flags, cx)?;
+        let (fd, raw) = file(self.host(), self.kind(), fd.as_fd(), flags, cx)?;
         Ok(HostFile::new(node, Arc::new(fd), flags, raw, share))
     }
 }
@@ -50,7 +50,7 @@ fn file(
         }
         if !flags.contains(OpenFlags::READ) {
             // A caller with execute permission may have the file read for that.
-            identity::become_server()?;
+            identity::assume_server()?;
         }
     }
     if kind == Kind::Directory {

@@ -10,7 +10,7 @@ use crate::descriptors::Fd;
 use crate::handles;
 use crate::node::HostNode;
 use crate::stat::{dev_of, stat_child};
-use crate::unlink::going;
+use crate::unlink::PendingUnlink;
 
 impl HostNode {
     /// Implements [`vfs::Node::rename`].
@@ -23,35 +23,38 @@ impl HostNode {
         flags: RenameFlags,
     ) -> Result<()> {
         let to = self.sibling(to)?;
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let from_fd = self.fd(cx.patience)?;
         let to_fd = to.fd(cx.patience)?;
         let leases = &self.tree().leases;
         leases.clear_named(cx, self.device(), &from_fd, name)?;
         leases.clear_named(cx, to.device(), &to_fd, to_name)?;
-        let kept = self.tree().opened.keep(to, to_fd.as_fd(), to_name)?;
+        let open_files = self
+            .tree()
+            .open_files
+            .reopen_named(to, to_fd.as_fd(), to_name)?;
         self.host().identity.assume(cx)?;
         let replaces = !flags.intersects(RenameFlags::EXCHANGE | RenameFlags::NOREPLACE);
-        let going = match replaces {
-            true => going(cx, to, to_fd.as_fd(), to_name)?,
+        let pending = match replaces {
+            true => PendingUnlink::prepare(cx, to, to_fd.as_fd(), to_name)?,
             false => None,
         };
         let raw = RawRename::from_bits_retain(flags.bits());
         rustix::fs::renameat_with(&*from_fd, name.bytes(), &*to_fd, to_name.bytes(), raw)
             .map_err(errno)?;
-        drop(kept);
-        if let Some(going) = going {
-            going.gone();
+        drop(open_files);
+        if let Some(pending) = pending {
+            pending.unlinked();
         }
-        to.note_moved(&to_fd, to_name);
+        to.record_move(&to_fd, to_name);
         if flags.contains(RenameFlags::EXCHANGE) {
-            self.note_moved(&from_fd, name);
+            self.record_move(&from_fd, name);
         }
         Ok(())
     }
 
     /// Records the new name `name` here, if it belongs to a node that is found by name.
-    fn note_moved(&self, dir: &Fd, name: Name<'_>) {
+    fn record_move(&self, dir: &Fd, name: Name<'_>) {
         if self.device().mount().is_some() {
             return;
         }
@@ -62,11 +65,11 @@ impl HostNode {
             return;
         }
         let (tree, id) = (self.tree(), self.device().id(stx.stx_ino));
-        if let Some(node) = tree.table.get(id)
-            && let Some(record) = self.record_for(&node, name)
+        if let Some(node) = tree.nodes.get(id)
+            && let Some(dentry) = self.dentry_for(&node, name)
         {
-            node.relocate(&record);
+            node.relocate(&dentry);
         }
-        handles::note_moved(id, self, name);
+        handles::record_move(id, self, name);
     }
 }

@@ -23,7 +23,7 @@ impl HostNode {
         }
         let dir = self.fd(cx.patience)?;
         self.host().identity.assume(cx)?;
-        if self.expects_known() && !resolve.contains(ResolveFlags::CACHED) {
+        if self.expects_known_child() && !resolve.contains(ResolveFlags::CACHED) {
             let stx = stat_child(dir.as_fd(), name)?;
             if let Some(known) = self.known_child(&stx, name) {
                 return Ok(known);
@@ -43,12 +43,12 @@ impl HostNode {
             return None;
         }
         let attr = attr::of(self.device(), stx);
-        let node = self.tree().table.get(attr.id)?;
-        if node.what() != attr.kind || !node.is_open() {
+        let node = self.tree().nodes.get(attr.id)?;
+        if node.kind() != attr.kind || !node.is_open() {
             return None;
         }
-        if let Some(record) = self.record_for(&node, name) {
-            node.relocate(&record);
+        if let Some(dentry) = self.dentry_for(&node, name) {
+            node.relocate(&dentry);
         }
         Some((node, attr))
     }
@@ -74,20 +74,20 @@ impl HostNode {
     /// Returns the parent directory, after a check that this is the root or below it: otherwise
     /// `ESTALE`. The root is its own parent.
     pub(crate) fn parent_directory(&self, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Attr)> {
-        if self.what() != Kind::Directory {
+        if self.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        self.device().brief(cx.patience)?;
+        self.device().allow_brief(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         if self.host().is_root(&stat(fd.as_fd())?) {
             let attr = attr::read(self.device(), fd.as_fd(), Want::STAT)?;
             return Ok((self.shared().ok_or(Errno::ESTALE)?, attr));
         }
         self.host().identity.assume(cx)?;
-        let up = self.host().open(|| containment::above(fd.as_fd()))?;
-        identity::become_server()?;
+        let up = self.host().open(|| containment::open_parent(fd.as_fd()))?;
+        identity::assume_server()?;
         let tree = self.tree();
-        if !tree.containment()?.directory(&up)? {
+        if !tree.containment()?.is_directory_beneath(&up)? {
             return Err(Errno::ESTALE);
         }
         tree.enter(Some(self.tree_device()), up, None)

@@ -43,7 +43,7 @@ pub(crate) fn has_name(fd: BorrowedFd<'_>) -> bool {
 
 /// Returns a value that differs between incarnations of an inode number: a hash of the kernel
 /// handle, which all file systems with handles provide, or else of the time of birth.
-pub(crate) fn life_of(fd: BorrowedFd<'_>) -> u64 {
+pub(crate) fn incarnation_of(fd: BorrowedFd<'_>) -> u64 {
     /// An arbitrary constant: a collision has no advantage for anyone, and the value must not
     /// change.
     const KEY: sip::Key = *b"barge generation";

@@ -3,7 +3,7 @@
 //! The stores refer neither to the tree nor to nodes: they get what they need as arguments, most of
 //! all the [`Host`]. Only nodes, open files and their operations use the tree.
 //!
-//! Lock order of the whole crate: a directory's stream, then a node's mirror of locks, then a
+//! Lock order of the whole crate: a directory's cursor, then a node's mirror of locks, then a
 //! node's slot (two of those only child before parent, and only with `try_lock`), then the devices,
 //! then a shard of the table. No system call is made under a shard's lock.
 
@@ -15,33 +15,33 @@ use rustix::fs::Statx;
 use vfs::{Attr, Name, Patience, Result};
 
 use crate::attr;
-use crate::containment::{Containment, Searches};
+use crate::containment::{Containment, SearchLimiter};
 use crate::descriptors::{Evict, Fd};
 use crate::device::Device;
-use crate::dir_cache::Listings;
-use crate::dir_cursor::Streams;
-use crate::handle_index::Book;
-use crate::host::{Host, Setup};
+use crate::dir_cache::DirCache;
+use crate::dir_cursor::DirCursors;
+use crate::handle_index::HandleIndex;
+use crate::host::{Host, HostOptions};
 use crate::lease::Leases;
-use crate::locks::Mirrors;
-use crate::node::{HostNode, Record};
-use crate::node_table::{self, Found, Table};
-use crate::open_files::Opened;
+use crate::locks::LockMirrors;
+use crate::node::{Dentry, HostNode};
+use crate::node_table::{self, Found, NodeTable};
+use crate::open_files::OpenFiles;
 use crate::stat::{dev_of, stat};
-use crate::unlinked::Unnamed;
+use crate::unlinked::UnlinkedShares;
 
 /// The nodes and stores of an export.
 pub(crate) struct Tree {
     pub(crate) host: Arc<Host>,
-    pub(crate) table: Table<HostNode>,
-    pub(crate) opened: Opened,
-    pub(crate) mirrors: Mirrors,
+    pub(crate) nodes: NodeTable<HostNode>,
+    pub(crate) open_files: OpenFiles,
+    pub(crate) mirrors: LockMirrors,
     pub(crate) leases: Leases,
-    pub(crate) unnamed: Unnamed,
-    pub(crate) listings: Listings,
-    pub(crate) streams: Streams,
-    pub(crate) book: Book,
-    searches: Searches,
+    pub(crate) unlinked: UnlinkedShares,
+    pub(crate) dir_cache: DirCache,
+    pub(crate) cursors: DirCursors,
+    pub(crate) handle_index: HandleIndex,
+    search_limiter: SearchLimiter,
     devices: Mutex<HashMap<u64, Weak<TreeDevice>>>,
     root: OnceLock<Weak<HostNode>>,
     /// Held while a directory's recorded parent changes, so that no cycle of parents arises.
@@ -57,19 +57,19 @@ pub(crate) struct TreeDevice {
 impl Tree {
     /// Returns the tree of the object that `root` is open on, and its node, which keeps that
     /// descriptor.
-    pub(crate) fn new(setup: Setup, root: Fd) -> Result<(Arc<Tree>, Arc<HostNode>)> {
-        let host = Arc::new(Host::new(setup, root.as_fd())?);
+    pub(crate) fn new(options: HostOptions, root: Fd) -> Result<(Arc<Tree>, Arc<HostNode>)> {
+        let host = Arc::new(Host::new(options, root.as_fd())?);
         let tree = Arc::new(Tree {
             host: host.clone(),
-            table: Table::new(),
-            opened: Opened::default(),
-            mirrors: Mirrors::default(),
+            nodes: NodeTable::new(),
+            open_files: OpenFiles::default(),
+            mirrors: LockMirrors::default(),
             leases: Leases::default(),
-            unnamed: Unnamed::default(),
-            listings: Listings::default(),
-            streams: Streams::default(),
-            book: Book::default(),
-            searches: Searches::default(),
+            unlinked: UnlinkedShares::default(),
+            dir_cache: DirCache::default(),
+            cursors: DirCursors::default(),
+            handle_index: HandleIndex::default(),
+            search_limiter: SearchLimiter::default(),
             devices: Mutex::default(),
             root: OnceLock::new(),
             moving: Mutex::new(()),
@@ -93,7 +93,7 @@ impl Tree {
         Ok(Containment {
             host: &self.host,
             root: root.transpose()?,
-            searches: &self.searches,
+            search_limiter: &self.search_limiter,
         })
     }
 
@@ -123,33 +123,40 @@ impl Tree {
         from: Option<(&HostNode, Name<'_>)>,
     ) -> Result<(Arc<HostNode>, Attr)> {
         let stx = stat(fd.as_fd())?;
-        let on = match near {
+        let tree_device = match near {
             Some(near) if near.device.dev == dev_of(&stx) => near.clone(),
             _ => self.device(fd.as_fd(), &stx)?,
         };
-        let attr = attr::of(&on.device, &stx);
-        let record = match from {
-            Some((parent, name)) if on.device.mount().is_none() => Record::new(parent, name),
+        let attr = attr::of(&tree_device.device, &stx);
+        let dentry = match from {
+            Some((parent, name)) if tree_device.device.mount().is_none() => {
+                Dentry::new(parent, name)
+            }
             _ => None,
         };
         let mut stale = None;
         loop {
-            let found = self.table.get_or_insert(attr.id, stale.as_ref(), || {
-                Arc::new(HostNode::new(&on, &attr, fd.clone(), record.clone()))
+            let found = self.nodes.get_or_insert(attr.id, stale.as_ref(), || {
+                Arc::new(HostNode::new(
+                    &tree_device,
+                    &attr,
+                    fd.clone(),
+                    dentry.clone(),
+                ))
             });
             match found {
-                Found::New(node) => {
+                Found::Inserted(node) => {
                     if let Some((parent, _)) = from {
-                        parent.expect_known(false);
-                        node.note_directory(parent);
+                        parent.expect_known_child(false);
+                        node.record_directory(parent);
                     }
                     return Ok((node, attr));
                 }
-                Found::Old(node) => {
-                    if node.adopt(attr.kind, fd, record.as_deref()) {
+                Found::Existing(node) => {
+                    if node.adopt(attr.kind, fd, dentry.as_deref()) {
                         if let Some((parent, _)) = from {
-                            parent.expect_known(true);
-                            node.note_directory(parent);
+                            parent.expect_known_child(true);
+                            node.record_directory(parent);
                         }
                         return Ok((node, attr));
                     }
@@ -184,8 +191,8 @@ impl Evict for Tree {
         // Twice around, as the first round only clears the marks of recent use; and more, since the
         // hand passes unevenly filled shards in turn.
         for _ in 0..2 * open + 8 * node_table::SHARDS {
-            let node = self.table.next_in_ring();
-            if node.is_some_and(|node| node.evict()) || self.opened.evict_next() {
+            let node = self.nodes.next_in_ring();
+            if node.is_some_and(|node| node.evict()) || self.open_files.evict_next() {
                 return true;
             }
         }

@@ -13,11 +13,11 @@ use vfs::NodeId;
 
 use crate::descriptors::Share;
 
-/// The shares of a tree's unnamed objects.
+/// The shares of a tree's objects without a name.
 #[derive(Default)]
-pub(crate) struct Unnamed(Mutex<HashMap<NodeId, Share>>);
+pub(crate) struct UnlinkedShares(Mutex<HashMap<NodeId, Share>>);
 
-impl Unnamed {
+impl UnlinkedShares {
     /// Keeps the share of a node that lost its last name until the node is forgotten.
     pub(crate) fn keep(&self, id: NodeId, share: Share) {
         let before = self.map().insert(id, share);

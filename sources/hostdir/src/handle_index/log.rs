@@ -1,9 +1,9 @@
-//! A log of a book's pages: appended when they change, never synchronised. A killed program loses
-//! none, because the kernel has the data; after a power failure data that the kernel had not
-//! written may be missing, and torn records are rejected.
+//! A log of the locations of a handle index: appended when they change, never synchronised. A
+//! killed program loses none, because the kernel has the data; after a power failure data that the
+//! kernel had not written may be missing, and torn records are rejected.
 //!
 //! ```text
-//! "barge names 1\n" | records: len u16 | number u64 | parent u64 | life u64 | name, len bytes | sum u32
+//! "barge names 1\n" | records: len u16 | number u64 | parent u64 | incarnation u64 | name | sum u32
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use vfs::{NodeId, sip};
 
-use super::Page;
+use super::Location;
 
 /// The log file, locked against other writers.
 pub(super) struct Log {
@@ -32,24 +32,24 @@ const HEAD: usize = 2 + 3 * 8;
 const SUM: usize = 4;
 
 impl Log {
-    /// Opens the log at `path`, and returns it with its pages from the oldest to the newest. A file
-    /// that is not a log is overwritten.
-    pub(super) fn open(path: &Path) -> io::Result<(Log, Vec<(NodeId, Page)>)> {
+    /// Opens the log at `path`, and returns it with its locations from the oldest to the newest. A
+    /// file that is not a log is overwritten.
+    pub(super) fn open(path: &Path) -> io::Result<(Log, Vec<(NodeId, Location)>)> {
         let mut file = open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let (pages, whole) = read(&bytes);
-        file.set_len(whole as u64)?;
+        let (locations, valid) = read(&bytes);
+        file.set_len(valid as u64)?;
         file.seek(io::SeekFrom::End(0))?;
-        if whole == 0 {
+        if valid == 0 {
             file.write_all(MAGIC)?;
         }
         let log = Log {
             file,
             path: path.into(),
-            records: pages.len(),
+            records: locations.len(),
         };
-        Ok((log, pages))
+        Ok((log, locations))
     }
 
     /// Returns the number of records in the log.
@@ -57,26 +57,26 @@ impl Log {
         self.records
     }
 
-    /// Appends pages.
+    /// Appends locations.
     pub(super) fn append<'a>(
         &mut self,
-        pages: impl Iterator<Item = (NodeId, &'a Page)>,
+        locations: impl Iterator<Item = (NodeId, &'a Location)>,
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
-        self.records += put(&mut bytes, pages);
+        self.records += put(&mut bytes, locations);
         self.file.write_all(&bytes)
     }
 
-    /// Replaces the contents with these pages.
+    /// Replaces the contents with these locations.
     pub(super) fn rewrite<'a>(
         &mut self,
-        pages: impl Iterator<Item = (NodeId, &'a Page)>,
+        locations: impl Iterator<Item = (NodeId, &'a Location)>,
     ) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let _ = std::fs::remove_file(&new);
         let mut file = open(&new)?;
         let mut bytes = MAGIC.to_vec();
-        let records = put(&mut bytes, pages);
+        let records = put(&mut bytes, locations);
         file.write_all(&bytes)?;
         std::fs::rename(&new, &self.path)?;
         (self.file, self.records) = (file, records);
@@ -101,15 +101,15 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-fn put<'a>(bytes: &mut Vec<u8>, pages: impl Iterator<Item = (NodeId, &'a Page)>) -> usize {
+fn put<'a>(bytes: &mut Vec<u8>, locations: impl Iterator<Item = (NodeId, &'a Location)>) -> usize {
     let mut count = 0;
-    for (id, page) in pages {
+    for (id, location) in locations {
         let start = bytes.len();
-        bytes.extend((page.name.len() as u16).to_le_bytes());
-        for number in [id, page.parent, page.life] {
+        bytes.extend((location.name.len() as u16).to_le_bytes());
+        for number in [id, location.parent, location.incarnation] {
             bytes.extend(number.to_le_bytes());
         }
-        bytes.extend_from_slice(&page.name);
+        bytes.extend_from_slice(&location.name);
         let sum = sum(&bytes[start..]);
         bytes.extend(sum);
         count += 1;
@@ -122,19 +122,19 @@ fn sum(record: &[u8]) -> [u8; SUM] {
 }
 
 /// Returns the records in `bytes`, and the length of the valid prefix.
-fn read(bytes: &[u8]) -> (Vec<(NodeId, Page)>, usize) {
-    let mut pages = Vec::new();
+fn read(bytes: &[u8]) -> (Vec<(NodeId, Location)>, usize) {
+    let mut locations = Vec::new();
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
-        return (pages, 0);
+        return (locations, 0);
     };
-    while let Some((page, behind)) = record(rest) {
-        pages.push(page);
-        rest = behind;
+    while let Some((location, after)) = record(rest) {
+        locations.push(location);
+        rest = after;
     }
-    (pages, bytes.len() - rest.len())
+    (locations, bytes.len() - rest.len())
 }
 
-fn record(bytes: &[u8]) -> Option<((NodeId, Page), &[u8])> {
+fn record(bytes: &[u8]) -> Option<((NodeId, Location), &[u8])> {
     let len = u16::from_le_bytes(*bytes.first_chunk()?);
     let (body, rest) = bytes.split_at_checked(HEAD + usize::from(len))?;
     let (found, rest) = rest.split_first_chunk::<SUM>()?;
@@ -147,7 +147,17 @@ fn record(bytes: &[u8]) -> Option<((NodeId, Page), &[u8])> {
         u64::from_le_bytes(bytes)
     });
     let mut next = || numbers.next().expect("three");
-    let (id, parent, life) = (next(), next(), next());
+    let (id, parent, incarnation) = (next(), next(), next());
     let name = name.into();
-    Some(((id, Page { parent, name, life }), rest))
+    Some((
+        (
+            id,
+            Location {
+                parent,
+                name,
+                incarnation,
+            },
+        ),
+        rest,
+    ))
 }

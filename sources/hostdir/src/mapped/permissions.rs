@@ -43,7 +43,7 @@ pub(super) fn require_owner(caller: &Caller, attr: &Attr) -> Result<()> {
 
 /// Checks that `caller` may remove or replace the name of `victim` in `dir`. Returns `EACCES`
 /// without write permission, and `EPERM` if the sticky bit protects it.
-pub(super) fn take_name(caller: &Caller, dir: &Attr, victim: Option<&Attr>) -> Result<()> {
+pub(super) fn require_removal(caller: &Caller, dir: &Attr, victim: Option<&Attr>) -> Result<()> {
     require(caller, dir, Access::WRITE | Access::EXEC)?;
     match victim {
         Some(victim) if dir.mode & 0o1000 != 0 && caller.uid != dir.uid => {
@@ -72,7 +72,7 @@ pub(super) fn inherit(caller: &Caller, dir: &Attr, kind: Kind, bits: u32, made: 
 
 /// Checks a change of attributes and returns the stored attributes afterwards. With `open` the file
 /// is open for it, and a new size needs no permission.
-pub(super) fn change(caller: &Caller, now: &Attr, set: &SetAttr, open: bool) -> Result<Attr> {
+pub(super) fn apply_change(caller: &Caller, now: &Attr, set: &SetAttr, open: bool) -> Result<Attr> {
     let mut then = *now;
     if set.uid.is_some_and(|uid| uid != now.uid) && caller.uid != 0 {
         return Err(Errno::EPERM);

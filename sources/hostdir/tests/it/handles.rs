@@ -128,7 +128,7 @@ fn by_name(names: &std::path::Path) -> Options {
         identity: Identity::Fixed,
         no_kernel_handles: true,
         key: Some(HandleKey::new([7; 32])),
-        names: Some(names.into()),
+        handle_index: Some(names.into()),
         ..Options::default()
     }
 }
