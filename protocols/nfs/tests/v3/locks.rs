@@ -12,7 +12,7 @@ use nfs::server::CallBack;
 use nfs::server::v4::state::{InMemory, Stable};
 use nfs::v3::Handle;
 use vfs_testkit::clock;
-use vfs_testkit::session::Came;
+use vfs_testkit::session::Served;
 use wire::Xdr;
 
 use crate::net::{Host, NLM, NSM, Net, Replied, whole};
@@ -113,7 +113,7 @@ fn who_waits_too_long_is_told_to_come_again() {
     net.host.later(60);
     assert_eq!(status(net.resume(waits).reply()), Status::Blocked);
     let again = net.park((NLM, 4, 2), &ask);
-    assert!(matches!(again, Came::Parked(_)));
+    assert!(matches!(again, Served::Parked(_)));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use vfs::{
 pub use crate::seen::{AsName, Kept, Opened, R, RW, Seen, W};
 
 /// A file system to test: empty, and `caller` may write to its root.
-pub struct Subject {
+pub struct TestSubject {
     /// The file system.
     pub fs: Arc<dyn FileSystem>,
     /// The expectations.
@@ -24,10 +24,10 @@ pub struct Subject {
     pub excuse: Box<dyn Fn() -> Option<String>>,
 }
 
-impl Subject {
+impl TestSubject {
     /// Creates a subject that keeps nothing else alive.
-    pub fn new(fs: Arc<dyn FileSystem>, profile: Profile) -> Subject {
-        Subject {
+    pub fn new(fs: Arc<dyn FileSystem>, profile: Profile) -> TestSubject {
+        TestSubject {
             fs,
             profile,
             keep: Box::new(()),
@@ -85,7 +85,7 @@ impl Profile {
 }
 
 /// A subject with a case running on it.
-pub struct Bed {
+pub struct TestContext {
     /// The file system.
     pub fs: Arc<dyn FileSystem>,
     /// The expectations.
@@ -95,21 +95,21 @@ pub struct Bed {
     _keep: Box<dyn Any>,
 }
 
-impl Bed {
+impl TestContext {
     /// Runs the case `name` on `subject`, unless its profile skips it.
-    pub fn run(name: &str, case: fn(&Bed), subject: Subject) {
+    pub fn run(name: &str, case: fn(&TestContext), subject: TestSubject) {
         if let Some((_, why)) = subject.profile.skip.iter().find(|(skip, _)| *skip == name) {
             eprintln!("skipped {name}: {why}");
             return;
         }
         let caps = subject.fs.capabilities();
-        let bed = Bed {
+        let test = TestContext {
             fs: subject.fs,
             profile: subject.profile,
             caps,
             _keep: subject.keep,
         };
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(&bed))) else {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(&test))) else {
             return;
         };
         match (subject.excuse)() {

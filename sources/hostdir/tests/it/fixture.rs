@@ -13,44 +13,44 @@ use vfs::{
 
 pub(crate) static CALL: Call = Call::detached();
 
-pub(crate) struct Bed {
+pub(crate) struct Fixture {
     pub(crate) fs: Arc<HostDir>,
     pub(crate) root: Arc<dyn Node>,
     dir: TempDir,
 }
 
-impl Bed {
+impl Fixture {
     /// Returns one in the temporary directory of the host.
-    pub(crate) fn new(options: Options) -> Bed {
-        Bed::at(std::env::temp_dir(), options)
+    pub(crate) fn new(options: Options) -> Fixture {
+        Fixture::at(std::env::temp_dir(), options)
     }
 
     /// Returns one that acts as the process.
-    pub(crate) fn fixed() -> Bed {
-        Bed::new(fixed())
+    pub(crate) fn fixed() -> Fixture {
+        Fixture::new(fixed())
     }
 
     /// Returns one that acts as each caller; prints the reason and returns `None` if that is not
     /// permitted.
-    pub(crate) fn switching() -> Option<Bed> {
+    pub(crate) fn switching() -> Option<Fixture> {
         if !is_root() {
             eprintln!("skipped: switching users needs root");
             return None;
         }
-        let bed = Bed::new(Options {
+        let fixture = Fixture::new(Options {
             identity: Identity::Switch,
             ..Options::default()
         });
-        bed.outside(|dir| chmod(dir, 0o777));
-        Some(bed)
+        fixture.outside(|dir| chmod(dir, 0o777));
+        Some(fixture)
     }
 
-    pub(crate) fn at(dir: PathBuf, options: Options) -> Bed {
+    pub(crate) fn at(dir: PathBuf, options: Options) -> Fixture {
         let _ = hostdir::identity::release_thread();
         let dir = TempDir::new_in(dir).expect("a directory");
         let fs = HostDir::open(dir.path(), options).expect("exports");
         let root = fs.root(&root()).expect("a root");
-        Bed { fs, root, dir }
+        Fixture { fs, root, dir }
     }
 
     /// Runs `act` on the directory as the user that the tests run as, outside the export.
@@ -64,7 +64,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = hostdir::identity::release_thread();
     }

@@ -3,7 +3,7 @@
 
 use vfs::{Caller, FileSystem, Kind, Plus, Seek};
 
-use crate::bed::{Seen, run};
+use crate::context::{Seen, run};
 use crate::seen::R;
 
 /// Bytes to read at the start and at the end of a file: enough for any layout.
@@ -11,7 +11,7 @@ const PIECE: usize = 70_000;
 
 /// Walks the tree of `fs` up to `most` nodes, calls all reading operations of each, and returns the
 /// number of nodes. Errors are accepted.
-pub fn exhaust(fs: &dyn FileSystem, most: usize) -> usize {
+pub fn walk_all(fs: &dyn FileSystem, most: usize) -> usize {
     let who = Caller::ROOT;
     let Ok(root) = run(&who, |cx| fs.root(cx)) else {
         return 0;
