@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod consumer_lock;
 mod datagrams;
 mod drive;
 mod histogram;
@@ -31,7 +32,6 @@ mod stats;
 mod timeouts;
 mod trim;
 mod watch;
-mod wheel;
 mod workers;
 
 pub use histogram::Times;

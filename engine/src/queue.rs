@@ -3,10 +3,10 @@
 //!
 //! The thread also serves requests that may take long, but enables the ring's notifications
 //! meanwhile: if more requests arrive, a worker stands in for it ([`crate::watch`]). The consumer
-//! of the ring holds a lock, the wheel.
+//! of the ring holds a lock ([`crate::consumer_lock`]).
 //!
-//! Lock order: the wheel is taken and released while no other lock is held; the flights' lock is
-//! held briefly.
+//! Lock order: the consumer lock is taken and released while no other lock is held; the flights'
+//! lock is held briefly.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,6 +20,7 @@ use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience, PeerKey};
 use wire::{Answer, Facts, Role, Session, Vocabulary};
 
+use crate::consumer_lock::ConsumerLock;
 use crate::look::{Seen, seen};
 use crate::pace::Pace;
 use crate::request::{Job, Ran, Request, Run, named};
@@ -28,7 +29,6 @@ use crate::server::Engine;
 use crate::share::Share;
 use crate::stats::{Account, Stats, add};
 use crate::watch::Post;
-use crate::wheel::Wheel;
 use crate::workers::Workers;
 
 /// A queue served by its own thread.
@@ -89,7 +89,7 @@ impl Queues {
             ring,
             stats: self.engine.tally().open(self.session.vocabulary()),
             inline: Call::detached().on_account(self.account.clone()),
-            wheel: Wheel::default(),
+            consumer: ConsumerLock::default(),
             post: OnceLock::new(),
             armed: AtomicBool::new(false),
             called: AtomicBool::new(false),
@@ -163,7 +163,7 @@ struct QueueLane {
     stats: Account,
     /// The call of requests that the consumer of the ring serves inline, which cannot be cancelled.
     inline: Call,
-    wheel: Wheel,
+    consumer: ConsumerLock,
     /// The registration that wakes a stand-in. Set before the first request.
     post: OnceLock<Post>,
     /// Whether a stand-in was requested and the request was not withdrawn since.
@@ -226,12 +226,12 @@ enum Next {
 impl Run for QueueLane {
     fn run(self: Arc<Self>, _: &mut Outbox) {
         self.called.store(false, Ordering::SeqCst);
-        if !self.wheel.try_take() {
+        if !self.consumer.try_lock() {
             return;
         }
         if self.stand_in().is_err() {
             // The queue's own thread encounters the error, too.
-            self.wheel.release();
+            self.consumer.unlock();
         }
     }
 
@@ -266,7 +266,7 @@ struct Queued {
     id: u64,
     /// Present until it is answered.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
-    /// Whether the thread that runs it next takes the wheel again afterwards.
+    /// Whether the thread that runs it next locks the ring again afterwards.
     comes_back: AtomicBool,
 }
 
@@ -330,7 +330,7 @@ impl QueueLane {
     fn drive(self: &Arc<Self>) {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
         let mut pace = Pace::default();
-        self.wheel.take();
+        self.consumer.lock();
         loop {
             let more = self
                 .serve_all(&mut pace, true)
@@ -344,7 +344,7 @@ impl QueueLane {
                 }
             }
         }
-        self.wheel.release();
+        self.consumer.unlock();
         self.await_quiet();
     }
 
@@ -359,7 +359,7 @@ impl QueueLane {
             }
             let next = poller.wait(|wait| {
                 let there = self.ring.wait(false);
-                let leave = wait || self.wheel.is_awaited();
+                let leave = wait || self.consumer.has_waiters();
                 match there {
                     Ok(false) => Ok(Next::Stopped),
                     Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
@@ -371,7 +371,7 @@ impl QueueLane {
                 Next::More => {}
                 Next::Leave => {
                     let more = self.ring.leave()?;
-                    if !more || self.wheel.is_awaited() {
+                    if !more || self.consumer.has_waiters() {
                         break;
                     }
                     self.ring.come_back()?;
@@ -380,13 +380,13 @@ impl QueueLane {
                 Next::Stopped => break,
             }
         }
-        self.wheel.release();
+        self.consumer.unlock();
         self.arm();
         Ok(())
     }
 
     /// Serves all available requests, on its own thread or a stand-in's. Returns false if another
-    /// thread has taken the wheel meanwhile.
+    /// thread has locked the ring meanwhile.
     fn serve_all(self: &Arc<Self>, pace: &mut Pace, own: bool) -> io::Result<bool> {
         let frame = |head: &[u8]| self.queues.session.frame(head).unwrap_or(Some(head.len()));
         pace.begin();
@@ -421,11 +421,11 @@ impl QueueLane {
         Ok(true)
     }
 
-    /// Serves a request that may take long, and releases the wheel meanwhile. Returns whether this
-    /// thread has the wheel again.
+    /// Serves a request that may take long, and unlocks the ring meanwhile. Returns whether this
+    /// thread holds the lock again.
     fn go_away(self: &Arc<Self>, request: Arc<Request<Queued>>, own: bool) -> io::Result<bool> {
         let left = self.ring.leave();
-        self.wheel.release();
+        self.consumer.unlock();
         match left {
             Ok(true) => self.call_stand_in(),
             _ => self.arm(),
@@ -433,8 +433,8 @@ impl QueueLane {
         request.job.comes_back.store(true, Ordering::Relaxed);
         request.run(&mut Outbox::default());
         if own {
-            self.wheel.take();
-        } else if !self.wheel.try_take() {
+            self.consumer.lock();
+        } else if !self.consumer.try_lock() {
             return Ok(false);
         }
         self.disarm();
@@ -582,7 +582,7 @@ impl QueueLane {
     }
 
     /// Cancels the requests in flight, and waits until they are answered. No more can get in flight
-    /// meanwhile, as the caller holds the wheel or no requests arrive any more.
+    /// meanwhile, as the caller holds the consumer lock or no requests arrive any more.
     fn await_quiet(&self) {
         self.cancel_all();
         let busy = |_: &mut Flights| self.outstanding.load(Ordering::SeqCst) > 0;
