@@ -19,6 +19,7 @@ mod datagrams;
 mod drive;
 mod histogram;
 mod input;
+mod kick_watcher;
 mod lane;
 mod ledger;
 mod look;
@@ -31,7 +32,6 @@ mod share;
 mod stats;
 mod timeouts;
 mod trim;
-mod watch;
 mod workers;
 
 pub use histogram::Times;

@@ -2,8 +2,8 @@
 //! used.
 //!
 //! The thread also serves requests that may take long, but enables the ring's notifications
-//! meanwhile: if more requests arrive, a worker stands in for it ([`crate::watch`]). The consumer
-//! of the ring holds a lock ([`crate::consumer_lock`]).
+//! meanwhile: if more requests arrive, a worker stands in for it ([`crate::kick_watcher`]). The
+//! consumer of the ring holds a lock ([`crate::consumer_lock`]).
 //!
 //! Lock order: the consumer lock is taken and released while no other lock is held; the flights'
 //! lock is held briefly.
@@ -21,6 +21,7 @@ use vfs::{Call, Patience, PeerKey};
 use wire::{Answer, Facts, Role, Session, Vocabulary};
 
 use crate::consumer_lock::ConsumerLock;
+use crate::kick_watcher::Registration;
 use crate::look::{Seen, seen};
 use crate::pace::Pace;
 use crate::request::{Job, Ran, Request, Run, named};
@@ -28,7 +29,6 @@ use crate::serve::serve;
 use crate::server::Engine;
 use crate::share::Share;
 use crate::stats::{Account, Stats, add};
-use crate::watch::Post;
 use crate::workers::Workers;
 
 /// A queue served by its own thread.
@@ -90,9 +90,9 @@ impl Queues {
             stats: self.engine.tally().open(self.session.vocabulary()),
             inline: Call::detached().on_account(self.account.clone()),
             consumer: ConsumerLock::default(),
-            post: OnceLock::new(),
+            registration: OnceLock::new(),
             armed: AtomicBool::new(false),
-            called: AtomicBool::new(false),
+            stand_in_queued: AtomicBool::new(false),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
@@ -103,8 +103,11 @@ impl Queues {
         lanes.push(Arc::downgrade(&lane));
         drop(lanes);
         let stand_in = Arc::downgrade(&lane);
-        let post = self.engine.watch().enter(lane.ring.bell(), stand_in)?;
-        lane.post.get_or_init(|| post);
+        let registration = self
+            .engine
+            .kick_watcher()
+            .register(lane.ring.bell(), stand_in)?;
+        lane.registration.get_or_init(|| registration);
         let driven = lane.clone();
         let thread = std::thread::Builder::new()
             .name("barge-queue".into())
@@ -165,11 +168,11 @@ struct QueueLane {
     inline: Call,
     consumer: ConsumerLock,
     /// The registration that wakes a stand-in. Set before the first request.
-    post: OnceLock<Post>,
+    registration: OnceLock<Registration>,
     /// Whether a stand-in was requested and the request was not withdrawn since.
     armed: AtomicBool,
     /// Whether a stand-in was started without a kick, and has not begun.
-    called: AtomicBool,
+    stand_in_queued: AtomicBool,
     flights: Mutex<Flights>,
     outstanding: AtomicUsize,
     /// Notified when no request is in flight any more.
@@ -225,7 +228,7 @@ enum Next {
 /// left.
 impl Run for QueueLane {
     fn run(self: Arc<Self>, _: &mut Outbox) {
-        self.called.store(false, Ordering::SeqCst);
+        self.stand_in_queued.store(false, Ordering::SeqCst);
         if !self.consumer.try_lock() {
             return;
         }
@@ -427,7 +430,7 @@ impl QueueLane {
         let left = self.ring.leave();
         self.consumer.unlock();
         match left {
-            Ok(true) => self.call_stand_in(),
+            Ok(true) => self.start_stand_in(),
             _ => self.arm(),
         }
         request.job.comes_back.store(true, Ordering::Relaxed);
@@ -443,24 +446,24 @@ impl QueueLane {
     }
 
     /// Starts a stand-in at once, without a kick.
-    fn call_stand_in(self: &Arc<Self>) {
-        if !self.called.swap(true, Ordering::SeqCst) {
+    fn start_stand_in(self: &Arc<Self>) {
+        if !self.stand_in_queued.swap(true, Ordering::SeqCst) {
             self.queues.engine.workers().run(self.clone());
         }
     }
 
     fn arm(&self) {
-        if let Some(post) = self.post.get() {
+        if let Some(registration) = self.registration.get() {
             self.armed.store(true, Ordering::SeqCst);
-            post.arm();
+            registration.arm();
         }
     }
 
     fn disarm(&self) {
-        if let Some(post) = self.post.get()
+        if let Some(registration) = self.registration.get()
             && self.armed.swap(false, Ordering::SeqCst)
         {
-            post.disarm();
+            registration.disarm();
         }
     }
 

@@ -13,12 +13,12 @@ use vfs::peer::{PeerKey, Refusals};
 use vfs::{LogLimit, Origin, Peer, Trust};
 use wire::Session;
 
+use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
 use crate::look::seen;
 use crate::stats::{Account, ConnectionRefusals, Snapshot, Tally};
 use crate::timeouts::Timeouts;
 use crate::trim::Trim;
-use crate::watch::Watch;
 use crate::workers::Workers;
 use vfs::memory::{MemoryBudget, Minimum};
 
@@ -86,7 +86,7 @@ impl Default for Tuning {
 /// A server that accepts connections and drives each with its own thread.
 pub struct Engine {
     workers: Arc<Workers>,
-    watch: Arc<Watch>,
+    kick_watcher: Arc<KickWatcher>,
     tally: Arc<Tally>,
     tuning: Tuning,
     trust: Trust,
@@ -129,7 +129,7 @@ impl Engine {
     pub fn trusting(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
         let workers = Workers::new(tuning.workers, Workers::STUCK)?;
         Ok(Arc::new(Engine {
-            watch: Watch::new(&workers)?,
+            kick_watcher: KickWatcher::new(&workers)?,
             workers,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             tally: Tally::new(tuning.counts),
@@ -379,8 +379,8 @@ impl Engine {
         &self.workers
     }
 
-    pub(crate) fn watch(&self) -> &Arc<Watch> {
-        &self.watch
+    pub(crate) fn kick_watcher(&self) -> &Arc<KickWatcher> {
+        &self.kick_watcher
     }
 
     pub(crate) fn tally(&self) -> &Arc<Tally> {
