@@ -3,9 +3,9 @@
 //! One thread waits for all queues. Most queue threads are back before the next kick, and then it
 //! costs two system calls instead of waking another thread for each such request.
 //!
-//! A notifier is in the epoll set only while its registration is armed. Errors and hang-ups are always reported
-//! (epoll_ctl(2)), so a device that wakes its waiters without an event mask, as /dev/fuse does,
-//! would wake this thread for each request.
+//! A notifier is in the epoll set only while its registration is armed. Errors and hang-ups are
+//! always reported (epoll_ctl(2)), so a device that wakes its waiters without an event mask, as
+//! /dev/fuse does, would wake this thread for each request.
 
 use std::collections::HashMap;
 use std::io;

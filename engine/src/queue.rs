@@ -106,7 +106,7 @@ impl Queues {
         let registration = self
             .engine
             .kick_watcher()
-            .register(lane.ring.bell(), stand_in)?;
+            .register(lane.ring.notifier(), stand_in)?;
         lane.registration.get_or_init(|| registration);
         let driven = lane.clone();
         let thread = std::thread::Builder::new()
@@ -210,11 +210,11 @@ struct Flights {
 /// The state of a request after the attempt to serve it inline.
 enum Begun {
     /// Answered and returned to the ring.
-    Given,
+    Answered,
     /// Queued for a worker.
-    Left,
+    Queued,
     /// Allowed to run now, and may take long.
-    Lasts(Arc<Request<Queued>>),
+    MayBlock(Arc<Request<Queued>>),
 }
 
 /// The next step of a stand-in.
@@ -270,14 +270,14 @@ struct Queued {
     /// Present until it is answered.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether the thread that runs it next locks the ring again afterwards.
-    comes_back: AtomicBool,
+    resumes: AtomicBool,
 }
 
 impl Job for Queued {
     fn run(request: &Arc<Request<Queued>>, _: &mut Outbox) -> Ran {
         let Queued { lane, exchange, .. } = &request.job;
         // Only once: if it is parked, a worker runs it next.
-        let comes_back = request.job.comes_back.swap(false, Ordering::Relaxed);
+        let resumes = request.job.resumes.swap(false, Ordering::Relaxed);
         let mut held = exchange.lock().expect("no panic holds it");
         let Some(mut exchange) = held.take() else {
             return Ran::Answered;
@@ -287,7 +287,7 @@ impl Job for Queued {
             return Ran::Parked;
         }
         drop(held);
-        if comes_back {
+        if resumes {
             // The client may send more after the reply before this thread is back, which needs no
             // stand-in.
             lane.disarm();
@@ -355,7 +355,7 @@ impl QueueLane {
     fn stand_in(self: &Arc<Self>) -> io::Result<()> {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
         let mut pace = Pace::default();
-        self.ring.come_back()?;
+        self.ring.disable_notifications()?;
         loop {
             if !self.serve_all(&mut pace, false)? {
                 return Ok(());
@@ -373,11 +373,11 @@ impl QueueLane {
             match next? {
                 Next::More => {}
                 Next::Leave => {
-                    let more = self.ring.leave()?;
+                    let more = self.ring.enable_notifications()?;
                     if !more || self.consumer.has_waiters() {
                         break;
                     }
-                    self.ring.come_back()?;
+                    self.ring.disable_notifications()?;
                 }
                 // Its notifier would be readable forever.
                 Next::Stopped => break,
@@ -393,18 +393,18 @@ impl QueueLane {
     fn serve_all(self: &Arc<Self>, pace: &mut Pace, own: bool) -> io::Result<bool> {
         let frame = |head: &[u8]| self.queues.session.frame(head).unwrap_or(Some(head.len()));
         pace.begin();
-        let mut untold = 0;
-        while let Some(mut exchange) = self.ring.take(&frame)? {
+        let mut unsignalled = 0;
+        while let Some(mut exchange) = self.ring.pop(&frame)? {
             let len = exchange.split().0.size();
             match self.begin(exchange, pace.patience()) {
-                Begun::Given => untold += 1,
-                Begun::Left => {}
-                Begun::Lasts(request) => {
-                    if untold > 0 {
-                        self.ring.tell();
-                        untold = 0;
+                Begun::Answered => unsignalled += 1,
+                Begun::Queued => {}
+                Begun::MayBlock(request) => {
+                    if unsignalled > 0 {
+                        self.ring.signal();
+                        unsignalled = 0;
                     }
-                    if !self.go_away(request, own)? {
+                    if !self.serve_unlocked(request, own)? {
                         return Ok(false);
                     }
                     pace.begin();
@@ -413,27 +413,31 @@ impl QueueLane {
             }
             let took = pace.step(len);
             self.stats.enter(&self.inline, || took);
-            if untold == QueueLane::BATCH {
-                self.ring.tell();
-                untold = 0;
+            if unsignalled == QueueLane::BATCH {
+                self.ring.signal();
+                unsignalled = 0;
             }
         }
-        if untold > 0 {
-            self.ring.tell();
+        if unsignalled > 0 {
+            self.ring.signal();
         }
         Ok(true)
     }
 
     /// Serves a request that may take long, and unlocks the ring meanwhile. Returns whether this
     /// thread holds the lock again.
-    fn go_away(self: &Arc<Self>, request: Arc<Request<Queued>>, own: bool) -> io::Result<bool> {
-        let left = self.ring.leave();
+    fn serve_unlocked(
+        self: &Arc<Self>,
+        request: Arc<Request<Queued>>,
+        own: bool,
+    ) -> io::Result<bool> {
+        let left = self.ring.enable_notifications();
         self.consumer.unlock();
         match left {
             Ok(true) => self.start_stand_in(),
             _ => self.arm(),
         }
-        request.job.comes_back.store(true, Ordering::Relaxed);
+        request.job.resumes.store(true, Ordering::Relaxed);
         request.run(&mut Outbox::default());
         if own {
             self.consumer.lock();
@@ -441,7 +445,7 @@ impl QueueLane {
             return Ok(false);
         }
         self.disarm();
-        left.and_then(|_| self.ring.come_back())?;
+        left.and_then(|_| self.ring.disable_notifications())?;
         Ok(true)
     }
 
@@ -482,7 +486,7 @@ impl QueueLane {
                 let lane = self.clone();
                 let follower = Follower { id, lane, exchange };
                 match self.queues.cancel(target, follower) {
-                    None => return Begun::Left,
+                    None => return Begun::Queued,
                     Some(back) => exchange = back.exchange,
                 }
                 id
@@ -495,8 +499,8 @@ impl QueueLane {
             Err(_) => 0,
         };
         if self.serve(&self.inline, patience, &mut *exchange) == Answer::Done {
-            self.give(exchange);
-            return Begun::Given;
+            self.push_used(exchange);
+            return Begun::Answered;
         }
         add(&self.stats.offloaded, 1);
         // The note belongs to an unfinished attempt.
@@ -507,7 +511,7 @@ impl QueueLane {
                 lane: self.clone(),
                 id,
                 exchange: Mutex::new(Some(exchange)),
-                comes_back: AtomicBool::new(false),
+                resumes: AtomicBool::new(false),
             },
         );
         request.call.note_share(self.inline.share());
@@ -521,10 +525,10 @@ impl QueueLane {
             self.cancel(&request);
         }
         match flights.share.take(self.queues.engine.workers()) {
-            true => Begun::Lasts(request),
+            true => Begun::MayBlock(request),
             false => {
                 flights.share.wait(request);
-                Begun::Left
+                Begun::Queued
             }
         }
     }
@@ -552,7 +556,7 @@ impl QueueLane {
         flights.share.leave();
         self.start(&mut flights);
         drop(flights);
-        self.give_last(exchange);
+        self.push_used_and_signal(exchange);
         for mut follower in followers.unwrap_or_default() {
             let (lane, exchange) = (follower.lane, &mut *follower.exchange);
             let call = Call::detached().on_account(lane.queues.account.clone());
@@ -560,14 +564,14 @@ impl QueueLane {
                 exchange.split().1.truncate(0);
             }
             lane.stats.enter(&call, Duration::default);
-            lane.give_last(follower.exchange);
+            lane.push_used_and_signal(follower.exchange);
         }
     }
 
     /// Returns the reply of a request in flight to the ring.
-    fn give_last(&self, exchange: Box<dyn Exchange>) {
-        self.give(exchange);
-        self.ring.tell();
+    fn push_used_and_signal(&self, exchange: Box<dyn Exchange>) {
+        self.push_used(exchange);
+        self.ring.signal();
         if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
             // Under the lock, so that no waiter misses it between its check and its sleep.
             let _flights = self.flights();
@@ -575,9 +579,9 @@ impl QueueLane {
         }
     }
 
-    fn give(&self, mut exchange: Box<dyn Exchange>) {
+    fn push_used(&self, mut exchange: Box<dyn Exchange>) {
         add(&self.stats.sent, exchange.split().1.len());
-        self.ring.give(exchange);
+        self.ring.push_used(exchange);
     }
 
     fn start(&self, flights: &mut Flights) {

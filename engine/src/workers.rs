@@ -55,7 +55,7 @@ struct Queue {
     /// Whether a thread checks for stuck requests.
     supervised: bool,
     /// Whether a failure to create a thread was logged.
-    told: bool,
+    spawn_failure_logged: bool,
     /// Whether the pool is closed.
     closed: bool,
 }
@@ -218,7 +218,7 @@ impl Workers {
             return self.supervise(queue);
         }
         match self.hire(queue) {
-            Err(error) if !std::mem::replace(&mut queue.told, true) => {
+            Err(error) if !std::mem::replace(&mut queue.spawn_failure_logged, true) => {
                 let have = queue.threads;
                 tracing::warn!("no more workers than {have}, requests may have to wait: {error}");
             }

@@ -19,7 +19,7 @@ use crate::fake::{FakeSession, Rig};
 struct Memory {
     state: Mutex<State>,
     changed: Condvar,
-    bell: OwnedFd,
+    notifier: OwnedFd,
 }
 
 impl Default for Memory {
@@ -28,31 +28,31 @@ impl Default for Memory {
         Memory {
             state: Mutex::default(),
             changed: Condvar::new(),
-            bell: eventfd(0, flags).expect("an event"),
+            notifier: eventfd(0, flags).expect("an event"),
         }
     }
 }
 
 #[derive(Default)]
 struct State {
-    asked: VecDeque<Vec<u8>>,
-    given: Vec<Vec<u8>>,
+    available: VecDeque<Vec<u8>>,
+    used: Vec<Vec<u8>>,
     /// The number of those that the peer was notified of.
-    told: usize,
+    signalled: usize,
     stopped: bool,
     broken: bool,
     /// Whether notifications are enabled, because no thread pops requests.
-    left: bool,
+    notifications: bool,
     /// How often a thread has resumed popping requests.
-    come_back: usize,
+    resumed: usize,
     /// Requests that the peer sends in turn, each after a reply.
     next: VecDeque<Vec<u8>>,
 }
 
 impl State {
-    fn ring_if_left(&self, bell: &OwnedFd) {
-        if self.left && (self.stopped || !self.asked.is_empty()) {
-            rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
+    fn notify_if_enabled(&self, notifier: &OwnedFd) {
+        if self.notifications && (self.stopped || !self.available.is_empty()) {
+            rustix::io::write(notifier, &1u64.to_ne_bytes()).expect("written");
         }
     }
 }
@@ -62,16 +62,16 @@ impl Memory {
         let mut state = self.state.lock().expect("no panic holds it");
         for message in messages {
             let len = [message.len() as u8 + 1];
-            state.asked.push_back([&len, *message].concat());
+            state.available.push_back([&len, *message].concat());
         }
-        state.ring_if_left(&self.bell);
+        state.notify_if_enabled(&self.notifier);
         self.changed.notify_all();
     }
 
     fn stop(&self) {
         let mut state = self.state.lock().expect("no panic holds it");
         state.stopped = true;
-        state.ring_if_left(&self.bell);
+        state.notify_if_enabled(&self.notifier);
         self.changed.notify_all();
     }
 
@@ -81,10 +81,11 @@ impl Memory {
         let state = self.state.lock().expect("no panic holds it");
         let state = self
             .changed
-            .wait_while(state, |state| state.told < count)
+            .wait_while(state, |state| state.signalled < count)
             .expect("no panic holds it");
-        let told = state.given[..state.told].iter();
-        told.map(|reply| reply.get(1..).unwrap_or_default().to_vec())
+        let signalled = state.used[..state.signalled].iter();
+        signalled
+            .map(|reply| reply.get(1..).unwrap_or_default().to_vec())
             .collect()
     }
 }
@@ -105,13 +106,13 @@ impl Exchange for Pair {
 }
 
 impl Ring for Memory {
-    fn take(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
+    fn pop(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
         let mut state = self.state.lock().expect("no panic holds it");
         if state.broken {
             return Err(ErrorKind::InvalidData.into());
         }
-        let asked = state.asked.pop_front().filter(|_| !state.stopped);
-        Ok(asked.map(|message| {
+        let next = state.available.pop_front().filter(|_| !state.stopped);
+        Ok(next.map(|message| {
             Box::new(Pair {
                 message: Message::new(message),
                 reply: Outbox::default(),
@@ -119,22 +120,22 @@ impl Ring for Memory {
         }))
     }
 
-    fn give(&self, exchange: Box<dyn Exchange>) {
+    fn push_used(&self, exchange: Box<dyn Exchange>) {
         let pair: Box<Pair> = exchange.into_any().downcast().expect("ours");
         let mut state = self.state.lock().expect("no panic holds it");
-        state.given.push(pair.reply.bytes().to_vec());
+        state.used.push(pair.reply.bytes().to_vec());
         if let Some(next) = state.next.pop_front() {
-            state.asked.push_back(next);
-            state.ring_if_left(&self.bell);
+            state.available.push_back(next);
+            state.notify_if_enabled(&self.notifier);
             drop(state);
             // Gives a stand-in the time to start.
             std::thread::yield_now();
         }
     }
 
-    fn tell(&self) {
+    fn signal(&self) {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.told = state.given.len();
+        state.signalled = state.used.len();
         self.changed.notify_all();
     }
 
@@ -144,7 +145,7 @@ impl Ring for Memory {
             if state.stopped {
                 return Ok(false);
             }
-            if !state.asked.is_empty() || state.broken {
+            if !state.available.is_empty() || state.broken {
                 return Ok(true);
             }
             if !wait {
@@ -154,22 +155,22 @@ impl Ring for Memory {
         }
     }
 
-    fn leave(&self) -> io::Result<bool> {
+    fn enable_notifications(&self) -> io::Result<bool> {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.left = true;
-        Ok(!state.stopped && !state.asked.is_empty())
+        state.notifications = true;
+        Ok(!state.stopped && !state.available.is_empty())
     }
 
-    fn come_back(&self) -> io::Result<()> {
+    fn disable_notifications(&self) -> io::Result<()> {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.left = false;
-        state.come_back += 1;
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        state.notifications = false;
+        state.resumed += 1;
+        let _ = rustix::io::read(&self.notifier, &mut [0; 8]);
         Ok(())
     }
 
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    fn notifier(&self) -> BorrowedFd<'_> {
+        self.notifier.as_fd()
     }
 
     fn name(&self) -> &str {
@@ -210,7 +211,7 @@ fn what_blocks_stops_nothing_else_of_its_queue() {
 }
 
 #[test]
-fn many_are_told_of_by_and_by_and_all_in_the_end() {
+fn used_requests_are_signalled_in_batches_and_all_in_the_end() {
     let rig = Rig::new(Tuning::default());
     let (ring, driven) = driven(&rig);
     let asked: Vec<[u8; 2]> = (0..100).map(|id| [id, b'e']).collect();
@@ -222,7 +223,7 @@ fn many_are_told_of_by_and_by_and_all_in_the_end() {
 }
 
 #[test]
-fn what_cannot_be_read_is_given_back_empty_and_the_queue_goes_on() {
+fn a_malformed_request_is_returned_empty_and_the_queue_continues() {
     let rig = Rig::new(Tuning::default());
     let (ring, driven) = driven(&rig);
     ring.ask(&[b"\x01x", b"\x02e"]);
@@ -405,8 +406,8 @@ fn who_asks_again_as_soon_as_there_is_an_answer_calls_nobody_else() {
     assert_eq!(ring.replies(TIMES).len(), TIMES);
     ring.stop();
     driven.join();
-    let come_back = ring.state.lock().expect("no panic holds it").come_back;
-    assert_eq!(come_back, TIMES, "each time its own thread");
+    let resumed = ring.state.lock().expect("no panic holds it").resumed;
+    assert_eq!(resumed, TIMES, "each time its own thread");
 }
 
 #[test]
