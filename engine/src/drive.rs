@@ -10,9 +10,9 @@ use tracing::trace_span;
 use transports::{Frame, Interest, Meter, Outbox, Poller, Ready};
 use wire::{Answer, Malformed, Role};
 
+use crate::inline_budget::InlineBudget;
 use crate::input::Input;
 use crate::lane::{Lane, invalid, timed_out};
-use crate::pace::Pace;
 use crate::request::named;
 use crate::stats::add;
 use crate::timeouts::Deadlines;
@@ -38,7 +38,7 @@ pub(crate) struct Own<'a> {
     input: Input,
     out: Outbox,
     poller: Poller,
-    pace: Pace,
+    budget: InlineBudget,
     deadlines: Deadlines,
     /// The reservation for the reply that is being made.
     claim: Reservation,
@@ -57,7 +57,7 @@ impl<'a> Own<'a> {
             input: Input::new(lane.reservation(Use::Request)),
             out: Outbox::metered(Box::new(Beyond(lane.reservation(Use::Reply)))),
             poller: Poller::new(lane.tuning.poll),
-            pace: Pace::default(),
+            budget: InlineBudget::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
             claim: lane.reservation(Use::Reply),
             rests: false,
@@ -174,7 +174,7 @@ impl<'a> Own<'a> {
 
     /// Serves all complete messages in the input, and returns their number.
     fn serve_all(&mut self) -> io::Result<usize> {
-        self.pace.begin();
+        self.budget.begin_batch();
         let mut served = 0;
         loop {
             let head = self.input.bytes();
@@ -188,12 +188,12 @@ impl<'a> Own<'a> {
             let start = self.input.start;
             self.input.start += len;
             self.serve(start..start + len)?;
-            let took = self.pace.step(len);
+            let took = self.budget.end_request(len);
             self.lane.stats().enter(&self.lane.inline, || took);
             if self.out.size() >= Lane::BATCH || self.out.has_pages() || self.out.handed().is_some()
             {
                 self.flush()?;
-                self.pace.begin();
+                self.budget.begin_batch();
             }
         }
     }
@@ -235,7 +235,7 @@ impl<'a> Own<'a> {
             0 if lane.tuning.zerocopy => lane.link.payloads().pages,
             _ => usize::MAX,
         });
-        let patience = self.pace.patience();
+        let patience = self.budget.patience();
         let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
         self.claim.set(0);
         match served {

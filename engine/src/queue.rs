@@ -21,9 +21,9 @@ use vfs::{Call, Patience, PeerKey};
 use wire::{Answer, Facts, Role, Session, Vocabulary};
 
 use crate::consumer_lock::ConsumerLock;
+use crate::inline_budget::InlineBudget;
 use crate::kick_watcher::Registration;
 use crate::look::{Seen, seen};
-use crate::pace::Pace;
 use crate::request::{Job, Ran, Request, Run, named};
 use crate::serve::serve;
 use crate::server::Engine;
@@ -332,11 +332,11 @@ impl QueueLane {
 
     fn drive(self: &Arc<Self>) {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
-        let mut pace = Pace::default();
+        let mut budget = InlineBudget::default();
         self.consumer.lock();
         loop {
             let more = self
-                .serve_all(&mut pace, true)
+                .serve_all(&mut budget, true)
                 .and_then(|_| poller.wait(|wait| self.ring.wait(wait)));
             match more {
                 Ok(true) => {}
@@ -354,10 +354,10 @@ impl QueueLane {
     /// Serves requests while the lane's own thread is busy.
     fn stand_in(self: &Arc<Self>) -> io::Result<()> {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
-        let mut pace = Pace::default();
+        let mut budget = InlineBudget::default();
         self.ring.disable_notifications()?;
         loop {
-            if !self.serve_all(&mut pace, false)? {
+            if !self.serve_all(&mut budget, false)? {
                 return Ok(());
             }
             let next = poller.wait(|wait| {
@@ -390,13 +390,13 @@ impl QueueLane {
 
     /// Serves all available requests, on its own thread or a stand-in's. Returns false if another
     /// thread has locked the ring meanwhile.
-    fn serve_all(self: &Arc<Self>, pace: &mut Pace, own: bool) -> io::Result<bool> {
+    fn serve_all(self: &Arc<Self>, budget: &mut InlineBudget, own: bool) -> io::Result<bool> {
         let frame = |head: &[u8]| self.queues.session.frame(head).unwrap_or(Some(head.len()));
-        pace.begin();
+        budget.begin_batch();
         let mut unsignalled = 0;
         while let Some(mut exchange) = self.ring.pop(&frame)? {
             let len = exchange.split().0.size();
-            match self.begin(exchange, pace.patience()) {
+            match self.begin(exchange, budget.patience()) {
                 Begun::Answered => unsignalled += 1,
                 Begun::Queued => {}
                 Begun::MayBlock(request) => {
@@ -407,11 +407,11 @@ impl QueueLane {
                     if !self.serve_unlocked(request, own)? {
                         return Ok(false);
                     }
-                    pace.begin();
+                    budget.begin_batch();
                     continue;
                 }
             }
-            let took = pace.step(len);
+            let took = budget.end_request(len);
             self.stats.enter(&self.inline, || took);
             if unsignalled == QueueLane::BATCH {
                 self.ring.signal();
