@@ -189,7 +189,7 @@ impl<'a> Own<'a> {
             self.input.start += len;
             self.serve(start..start + len)?;
             let took = self.budget.end_request(len);
-            self.lane.stats().enter(&self.lane.inline, || took);
+            self.lane.stats().record(&self.lane.inline, || took);
             if self.out.size() >= Lane::BATCH || self.out.has_pages() || self.out.handed().is_some()
             {
                 self.flush()?;

@@ -332,7 +332,7 @@ impl Lane {
         self.leave_worker();
         let mut done = vec![request.clone()];
         while let Some(request) = done.pop() {
-            self.stats().enter(&request.call, || request.age());
+            self.stats().record(&request.call, || request.age());
             self.send_from_worker(out);
             out.clear();
             for follower in self.land(&request) {

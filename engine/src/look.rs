@@ -6,7 +6,7 @@ use std::time::Duration;
 use wire::{Facts, Vocabulary};
 
 use crate::Engine;
-use crate::ledger::Operations;
+use crate::operation_stats::Operations;
 use crate::stats::Snapshot;
 
 /// A lane whose statistics are reported.

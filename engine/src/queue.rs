@@ -412,7 +412,7 @@ impl QueueLane {
                 }
             }
             let took = budget.end_request(len);
-            self.stats.enter(&self.inline, || took);
+            self.stats.record(&self.inline, || took);
             if unsignalled == QueueLane::BATCH {
                 self.ring.signal();
                 unsignalled = 0;
@@ -548,7 +548,7 @@ impl QueueLane {
 
     /// Returns a request that a worker answered to the ring, and then its followers.
     fn land(&self, request: &Arc<Request<Queued>>, exchange: Box<dyn Exchange>) {
-        self.stats.enter(&request.call, || request.age());
+        self.stats.record(&request.call, || request.age());
         let mut flights = self.flights();
         let is_it = |flight: &Flight| Arc::ptr_eq(&flight.request, request);
         let at = flights.all.iter().position(is_it);
@@ -563,7 +563,7 @@ impl QueueLane {
             if lane.serve(&call, Patience::Full, exchange) != Answer::Done {
                 exchange.split().1.truncate(0);
             }
-            lane.stats.enter(&call, Duration::default);
+            lane.stats.record(&call, Duration::default);
             lane.push_used_and_signal(follower.exchange);
         }
     }

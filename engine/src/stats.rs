@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use vfs::Call;
 use wire::Vocabulary;
 
-use crate::ledger::{Ledger, Operations};
 use crate::look::Seen;
+use crate::operation_stats::{OperationStats, Operations};
 
 /// Counters of a lane. Written by its own threads, read by any; not consistent with each other.
 pub struct Stats {
@@ -22,7 +22,7 @@ pub struct Stats {
     /// The number of requests that wait for an event.
     pub(crate) parked: AtomicUsize,
     /// Statistics by type of request, if enabled.
-    ledger: Option<Ledger>,
+    operations: Option<OperationStats>,
     /// The lane that the counters belong to.
     seen: OnceLock<Weak<dyn Seen>>,
 }
@@ -85,7 +85,7 @@ pub struct Snapshot {
 }
 
 impl Stats {
-    fn new(ledger: Option<Ledger>) -> Stats {
+    fn new(operations: Option<OperationStats>) -> Stats {
         Stats {
             since: Instant::now(),
             requests: AtomicU64::new(0),
@@ -94,24 +94,24 @@ impl Stats {
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             parked: AtomicUsize::new(0),
-            ledger,
+            operations,
             seen: OnceLock::new(),
         }
     }
 
     /// Records an answered request, with its latency `took`, if statistics by type are enabled.
     #[inline]
-    pub(crate) fn enter(&self, call: &Call, took: impl FnOnce() -> Duration) {
-        if let Some(ledger) = &self.ledger
+    pub(crate) fn record(&self, call: &Call, took: impl FnOnce() -> Duration) {
+        if let Some(operations) = &self.operations
             && let Some(noted) = call.take_noted()
         {
-            ledger.enter(noted, took());
+            operations.record(noted, took());
         }
     }
 
     /// Returns the current time if statistics of requests need it.
     pub(crate) fn begins(&self) -> Option<Instant> {
-        self.ledger.as_ref().map(|_| Instant::now())
+        self.operations.as_ref().map(|_| Instant::now())
     }
 
     /// Sets the lane that these counters belong to.
@@ -180,8 +180,8 @@ impl Tally {
 
     /// Creates the statistics of a new lane, whose request types are `words`.
     pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> Account {
-        let ledger = self.counts.then(|| Ledger::new(words));
-        let stats = Arc::new(Stats::new(ledger));
+        let operations = self.counts.then(|| OperationStats::new(words));
+        let stats = Arc::new(Stats::new(operations));
         self.lanes().now.push(stats.clone());
         Account {
             stats,
@@ -199,8 +199,11 @@ impl Tally {
     pub(crate) fn operations(&self) -> Operations {
         let lanes = self.lanes();
         let mut all = lanes.operations.clone();
-        let ledgers = lanes.now.iter().filter_map(|stats| stats.ledger.as_ref());
-        ledgers.for_each(|ledger| ledger.add_to(&mut all));
+        let operations = lanes
+            .now
+            .iter()
+            .filter_map(|stats| stats.operations.as_ref());
+        operations.for_each(|lane| lane.add_to(&mut all));
         all
     }
 
@@ -232,8 +235,8 @@ impl Drop for Account {
     fn drop(&mut self) {
         let mut lanes = self.tally.lanes();
         lanes.past = lanes.past + self.snapshot();
-        if let Some(ledger) = &self.ledger {
-            ledger.add_to(&mut lanes.operations);
+        if let Some(operations) = &self.operations {
+            operations.add_to(&mut lanes.operations);
         }
         lanes.now.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
     }

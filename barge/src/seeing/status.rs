@@ -135,10 +135,10 @@ impl Status {
                 .map(|((protocol, name), operation)| Operation {
                     protocol: protocol.into(),
                     name: name.into(),
-                    count: operation.times.count(),
-                    errors: operation.faults,
-                    nanos: operation.times.nanos,
-                    buckets: operation.times.buckets,
+                    count: operation.latencies.count(),
+                    errors: operation.errors,
+                    nanos: operation.latencies.nanos,
+                    buckets: operation.latencies.buckets,
                 })
                 .collect(),
             refused: BTreeMap::new(),

@@ -11,7 +11,7 @@ fn counts(look: &Look) -> BTreeMap<&'static str, u64> {
     let operations = look.operations.iter();
     let counts = operations.map(|((protocol, word), operation)| {
         assert_eq!(*protocol, "fake");
-        (*word, operation.times.count())
+        (*word, operation.latencies.count())
     });
     counts.collect()
 }
@@ -41,8 +41,8 @@ fn each_request_is_counted_once_wherever_it_was_answered() {
         std::thread::yield_now();
     };
     assert_eq!(counts(&now), [("e", 2), ("f", 1)].into());
-    let faults = &now.operations[&("fake", "f")].faults;
-    assert_eq!(*faults, [("ENOENT".to_owned(), 1)].into());
+    let errors = &now.operations[&("fake", "f")].errors;
+    assert_eq!(*errors, [("ENOENT".to_owned(), 1)].into());
     let lane = &now.lanes[0];
     assert_eq!((lane.protocol, lane.facts.version.as_str()), ("fake", "1"));
     assert_eq!((lane.in_flight, lane.done.requests), (2, 5));
