@@ -331,7 +331,7 @@ impl Lane {
         }
         self.leave_worker();
         let mut done = vec![request.clone()];
-        while let Some(request) = done.pop() {
+        while let Some(request) = totals.pop() {
             self.stats().record(&request.call, || request.age());
             self.send_from_worker(out);
             out.clear();
@@ -722,7 +722,7 @@ impl Flights {
         lane.held.fetch_add(bytes.len(), Ordering::SeqCst);
         let lane = lane.clone();
         let export = lane.inline.share();
-        let request = Request::new(lane.stats().begins(), Message { lane, id, bytes });
+        let request = Request::new(lane.stats().start_time(), Message { lane, id, bytes });
         request.call.note_share(export);
         let flight = Flight {
             request: request.clone(),

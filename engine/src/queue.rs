@@ -23,12 +23,12 @@ use wire::{Answer, Facts, Role, Session, Vocabulary};
 use crate::consumer_lock::ConsumerLock;
 use crate::inline_budget::InlineBudget;
 use crate::kick_watcher::Registration;
-use crate::look::{Seen, seen};
 use crate::request::{Job, Ran, Request, Run, named};
 use crate::serve::serve;
 use crate::server::Engine;
 use crate::share::Share;
-use crate::stats::{Account, Stats, add};
+use crate::snapshot::{Monitored, monitored};
+use crate::stats::{LaneStats, Stats, add};
 use crate::workers::Workers;
 
 /// A queue served by its own thread.
@@ -97,7 +97,7 @@ impl Queues {
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
         });
-        lane.stats.shown_by(seen(&lane));
+        lane.stats.set_lane(monitored(&lane));
         let mut lanes = self.lanes();
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(&lane));
@@ -163,7 +163,7 @@ fn keep_to(processor: usize, queue: &str) {
 struct QueueLane {
     queues: Arc<Queues>,
     ring: Arc<dyn Ring>,
-    stats: Account,
+    stats: LaneStats,
     /// The call of requests that the consumer of the ring serves inline, which cannot be cancelled.
     inline: Call,
     consumer: ConsumerLock,
@@ -245,7 +245,7 @@ impl Run for QueueLane {
     }
 }
 
-impl Seen for QueueLane {
+impl Monitored for QueueLane {
     fn peer(&self) -> String {
         self.ring.name().to_owned()
     }
@@ -506,7 +506,7 @@ impl QueueLane {
         // The note belongs to an unfinished attempt.
         self.inline.take_noted();
         let request = Request::new(
-            self.stats.begins(),
+            self.stats.start_time(),
             Queued {
                 lane: self.clone(),
                 id,

@@ -198,11 +198,11 @@ mod tests {
     use wire::Vocabulary;
 
     use super::*;
-    use crate::stats::{Account, Tally};
+    use crate::stats::{LaneStats, Tally};
 
     /// A job that parks each time it runs.
     struct Waits {
-        stats: Account,
+        stats: LaneStats,
         runs: AtomicBool,
         scheduled: AtomicUsize,
     }

@@ -15,8 +15,8 @@ use wire::Session;
 
 use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
-use crate::look::seen;
-use crate::stats::{Account, ConnectionRefusals, Snapshot, Tally};
+use crate::snapshot::monitored;
+use crate::stats::{ConnectionRefusals, LaneStats, Tally, Totals};
 use crate::timeouts::Timeouts;
 use crate::trim::Trim;
 use crate::workers::Workers;
@@ -57,7 +57,7 @@ pub struct Tuning {
     pub timeouts: Timeouts,
     /// The memory limit for all clients in bytes: see [`MemoryBudget`].
     pub memory: usize,
-    /// Whether requests are counted by type and latency ([`Engine::look`]).
+    /// Whether requests are counted by type and latency ([`Engine::snapshot`]).
     pub counts: bool,
     /// The grace period for requests in flight when the engine stops, before they are cancelled.
     pub grace: Duration,
@@ -256,7 +256,7 @@ impl Engine {
             peer,
             member,
         )?;
-        lane.stats().shown_by(seen(&lane));
+        lane.stats().set_lane(monitored(&lane));
         self.alive().members.insert(id, Arc::downgrade(&lane));
         tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
         let engine = self.clone();
@@ -319,7 +319,7 @@ impl Engine {
 
     /// Returns the number of connections, and the totals of all connections and queues, including
     /// those that ended.
-    pub fn stats(&self) -> (usize, Snapshot) {
+    pub fn stats(&self) -> (usize, Totals) {
         (self.alive().members.len(), self.tally.sum())
     }
 
@@ -468,7 +468,7 @@ impl Drop for Place {
 /// An open connection in the statistics; dropped last of all parts of a connection.
 pub(crate) struct Member {
     pub(crate) id: u64,
-    pub(crate) stats: Account,
+    pub(crate) stats: LaneStats,
     place: Place,
 }
 
@@ -484,14 +484,14 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let done = self.stats.snapshot();
+        let totals = self.stats.totals();
         tracing::debug!(
             connection = self.id,
-            requests = done.requests,
-            offloaded = done.offloaded,
-            cancelled = done.cancelled,
-            received = done.received,
-            sent = done.sent,
+            requests = totals.requests,
+            offloaded = totals.offloaded,
+            cancelled = totals.cancelled,
+            received = totals.received,
+            sent = totals.sent,
             "disconnected"
         );
     }

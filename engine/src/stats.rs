@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use vfs::Call;
 use wire::Vocabulary;
 
-use crate::look::Seen;
 use crate::operation_stats::{OperationStats, Operations};
+use crate::snapshot::Monitored;
 
 /// Counters of a lane. Written by its own threads, read by any; not consistent with each other.
-pub struct Stats {
+pub(crate) struct Stats {
     pub(crate) since: Instant,
     pub(crate) requests: AtomicU64,
     pub(crate) offloaded: AtomicU64,
@@ -24,7 +24,7 @@ pub struct Stats {
     /// Statistics by type of request, if enabled.
     operations: Option<OperationStats>,
     /// The lane that the counters belong to.
-    seen: OnceLock<Weak<dyn Seen>>,
+    lane: OnceLock<Weak<dyn Monitored>>,
 }
 
 /// Connections that the engine refused or closed, by reason.
@@ -69,9 +69,9 @@ impl ConnectionRefusals {
     }
 }
 
-/// A snapshot of [`Stats`].
+/// The values of [`Stats`] at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct Totals {
     /// Requests received.
     pub requests: u64,
     /// Requests that went to a worker.
@@ -95,7 +95,7 @@ impl Stats {
             sent: AtomicU64::new(0),
             parked: AtomicUsize::new(0),
             operations,
-            seen: OnceLock::new(),
+            lane: OnceLock::new(),
         }
     }
 
@@ -110,13 +110,13 @@ impl Stats {
     }
 
     /// Returns the current time if statistics of requests need it.
-    pub(crate) fn begins(&self) -> Option<Instant> {
+    pub(crate) fn start_time(&self) -> Option<Instant> {
         self.operations.as_ref().map(|_| Instant::now())
     }
 
     /// Sets the lane that these counters belong to.
-    pub(crate) fn shown_by(&self, seen: Weak<dyn Seen>) {
-        self.seen.get_or_init(|| seen);
+    pub(crate) fn set_lane(&self, lane: Weak<dyn Monitored>) {
+        self.lane.get_or_init(|| lane);
     }
 
     /// Returns the number of requests that wait for an event.
@@ -124,14 +124,14 @@ impl Stats {
         self.parked.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn seen(&self) -> Option<Arc<dyn Seen>> {
-        self.seen.get()?.upgrade()
+    pub(crate) fn lane(&self) -> Option<Arc<dyn Monitored>> {
+        self.lane.get()?.upgrade()
     }
 
-    /// Takes a snapshot.
-    pub fn snapshot(&self) -> Snapshot {
+    /// Returns the current values.
+    pub(crate) fn totals(&self) -> Totals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Snapshot {
+        Totals {
             requests: read(&self.requests),
             offloaded: read(&self.offloaded),
             cancelled: read(&self.cancelled),
@@ -141,11 +141,11 @@ impl Stats {
     }
 }
 
-impl std::ops::Add for Snapshot {
-    type Output = Snapshot;
+impl std::ops::Add for Totals {
+    type Output = Totals;
 
-    fn add(self, other: Snapshot) -> Snapshot {
-        Snapshot {
+    fn add(self, other: Totals) -> Totals {
+        Totals {
             requests: self.requests + other.requests,
             offloaded: self.offloaded + other.offloaded,
             cancelled: self.cancelled + other.cancelled,
@@ -166,7 +166,7 @@ pub(crate) struct Tally {
 struct Lanes {
     now: Vec<Arc<Stats>>,
     /// The totals of lanes that ended.
-    past: Snapshot,
+    past: Totals,
     operations: Operations,
 }
 
@@ -179,19 +179,19 @@ impl Tally {
     }
 
     /// Creates the statistics of a new lane, whose request types are `words`.
-    pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> Account {
+    pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> LaneStats {
         let operations = self.counts.then(|| OperationStats::new(words));
         let stats = Arc::new(Stats::new(operations));
         self.lanes().now.push(stats.clone());
-        Account {
+        LaneStats {
             stats,
             tally: self.clone(),
         }
     }
 
-    pub(crate) fn sum(&self) -> Snapshot {
+    pub(crate) fn sum(&self) -> Totals {
         let lanes = self.lanes();
-        let now = lanes.now.iter().map(|stats| stats.snapshot());
+        let now = lanes.now.iter().map(|stats| stats.totals());
         now.fold(lanes.past, |sum, stats| sum + stats)
     }
 
@@ -218,12 +218,12 @@ impl Tally {
 }
 
 /// A lane's statistics, which are added to the totals when dropped.
-pub(crate) struct Account {
+pub(crate) struct LaneStats {
     stats: Arc<Stats>,
     tally: Arc<Tally>,
 }
 
-impl Deref for Account {
+impl Deref for LaneStats {
     type Target = Stats;
 
     fn deref(&self) -> &Stats {
@@ -231,10 +231,10 @@ impl Deref for Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for LaneStats {
     fn drop(&mut self) {
         let mut lanes = self.tally.lanes();
-        lanes.past = lanes.past + self.snapshot();
+        lanes.past = lanes.past + self.totals();
         if let Some(operations) = &self.operations {
             operations.add_to(&mut lanes.operations);
         }

@@ -213,7 +213,12 @@ impl Seeing {
             refused: refused
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),
-            ..Status::new(self.engine.look(), self.engine.refusals(), uptime, exports)
+            ..Status::new(
+                self.engine.snapshot(),
+                self.engine.refusals(),
+                uptime,
+                exports,
+            )
         }
     }
 }

@@ -7,10 +7,10 @@ use wire::{Facts, Vocabulary};
 
 use crate::Engine;
 use crate::operation_stats::Operations;
-use crate::stats::Snapshot;
+use crate::stats::Totals;
 
 /// A lane whose statistics are reported.
-pub(crate) trait Seen: Send + Sync {
+pub(crate) trait Monitored: Send + Sync {
     fn peer(&self) -> String;
     fn vocabulary(&self) -> &'static Vocabulary;
     fn facts(&self) -> Facts;
@@ -19,18 +19,18 @@ pub(crate) trait Seen: Send + Sync {
 
 /// A snapshot of an engine, whose counters need not be consistent with each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct EngineStatus {
     /// Totals of all lanes, including those that ended.
-    pub done: Snapshot,
+    pub totals: Totals,
     /// Statistics by type of request; empty unless [`crate::Tuning::counts`] is set.
     pub operations: Operations,
     /// The current lanes: connections, and queues of devices.
-    pub lanes: Vec<LaneLook>,
+    pub lanes: Vec<LaneStatus>,
 }
 
 /// A snapshot of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneLook {
+pub struct LaneStatus {
     /// The peer: an address, or the name of a queue.
     pub peer: String,
     /// The protocol; empty if unknown.
@@ -40,7 +40,7 @@ pub struct LaneLook {
     /// The time since the lane started.
     pub age: Duration,
     /// Its totals.
-    pub done: Snapshot,
+    pub totals: Totals,
     /// The number of requests that workers run, or that wait for one or for an event.
     pub in_flight: usize,
     /// The number of those that wait for an event, usually a lock.
@@ -49,29 +49,29 @@ pub struct LaneLook {
 
 impl Engine {
     /// Takes a snapshot. Iterates over all lanes, without delaying requests.
-    pub fn look(&self) -> Look {
+    pub fn snapshot(&self) -> EngineStatus {
         let tally = self.tally();
         let lanes = tally.now().into_iter().filter_map(|stats| {
-            let seen = stats.seen()?;
-            Some(LaneLook {
-                peer: seen.peer(),
-                protocol: seen.vocabulary().protocol,
-                facts: seen.facts(),
+            let lane = stats.monitored()?;
+            Some(LaneStatus {
+                peer: lane.peer(),
+                protocol: lane.vocabulary().protocol,
+                facts: lane.facts(),
                 age: stats.since.elapsed(),
-                done: stats.snapshot(),
-                in_flight: seen.in_flight(),
+                totals: stats.totals(),
+                in_flight: lane.in_flight(),
                 parked: stats.parked(),
             })
         });
-        Look {
+        EngineStatus {
             lanes: lanes.collect(),
-            done: tally.sum(),
+            totals: tally.sum(),
             operations: tally.operations(),
         }
     }
 }
 
-impl Seen for crate::lane::Lane {
+impl Monitored for crate::lane::Lane {
     fn peer(&self) -> String {
         self.link.peer().to_owned()
     }
@@ -90,7 +90,7 @@ impl Seen for crate::lane::Lane {
 }
 
 /// Returns a weak reference to the lane for its statistics.
-pub(crate) fn seen<S: Seen + 'static>(lane: &Arc<S>) -> std::sync::Weak<dyn Seen> {
-    let lane: Arc<dyn Seen> = lane.clone();
+pub(crate) fn monitored<S: Monitored + 'static>(lane: &Arc<S>) -> std::sync::Weak<dyn Monitored> {
+    let lane: Arc<dyn Monitored> = lane.clone();
     Arc::downgrade(&lane)
 }
