@@ -1,4 +1,4 @@
-//! A connection, as shared by its own thread (in `drive`) and the workers.
+//! A connection, as shared by its own thread (in [`crate::lane_thread`]) and the workers.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,8 +15,8 @@ use vfs::copies::copied;
 use vfs::{Backing, Call, Origin, Patience, Peer, PeerKey};
 use wire::{Answer, Malformed, Session, Voice};
 
-use crate::drive::{Beyond, Own};
 use crate::input::Held;
+use crate::lane_thread::{ExcessMeter, LaneThread};
 use crate::request::{Job, Ran, Request};
 use crate::serve::serve;
 use crate::server::{Engine, Member, Tuning};
@@ -121,7 +121,7 @@ impl Job for Message {
         }
         let frame = Frame(bytes);
         // Workers do not wait for memory: their number is limited.
-        out.meter(Box::new(Beyond(lane.reservation(Use::Reply))));
+        out.meter(Box::new(ExcessMeter(lane.reservation(Use::Reply))));
         out.expect(lane.large_reply(bytes).unwrap_or(0));
         let served = lane.serve(&request.call, Patience::Full, &frame, out);
         out.expect(0);
@@ -295,7 +295,7 @@ impl Lane {
                 "a local client's user is unknown: its requests act as nobody"
             );
         }
-        if let Err(error) = Own::new(self).run() {
+        if let Err(error) = LaneThread::new(self).run() {
             self.lose(&error);
         }
         if !stopping.load(Ordering::SeqCst) {

@@ -16,12 +16,12 @@
 
 mod consumer_lock;
 mod datagrams;
-mod drive;
 mod histogram;
 mod inline_budget;
 mod input;
 mod kick_watcher;
 mod lane;
+mod lane_thread;
 mod operation_stats;
 mod queue;
 mod request;

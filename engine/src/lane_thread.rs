@@ -19,9 +19,9 @@ use crate::timeouts::Deadlines;
 use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
 /// The reservation for what an outbox holds beyond a connection's minimum.
-pub(crate) struct Beyond(pub(crate) Reservation);
+pub(crate) struct ExcessMeter(pub(crate) Reservation);
 
-impl Meter for Beyond {
+impl Meter for ExcessMeter {
     fn set(&mut self, bytes: usize) {
         self.0
             .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
@@ -33,7 +33,7 @@ impl Meter for Beyond {
 }
 
 /// The state of a lane that only its own thread accesses.
-pub(crate) struct Own<'a> {
+pub(crate) struct LaneThread<'a> {
     lane: &'a Arc<Lane>,
     input: Input,
     out: Outbox,
@@ -46,16 +46,16 @@ pub(crate) struct Own<'a> {
     rests: bool,
 }
 
-impl<'a> Own<'a> {
+impl<'a> LaneThread<'a> {
     /// The longest wait for memory before the lane checks whether its client is still there.
     /// Thousands of connections of one client may wait: each check costs some microseconds.
     const RECHECK: Duration = Duration::from_secs(10);
 
-    pub(crate) fn new(lane: &'a Arc<Lane>) -> Own<'a> {
-        Own {
+    pub(crate) fn new(lane: &'a Arc<Lane>) -> LaneThread<'a> {
+        LaneThread {
             lane,
             input: Input::new(lane.reservation(Use::Request)),
-            out: Outbox::metered(Box::new(Beyond(lane.reservation(Use::Reply)))),
+            out: Outbox::metered(Box::new(ExcessMeter(lane.reservation(Use::Reply)))),
             poller: Poller::new(lane.tuning.poll),
             budget: InlineBudget::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
@@ -143,9 +143,9 @@ impl<'a> Own<'a> {
                 read: false,
                 write: true,
             };
-            lane.listen(interest, Some(Own::RECHECK))?;
+            lane.listen(interest, Some(LaneThread::RECHECK))?;
         } else {
-            lane.wait_for(need, Own::RECHECK);
+            lane.wait_for(need, LaneThread::RECHECK);
         }
         let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
         let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
