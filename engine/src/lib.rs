@@ -36,7 +36,7 @@ mod workers;
 
 pub use histogram::Latencies;
 pub use operation_stats::{Operation, Operations};
-pub use queue::{Driven, Queues};
+pub use queue::{QueueThread, Queues};
 pub use server::{Engine, Service, Tuning};
 pub use snapshot::{EngineStatus, LaneStatus};
 pub use stats::{ConnectionRefusals, Totals};

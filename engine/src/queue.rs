@@ -32,23 +32,23 @@ use crate::stats::{LaneStats, Stats, add};
 use crate::workers::Workers;
 
 /// A queue served by its own thread.
-pub struct Driven {
+pub struct QueueThread {
     thread: JoinHandle<()>,
     lane: Arc<QueueLane>,
 }
 
-impl Driven {
+impl QueueThread {
     /// Waits until its thread ends, which it does once its ring is stopped.
-    pub fn wait(self) {
+    pub fn join(self) {
         // It panics only if a source does, which was logged then.
         let _ = self.thread.join();
     }
 
     /// Cancels the requests in flight, and waits until they are answered and the thread ends, which
     /// it does once its ring is stopped.
-    pub fn join(self) {
+    pub fn cancel_and_join(self) {
         self.lane.end();
-        self.wait();
+        self.join();
     }
 }
 
@@ -79,11 +79,11 @@ impl Engine {
 
 impl Queues {
     /// Serves the requests of `ring` with a new thread, pinned to `processor` if given.
-    pub fn drive(
+    pub fn start(
         self: &Arc<Self>,
         ring: Arc<dyn Ring>,
         processor: Option<usize>,
-    ) -> io::Result<Driven> {
+    ) -> io::Result<QueueThread> {
         let lane = Arc::new(QueueLane {
             queues: self.clone(),
             ring,
@@ -108,16 +108,16 @@ impl Queues {
             .kick_watcher()
             .register(lane.ring.notifier(), stand_in)?;
         lane.registration.get_or_init(|| registration);
-        let driven = lane.clone();
+        let own = lane.clone();
         let thread = std::thread::Builder::new()
             .name("barge-queue".into())
             .spawn(move || {
                 if let Some(processor) = processor {
-                    keep_to(processor, driven.ring.name());
+                    keep_to(processor, own.ring.name());
                 }
-                driven.drive();
+                own.run_thread();
             })?;
-        Ok(Driven { thread, lane })
+        Ok(QueueThread { thread, lane })
     }
 
     /// Cancels the request `target`, and answers `follower`, the request for that, after it.
@@ -330,7 +330,7 @@ impl QueueLane {
     /// The maximum number of requests that are answered before the peer is signalled.
     const BATCH: usize = 16;
 
-    fn drive(self: &Arc<Self>) {
+    fn run_thread(self: &Arc<Self>) {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
         let mut budget = InlineBudget::default();
         self.consumer.lock();

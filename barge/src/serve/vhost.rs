@@ -146,8 +146,8 @@ impl Place {
         let queues = engine.queues((self.kind.session)());
         let (affinity, free) = (self.affinity.clone(), self.kind.free);
         let drive = move |index, ring| -> io::Result<Stop> {
-            let driven = queues.drive(ring, affinity.of(index, free))?;
-            Ok(Box::new(|| driven.join()))
+            let queue = queues.start(ring, affinity.of(index, free))?;
+            Ok(Box::new(|| queue.cancel_and_join()))
         };
         Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?.run(stop)
     }

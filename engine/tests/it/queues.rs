@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use engine::{Driven, Queues, Tuning};
+use engine::{QueueThread, Queues, Tuning};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Outbox, Ring};
 use vfs_testkit::Message;
@@ -184,21 +184,21 @@ fn queues(rig: &Rig) -> Arc<Queues> {
     rig.engine.queues(Arc::new(FakeSession(rig.fake.clone())))
 }
 
-fn drive(queues: &Arc<Queues>) -> (Arc<Memory>, Driven) {
+fn start(queues: &Arc<Queues>) -> (Arc<Memory>, QueueThread) {
     let ring = Arc::new(Memory::default());
-    let driven = queues.drive(ring.clone(), None);
-    (ring, driven.expect("driven"))
+    let queue = queues.start(ring.clone(), None);
+    (ring, queue.expect("started"))
 }
 
-/// Creates a ring that `rig` drives.
-fn driven(rig: &Rig) -> (Arc<Memory>, Driven) {
-    drive(&queues(rig))
+/// Creates a ring and starts its queue.
+fn started(rig: &Rig) -> (Arc<Memory>, QueueThread) {
+    start(&queues(rig))
 }
 
 #[test]
 fn what_blocks_stops_nothing_else_of_its_queue() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01w", b"\x02p", b"\x03e"]);
     assert_eq!(ring.replies(1), [b"\x03e"]);
     rig.fake.await_reached(2);
@@ -207,35 +207,35 @@ fn what_blocks_stops_nothing_else_of_its_queue() {
     rig.fake.open(1);
     assert_eq!(ring.replies(3)[2], b"\x01w");
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn used_requests_are_signalled_in_batches_and_all_in_the_end() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     let asked: Vec<[u8; 2]> = (0..100).map(|id| [id, b'e']).collect();
     let asked: Vec<&[u8]> = asked.iter().map(|message| &message[..]).collect();
     ring.ask(&asked);
     assert_eq!(ring.replies(100), asked);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn a_malformed_request_is_returned_empty_and_the_queue_continues() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01x", b"\x02e"]);
     assert_eq!(ring.replies(2), [&b""[..], b"\x02e"]);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01p", b"\x02p"]);
     rig.fake.await_reached(1);
     rig.fake.await_reached(2);
@@ -244,13 +244,13 @@ fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
     rig.fake.open(1);
     assert_eq!(ring.replies(3)[2], b"\x01p");
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn a_cancellation_is_answered_after_what_it_cancels_and_so_is_one_of_that() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     // It is not notified before its end.
     ring.ask(&[b"\x01w"]);
     rig.fake.await_reached(1);
@@ -262,14 +262,14 @@ fn a_cancellation_is_answered_after_what_it_cancels_and_so_is_one_of_that() {
         [&b"\x01w"[..], b"\x02c\x01", b"\x03c\x02"]
     );
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn a_cancellation_that_waits_is_answered_before_the_queue_ends() {
     let rig = Rig::new(Tuning::default());
     let queues = queues(&rig);
-    let ((one, first), (other, second)) = (drive(&queues), drive(&queues));
+    let ((one, first), (other, second)) = (start(&queues), start(&queues));
     one.ask(&[b"\x01w"]);
     rig.fake.await_reached(1);
     other.ask(&[b"\x02c\x01", b"\x03e"]);
@@ -287,22 +287,22 @@ fn a_cancellation_that_waits_is_answered_before_the_queue_ends() {
 fn a_request_is_cancelled_through_another_queue_of_its_session() {
     let rig = Rig::new(Tuning::default());
     let queues = queues(&rig);
-    let ((one, first), (other, second)) = (drive(&queues), drive(&queues));
+    let ((one, first), (other, second)) = (start(&queues), start(&queues));
     one.ask(&[b"\x01p"]);
     rig.fake.await_reached(1);
     other.ask(&[b"\x02c\x01"]);
     assert_eq!(one.replies(1), [b"\x01i"]);
     assert_eq!(other.replies(1), [b"\x02c\x01"]);
-    for (ring, driven) in [(one, first), (other, second)] {
+    for (ring, queue) in [(one, first), (other, second)] {
         ring.stop();
-        driven.join();
+        queue.cancel_and_join();
     }
 }
 
 #[test]
 fn what_goes_through_queues_counts_while_they_are_there_and_after() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01e and more", b"\x02p", b"\x02p"]);
     rig.fake.await_reached(2);
     ring.ask(&[b"\x03c\x02"]);
@@ -315,7 +315,7 @@ fn what_goes_through_queues_counts_while_they_are_there_and_after() {
     assert_eq!(before.received, 12 + 3 + 3 + 4 + 3);
     assert_eq!((before.cancelled, before.sent), (1, 12 + 3 + 4));
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     let after = rig.engine.stats().1;
     assert_eq!((after.cancelled, after.sent), (2, before.sent + 3));
 }
@@ -323,12 +323,12 @@ fn what_goes_through_queues_counts_while_they_are_there_and_after() {
 #[test]
 fn a_stopped_queue_ends_when_what_is_in_flight_is_answered() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01p", b"\x01p", b"\x02p"]);
     rig.fake.await_reached(1);
     rig.fake.await_reached(2);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     let mut replies = ring.replies(3);
     replies.sort();
     assert_eq!(replies, [b"\x01i", b"\x01i", b"\x02i"]);
@@ -343,11 +343,11 @@ fn a_stop_ends_what_the_queues_own_thread_is_at() {
             ..Tuning::default()
         };
         let rig = Rig::new(tuning);
-        let (ring, driven) = driven(&rig);
+        let (ring, queue) = started(&rig);
         ring.ask(&[b"\x01s", b"\x02s", b"\x03p"]);
         (1..=3).for_each(|id| rig.fake.await_reached(id));
         ring.stop();
-        driven.join();
+        queue.cancel_and_join();
         let mut replies = ring.replies(3);
         replies.sort();
         assert_eq!(replies, [b"\x01i", b"\x02i", b"\x03i"]);
@@ -358,19 +358,19 @@ fn a_stop_ends_what_the_queues_own_thread_is_at() {
 #[test]
 fn a_stop_ends_what_lasts_in_a_broken_ring() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01s"]);
     rig.fake.await_reached(1);
     ring.state.lock().expect("no panic holds it").broken = true;
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     assert_eq!(ring.replies(1), [b"\x01i"]);
 }
 
 #[test]
 fn whoever_is_back_first_has_the_ring() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     // No stand-in starts: the queue's own thread is back before the next request.
     ring.ask(&[b"\x01s"]);
     rig.fake.await_reached(1);
@@ -390,7 +390,7 @@ fn whoever_is_back_first_has_the_ring() {
         assert_eq!(ring.replies(at + 2)[at + 1], [id, b'e']);
     }
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     assert_eq!(ring.replies(6).len(), 6);
 }
 
@@ -398,14 +398,14 @@ fn whoever_is_back_first_has_the_ring() {
 fn who_asks_again_as_soon_as_there_is_an_answer_calls_nobody_else() {
     const TIMES: usize = 300;
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     rig.fake.open(1);
     ring.state.lock().expect("no panic holds it").next =
         vec![b"\x03\x01w".to_vec(); TIMES - 1].into();
     ring.ask(&[b"\x01w"]);
     assert_eq!(ring.replies(TIMES).len(), TIMES);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     let resumed = ring.state.lock().expect("no panic holds it").resumed;
     assert_eq!(resumed, TIMES, "each time its own thread");
 }
@@ -413,7 +413,7 @@ fn who_asks_again_as_soon_as_there_is_an_answer_calls_nobody_else() {
 #[test]
 fn a_reset_ends_what_runs_and_what_waits_before_it_is_answered() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01s", b"\x02s", b"\x03p"]);
     (1..=3).for_each(|id| rig.fake.await_reached(id));
     ring.ask(&[b"\x04r", b"\x05e"]);
@@ -422,7 +422,7 @@ fn a_reset_ends_what_runs_and_what_waits_before_it_is_answered() {
     replies.sort();
     assert_eq!(replies, [b"\x01i", b"\x02i", b"\x03i"]);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn more_that_last_than_there_may_be_at_once_are_ended_by_a_stop() {
         ..Tuning::default()
     };
     let rig = Rig::new(tuning);
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     let asked: Vec<[u8; 2]> = (1..=50).map(|id| [id, b's']).collect();
     let asked: Vec<&[u8]> = asked.iter().map(|message| &message[..]).collect();
     ring.ask(&asked);
@@ -441,7 +441,7 @@ fn more_that_last_than_there_may_be_at_once_are_ended_by_a_stop() {
     ring.ask(&[b"\x64e"]);
     assert_eq!(ring.replies(1), [b"\x64e"]);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     let mut replies = ring.replies(51);
     replies[1..].sort();
     let ended: Vec<[u8; 2]> = (1..=50).map(|id| [id, b'i']).collect();
@@ -451,8 +451,8 @@ fn more_that_last_than_there_may_be_at_once_are_ended_by_a_stop() {
 #[test]
 fn a_broken_ring_ends_its_queue() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.state.lock().expect("no panic holds it").broken = true;
     ring.changed.notify_all();
-    driven.join();
+    queue.cancel_and_join();
 }

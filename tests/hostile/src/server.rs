@@ -160,8 +160,8 @@ fn device(
     };
     let queues = engine.queues(Arc::new(session));
     let drive = move |_, ring| -> io::Result<Stop> {
-        let driven = queues.drive(ring, None)?;
-        Ok(Box::new(|| driven.join()))
+        let queue = queues.start(ring, None)?;
+        Ok(Box::new(|| queue.cancel_and_join()))
     };
     Device::new(socket, "hostile", config, Arc::new(drive)).expect("a device")
 }
