@@ -242,7 +242,7 @@ impl Lane {
             0 => true,
             some => {
                 some < self.tuning.in_flight
-                    && self.held.load(Ordering::SeqCst) + len <= self.tuning.held
+                    && self.held.load(Ordering::SeqCst) + len <= self.tuning.in_flight_bytes
             }
         }
     }

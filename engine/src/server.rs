@@ -42,7 +42,7 @@ pub struct Tuning {
     /// read.
     pub in_flight: usize,
     /// The maximum total size of those in bytes; a single one may be larger.
-    pub held: usize,
+    pub in_flight_bytes: usize,
     /// Whether file pages are sent without a copy, on connections where that pays.
     pub zerocopy: bool,
     /// The maximum number of worker threads, for requests that would block.
@@ -58,7 +58,7 @@ pub struct Tuning {
     /// The memory limit for all clients in bytes: see [`MemoryBudget`].
     pub memory: usize,
     /// Whether requests are counted by type and latency ([`Engine::snapshot`]).
-    pub counts: bool,
+    pub operation_stats: bool,
     /// The grace period for requests in flight when the engine stops, before they are cancelled.
     pub grace: Duration,
 }
@@ -70,14 +70,14 @@ impl Default for Tuning {
         Tuning {
             poll: Poller::usual(),
             in_flight: 256,
-            held: 32 << 20,
+            in_flight_bytes: 32 << 20,
             zerocopy: true,
             workers: (processors * 4).clamp(16, 128),
             connections: 4096,
             connections_per_client: None,
             timeouts: Timeouts::default(),
             memory: 1 << 30,
-            counts: false,
+            operation_stats: false,
             grace: Duration::from_secs(5),
         }
     }
@@ -121,18 +121,18 @@ impl Engine {
 
     /// Creates an idle engine. Returns an error if no worker thread can be created.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
-        Engine::trusting(tuning, Trust::default())
+        Engine::with_trust(tuning, Trust::default())
     }
 
     /// Does the same as [`Engine::new`], and allows processes of the local users in `trust` to act
     /// as any user.
-    pub fn trusting(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
+    pub fn with_trust(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
         let workers = Workers::new(tuning.workers, Workers::STUCK)?;
         Ok(Arc::new(Engine {
             kick_watcher: KickWatcher::new(&workers)?,
             workers,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
-            tally: Tally::new(tuning.counts),
+            tally: Tally::new(tuning.operation_stats),
             tuning,
             trust,
             refusals: Arc::default(),
@@ -155,12 +155,12 @@ impl Engine {
         service: Arc<dyn Service>,
     ) -> io::Result<()> {
         let engine = self.clone();
-        self.host(move |_| engine.accept(&listener, &*service))
+        self.spawn_listener(move |_| engine.accept(&listener, &*service))
     }
 
     /// Runs `listen` on a new thread. It must return soon after its descriptor becomes readable,
     /// when the engine stops.
-    pub fn host(
+    pub fn spawn_listener(
         self: &Arc<Self>,
         listen: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
     ) -> io::Result<()> {
@@ -173,7 +173,7 @@ impl Engine {
 
     /// Logs that the listener `name` ended because of `error`, and adds it to
     /// [`Engine::lost_listeners`].
-    pub fn lose_listener(&self, name: &dyn Display, error: &dyn Display) {
+    pub fn report_lost_listener(&self, name: &dyn Display, error: &dyn Display) {
         tracing::error!("no longer listening at {name}: {error}");
         self.lost().push(name.to_string());
     }
@@ -370,7 +370,7 @@ impl Engine {
                     let _ = self.connect(service.link(link), service);
                 }
                 Ok(None) => return,
-                Err(error) => return self.lose_listener(listener.addr(), &error),
+                Err(error) => return self.report_lost_listener(listener.addr(), &error),
             }
         }
     }
@@ -434,7 +434,7 @@ impl Drop for Hosted {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.engine
-                .lose_listener(&"one of the addresses", &"its thread has panicked");
+                .report_lost_listener(&"one of the addresses", &"its thread has panicked");
         }
         self.engine.alive().listeners -= 1;
         self.engine.changed.notify_all();

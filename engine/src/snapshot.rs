@@ -22,7 +22,7 @@ pub(crate) trait Monitored: Send + Sync {
 pub struct EngineStatus {
     /// Totals of all lanes, including those that ended.
     pub totals: Totals,
-    /// Statistics by type of request; empty unless [`crate::Tuning::counts`] is set.
+    /// Statistics by type of request; empty unless [`crate::Tuning::operation_stats`] is set.
     pub operations: Operations,
     /// The current lanes: connections, and queues of devices.
     pub lanes: Vec<LaneStatus>,

@@ -188,7 +188,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let tuning = Tuning {
-        counts: options.http.is_some(),
+        operation_stats: options.http.is_some(),
         poll: POLL,
         ..Tuning::default()
     };

@@ -130,7 +130,7 @@ impl Place {
                     }
                 }
                 Ok(None) => return,
-                Err(error) => return engine.lose_listener(&name, &error),
+                Err(error) => return engine.report_lost_listener(&name, &error),
             }
         }
     }
@@ -158,7 +158,7 @@ pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Res
     for place in places {
         let drives = engine.clone();
         engine
-            .host(move |stop| place.accept(&drives, once, stop))
+            .spawn_listener(move |stop| place.accept(&drives, once, stop))
             .map_err(Failure::new)?;
     }
     Ok(())

@@ -18,7 +18,7 @@ fn counts(status: &EngineStatus) -> BTreeMap<&'static str, u64> {
 
 fn counting() -> Rig {
     Rig::new(Tuning {
-        counts: true,
+        operation_stats: true,
         ..Tuning::default()
     })
 }
