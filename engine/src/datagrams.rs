@@ -9,8 +9,8 @@ use transports::{Datagrams, Frame, Outbox};
 use vfs::{Call, Patience};
 use wire::{Answer, Session};
 
-use crate::Engine;
 use crate::serve::serve;
+use crate::server::Engine;
 
 impl Engine {
     /// Answers received datagrams, each a message, with `session` until the engine stops. A message

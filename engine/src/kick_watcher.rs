@@ -16,8 +16,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::request::Run;
-use crate::workers::Workers;
+use crate::workers::{Run, Workers};
 
 /// Watches the notifiers of an engine's rings, on a thread that exists while there are any.
 pub(crate) struct KickWatcher {

@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Frame, Interest, Link, Outbox, Ready};
+use transports::{Frame, Interest, Link, Meter, Outbox, Ready};
 use vfs::copies::copied;
 use vfs::{Backing, Call, Origin, Patience, Peer, PeerKey};
-use wire::{Answer, Malformed, Session, Voice};
+use wire::{Answer, Facts, Malformed, Session, Vocabulary, Voice};
 
+use crate::connection_limits::{Admission, ConnectionRefusals};
 use crate::input::Held;
-use crate::lane_thread::{ExcessMeter, LaneThread};
 use crate::request::{Job, Ran, Request};
 use crate::serve::serve;
-use crate::server::{Engine, Member, Tuning};
 use crate::share::Share;
-use crate::stats::{ConnectionRefusals, Stats, add};
+use crate::stats::{LaneStats, Monitored, Stats, Tally, add};
+use crate::tuning::Tuning;
 use crate::workers::Workers;
 use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
@@ -30,7 +30,7 @@ pub(crate) struct Lane {
     pub(crate) session: Box<dyn Session>,
     pub(crate) workers: Arc<Workers>,
     pub(crate) link: Box<dyn Link>,
-    peer: Arc<Peer>,
+    pub(crate) peer: Arc<Peer>,
     /// The call of requests that are served inline, which cannot be cancelled.
     pub(crate) inline: Call,
     output: Mutex<Output>,
@@ -47,9 +47,24 @@ pub(crate) struct Lane {
     /// Whether the client is gone, so that replies are discarded.
     gone: AtomicBool,
     pub(crate) tuning: Tuning,
+    stats: LaneStats,
     /// The last field, so that its drop, which reports the end of the connection, follows that of
     /// the session.
-    member: Member,
+    admission: Admission<Lane>,
+}
+
+/// The reservation for what an outbox holds beyond a connection's minimum.
+pub(crate) struct ExcessMeter(pub(crate) Reservation);
+
+impl Meter for ExcessMeter {
+    fn set(&mut self, bytes: usize) {
+        self.0
+            .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.0.is_scarce()
+    }
 }
 
 /// Replies that the link did not accept at once.
@@ -159,7 +174,7 @@ impl Job for Message {
     }
 
     fn owner(&self) -> PeerKey {
-        self.lane.member.client()
+        self.lane.admission.client()
     }
 }
 
@@ -185,10 +200,12 @@ impl Lane {
         workers: Arc<Workers>,
         tuning: Tuning,
         peer: Arc<Peer>,
-        member: Member,
+        tally: &Arc<Tally>,
+        admission: Admission<Lane>,
     ) -> io::Result<Arc<Lane>> {
         link.set_timeouts(tuning.timeouts.tick(), tuning.timeouts.send)?;
         let lane = Arc::new(Lane {
+            stats: tally.open(session.vocabulary()),
             session,
             workers,
             link,
@@ -202,8 +219,10 @@ impl Lane {
             listens: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             tuning,
-            member,
+            admission,
         });
+        lane.stats.set_lane(&lane);
+        lane.admission.set(&lane);
         let voice = LaneVoice(Arc::downgrade(&lane));
         lane.session.can_speak(Arc::new(voice));
         Ok(lane)
@@ -282,33 +301,6 @@ impl Lane {
         Ok(true)
     }
 
-    /// Runs the lane's own thread until the client or [`Link::end_input`] ends the input, and
-    /// everything in flight is answered.
-    pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
-        // Done here because it may query a directory service over the network.
-        if let Origin::Local { owner, .. } = self.peer.origin() {
-            self.peer.set_owner(transports::caller_of(owner));
-        }
-        if self.peer.is_nobody() {
-            tracing::info!(
-                peer = self.link.peer(),
-                "a local client's user is unknown: its requests act as nobody"
-            );
-        }
-        if let Err(error) = LaneThread::new(self).run() {
-            self.lose(&error);
-        }
-        if !stopping.load(Ordering::SeqCst) {
-            self.cancel_all();
-        }
-        // Replies of requests that still run have no recipient.
-        if self.await_quiet().is_err() {
-            self.leave();
-            self.await_answers();
-        }
-        self.link.hang_up();
-    }
-
     /// Runs `request` on a worker as soon as the lane's share allows.
     pub(crate) fn schedule(&self, request: Arc<StreamRequest>) {
         let mut flights = self.flights();
@@ -354,7 +346,10 @@ impl Lane {
 
     fn end(&self, reason: &'static str, error: &dyn Display) {
         if !self.gone.swap(true, Ordering::SeqCst)
-            && let Some(suppressed) = self.engine().complain(self.member.client(), reason)
+            && let Some(suppressed) = self
+                .admission
+                .limits()
+                .complain(self.admission.client(), reason)
         {
             let peer = self.link.peer();
             tracing::warn!(peer, suppressed, "connection closed: {error}");
@@ -435,21 +430,21 @@ impl Lane {
 
     /// Returns whether the replies to the client exceed its share of memory.
     pub(crate) fn is_overdrawn(&self) -> bool {
-        self.budget().is_overdrawn(self.member.client())
+        self.budget().is_overdrawn(self.admission.client())
     }
 
     /// Waits for `time` at most until there may be the needed memory.
     pub(crate) fn wait_for(&self, need: Need, time: Duration) {
-        self.budget().wait(self.member.client(), need, time);
+        self.budget().wait(self.admission.client(), need, time);
     }
 
     /// Creates an empty reservation on the client's account.
     pub(crate) fn reservation(&self, of: Use) -> Reservation {
-        self.budget().reservation(self.member.client(), of)
+        self.budget().reservation(self.admission.client(), of)
     }
 
     fn budget(&self) -> &Arc<MemoryBudget> {
-        self.engine().budget()
+        self.admission.limits().budget()
     }
 
     pub(crate) fn is_clogged(&self) -> bool {
@@ -612,7 +607,7 @@ impl Lane {
     }
 
     /// Waits until no request is in flight, without using the link.
-    fn await_answers(&self) {
+    pub(crate) fn await_answers(&self) {
         // The notifier exists, as a request is in flight.
         let Ok(notifier) = self.notifier() else {
             return;
@@ -680,17 +675,13 @@ impl Lane {
         }
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
-        self.member.engine()
-    }
-
     pub(crate) fn stats(&self) -> &Stats {
-        &self.member.stats
+        &self.stats
     }
 
     /// Returns the connection's number.
     pub(crate) fn id(&self) -> u64 {
-        self.member.id
+        self.admission.id()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -703,6 +694,39 @@ impl Lane {
 
     fn output(&self) -> MutexGuard<'_, Output> {
         self.output.lock().expect("no panic holds it")
+    }
+}
+
+impl Monitored for Lane {
+    fn peer(&self) -> String {
+        self.link.peer().to_owned()
+    }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        self.session.vocabulary()
+    }
+
+    fn facts(&self) -> Facts {
+        self.session.facts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.outstanding()
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let totals = self.stats.totals();
+        tracing::debug!(
+            connection = self.id(),
+            requests = totals.requests,
+            offloaded = totals.offloaded,
+            cancelled = totals.cancelled,
+            received = totals.received,
+            sent = totals.sent,
+            "disconnected"
+        );
     }
 }
 

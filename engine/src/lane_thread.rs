@@ -7,34 +7,50 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tracing::trace_span;
-use transports::{Frame, Interest, Meter, Outbox, Poller, Ready};
+use transports::{Frame, Interest, Outbox, Poller, Ready};
+use vfs::Origin;
+use vfs::memory::{Need, Reservation, Use};
 use wire::{Answer, Malformed, Role};
 
 use crate::inline_budget::InlineBudget;
 use crate::input::Input;
-use crate::lane::{Lane, invalid, timed_out};
+use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
 use crate::request::named;
 use crate::stats::add;
+use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
-use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
-/// The reservation for what an outbox holds beyond a connection's minimum.
-pub(crate) struct ExcessMeter(pub(crate) Reservation);
-
-impl Meter for ExcessMeter {
-    fn set(&mut self, bytes: usize) {
-        self.0
-            .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+/// Serves `lane` on the calling thread, its own, until the client or [`transports::Link::end_input`]
+/// ends the input, and everything in flight is answered.
+pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
+    // Done here because it may query a directory service over the network.
+    if let Origin::Local { owner, .. } = lane.peer.origin() {
+        lane.peer.set_owner(transports::caller_of(owner));
     }
-
-    fn is_scarce(&self) -> bool {
-        self.0.is_scarce()
+    if lane.peer.is_nobody() {
+        tracing::info!(
+            peer = lane.link.peer(),
+            "a local client's user is unknown: its requests act as nobody"
+        );
     }
+    if let Err(error) = LaneThread::new(lane, stop).run() {
+        lane.lose(&error);
+    }
+    if !stop.is_raised() {
+        lane.cancel_all();
+    }
+    // Replies of requests that still run have no recipient.
+    if lane.await_quiet().is_err() {
+        lane.leave();
+        lane.await_answers();
+    }
+    lane.link.hang_up();
 }
 
 /// The state of a lane that only its own thread accesses.
-pub(crate) struct LaneThread<'a> {
+struct LaneThread<'a> {
     lane: &'a Arc<Lane>,
+    stop: &'a StopSignal,
     input: Input,
     out: Outbox,
     poller: Poller,
@@ -51,9 +67,10 @@ impl<'a> LaneThread<'a> {
     /// Thousands of connections of one client may wait: each check costs some microseconds.
     const RECHECK: Duration = Duration::from_secs(10);
 
-    pub(crate) fn new(lane: &'a Arc<Lane>) -> LaneThread<'a> {
+    fn new(lane: &'a Arc<Lane>, stop: &'a StopSignal) -> LaneThread<'a> {
         LaneThread {
             lane,
+            stop,
             input: Input::new(lane.reservation(Use::Request)),
             out: Outbox::metered(Box::new(ExcessMeter(lane.reservation(Use::Reply)))),
             poller: Poller::new(lane.tuning.poll),
@@ -65,7 +82,7 @@ impl<'a> LaneThread<'a> {
     }
 
     /// Runs until the client disconnects, or makes no progress for too long.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    fn run(mut self) -> io::Result<()> {
         loop {
             match self.serve_all()? {
                 0 => self.deadlines.incomplete(!self.input.is_empty()),
@@ -101,7 +118,7 @@ impl<'a> LaneThread<'a> {
             };
             let time = left.map(|(left, _)| left);
             // If the engine stops, the input ends.
-            let ready = lane.link.wait(interest, lane.engine().stop_fd(), time)?;
+            let ready = lane.link.wait(interest, self.stop.fd(), time)?;
             self.rests = ready == Ready::default();
             if self.rests {
                 return self.check_deadline();
@@ -148,7 +165,7 @@ impl<'a> LaneThread<'a> {
             lane.wait_for(need, LaneThread::RECHECK);
         }
         let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
-        let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
+        let ready = lane.link.wait(nothing, self.stop.fd(), at_once)?;
         match ready.hung_up || ready.woken || lane.is_gone() {
             true => Err(ErrorKind::BrokenPipe.into()),
             false => Ok(()),

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod connection_limits;
 mod consumer_lock;
 mod datagrams;
 mod histogram;
@@ -30,15 +31,19 @@ mod server;
 mod share;
 mod snapshot;
 mod stats;
+mod stop_signal;
 mod timeouts;
 mod trim;
+mod tuning;
 mod workers;
 
+pub use connection_limits::ConnectionRefusals;
 pub use histogram::Latencies;
 pub use operation_stats::{Operation, Operations};
 pub use queue::{QueueThread, Queues};
-pub use server::{Engine, Service, Tuning};
+pub use server::{Engine, Service};
 pub use snapshot::{EngineStatus, LaneStatus};
-pub use stats::{ConnectionRefusals, Totals};
+pub use stats::Totals;
 pub use timeouts::Timeouts;
+pub use tuning::Tuning;
 pub use vfs::memory::{MemoryBudget, Reservation, Use};

@@ -23,13 +23,12 @@ use wire::{Answer, Facts, Role, Session, Vocabulary};
 use crate::consumer_lock::ConsumerLock;
 use crate::inline_budget::InlineBudget;
 use crate::kick_watcher::Registration;
-use crate::request::{Job, Ran, Request, Run, named};
+use crate::request::{Job, Ran, Request, named};
 use crate::serve::serve;
 use crate::server::Engine;
 use crate::share::Share;
-use crate::snapshot::{Monitored, monitored};
-use crate::stats::{LaneStats, Stats, add};
-use crate::workers::Workers;
+use crate::stats::{LaneStats, Monitored, Stats, add};
+use crate::workers::{Run, Workers};
 
 /// A queue served by its own thread.
 pub struct QueueThread {
@@ -97,7 +96,7 @@ impl Queues {
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
         });
-        lane.stats.set_lane(monitored(&lane));
+        lane.stats.set_lane(&lane);
         let mut lanes = self.lanes();
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(&lane));

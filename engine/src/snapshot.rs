@@ -1,21 +1,12 @@
 //! Snapshots of an engine's state, for monitoring.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use wire::{Facts, Vocabulary};
+use wire::Facts;
 
-use crate::Engine;
 use crate::operation_stats::Operations;
+use crate::server::Engine;
 use crate::stats::Totals;
-
-/// A lane whose statistics are reported.
-pub(crate) trait Monitored: Send + Sync {
-    fn peer(&self) -> String;
-    fn vocabulary(&self) -> &'static Vocabulary;
-    fn facts(&self) -> Facts;
-    fn in_flight(&self) -> usize;
-}
 
 /// A snapshot of an engine, whose counters need not be consistent with each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +43,7 @@ impl Engine {
     pub fn snapshot(&self) -> EngineStatus {
         let tally = self.tally();
         let lanes = tally.now().into_iter().filter_map(|stats| {
-            let lane = stats.monitored()?;
+            let lane = stats.lane()?;
             Some(LaneStatus {
                 peer: lane.peer(),
                 protocol: lane.vocabulary().protocol,
@@ -69,28 +60,4 @@ impl Engine {
             operations: tally.operations(),
         }
     }
-}
-
-impl Monitored for crate::lane::Lane {
-    fn peer(&self) -> String {
-        self.link.peer().to_owned()
-    }
-
-    fn vocabulary(&self) -> &'static Vocabulary {
-        self.session.vocabulary()
-    }
-
-    fn facts(&self) -> Facts {
-        self.session.facts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.outstanding()
-    }
-}
-
-/// Returns a weak reference to the lane for its statistics.
-pub(crate) fn monitored<S: Monitored + 'static>(lane: &Arc<S>) -> std::sync::Weak<dyn Monitored> {
-    let lane: Arc<dyn Monitored> = lane.clone();
-    Arc::downgrade(&lane)
 }

@@ -6,10 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use vfs::Call;
-use wire::Vocabulary;
+use wire::{Facts, Vocabulary};
 
 use crate::operation_stats::{OperationStats, Operations};
-use crate::snapshot::Monitored;
+
+/// A lane whose statistics are reported.
+pub(crate) trait Monitored: Send + Sync {
+    fn peer(&self) -> String;
+    fn vocabulary(&self) -> &'static Vocabulary;
+    fn facts(&self) -> Facts;
+    fn in_flight(&self) -> usize;
+}
 
 /// Counters of a lane. Written by its own threads, read by any; not consistent with each other.
 pub(crate) struct Stats {
@@ -25,48 +32,6 @@ pub(crate) struct Stats {
     operations: Option<OperationStats>,
     /// The lane that the counters belong to.
     lane: OnceLock<Weak<dyn Monitored>>,
-}
-
-/// Connections that the engine refused or closed, by reason.
-#[derive(Default)]
-pub struct ConnectionRefusals([AtomicU64; ConnectionRefusals::REASONS.len()]);
-
-impl ConnectionRefusals {
-    /// The limit on connections was reached.
-    pub const CONNECTIONS: &str = "connections";
-    /// The client's limit on connections was reached.
-    pub const CLIENT_CONNECTIONS: &str = "client-connections";
-    /// The memory for connections was used up.
-    pub const MEMORY: &str = "memory";
-    /// The system had no thread, descriptor or memory for it, or it failed.
-    pub const SYSTEM: &str = "system";
-    /// A deadline passed: see [`crate::Timeouts`].
-    pub const TIMEOUT: &str = "timeout";
-    /// The client sent a malformed message, or violated its protocol.
-    pub const PROTOCOL: &str = "protocol";
-
-    /// All reasons.
-    pub const REASONS: [&str; 6] = [
-        ConnectionRefusals::CONNECTIONS,
-        ConnectionRefusals::CLIENT_CONNECTIONS,
-        ConnectionRefusals::MEMORY,
-        ConnectionRefusals::SYSTEM,
-        ConnectionRefusals::TIMEOUT,
-        ConnectionRefusals::PROTOCOL,
-    ];
-
-    pub(crate) fn count(&self, reason: &str) {
-        let all = ConnectionRefusals::REASONS.iter().zip(&self.0);
-        for (_, count) in all.filter(|(name, _)| **name == reason) {
-            add(count, 1);
-        }
-    }
-
-    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
-        let all = ConnectionRefusals::REASONS.into_iter().zip(&self.0);
-        all.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
-            .collect()
-    }
 }
 
 /// The values of [`Stats`] at one time.
@@ -115,8 +80,9 @@ impl Stats {
     }
 
     /// Sets the lane that these counters belong to.
-    pub(crate) fn set_lane(&self, lane: Weak<dyn Monitored>) {
-        self.lane.get_or_init(|| lane);
+    pub(crate) fn set_lane<L: Monitored + 'static>(&self, lane: &Arc<L>) {
+        let lane: Arc<dyn Monitored> = lane.clone();
+        self.lane.get_or_init(|| Arc::downgrade(&lane));
     }
 
     /// Returns the number of requests that wait for an event.

@@ -27,7 +27,21 @@ use std::time::{Duration, Instant};
 use transports::Outbox;
 use vfs::PeerKey;
 
-use crate::request::Run;
+/// A request of any lane, as the workers see it.
+pub(crate) trait Run: Send + Sync {
+    fn run(self: Arc<Self>, out: &mut Outbox);
+
+    /// Reruns it if it is parked, or about to be.
+    fn wake(self: Arc<Self>);
+
+    /// Returns the owner of the share of the workers that it uses.
+    fn owner(&self) -> PeerKey;
+
+    /// Returns the number of its export; 0 if unknown.
+    fn export(&self) -> u64 {
+        0
+    }
+}
 
 pub(crate) struct Workers {
     queue: Mutex<Queue>,
