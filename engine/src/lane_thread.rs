@@ -37,7 +37,7 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
         lane.lose(&error);
     }
     if !stop.is_raised() {
-        lane.cancel_all();
+        lane.in_flight.cancel_all();
     }
     // Replies of requests that still run have no recipient.
     if lane.await_quiet().is_err() {
@@ -137,7 +137,7 @@ impl<'a> LaneThread<'a> {
         let received = receive(lane, buffer, &mut self.poller, partial)?;
         if received.is_none() {
             self.check_deadline()?;
-            if lane.outstanding() == 0 && !lane.has_backlog() {
+            if lane.in_flight.count() == 0 && !lane.has_backlog() {
                 self.deadlines.rest(Instant::now());
                 self.input.shrink();
                 self.out.shrink();
@@ -174,7 +174,7 @@ impl<'a> LaneThread<'a> {
 
     fn check_deadline(&self) -> io::Result<Option<usize>> {
         // The client is not responsible if its requests take long.
-        if self.input.is_empty() && self.lane.outstanding() > 0 {
+        if self.input.is_empty() && self.lane.in_flight.count() > 0 {
             return Ok(None);
         }
         match self.deadlines.left(Instant::now(), self.message_len()?) {
@@ -226,15 +226,15 @@ impl<'a> LaneThread<'a> {
         let id = match lane.session.role(message).map_err(invalid)? {
             Role::Request { id } => id,
             Role::Cancel { id, target } => {
-                if lane.outstanding() > 0 && lane.follow(id, target, message)? {
+                if lane.in_flight.count() > 0 && lane.follow(id, target, message)? {
                     return Ok(());
                 }
                 id
             }
             Role::Reset { id } => {
-                if lane.outstanding() > 0 {
+                if lane.in_flight.count() > 0 {
                     self.flush()?;
-                    lane.cancel_all();
+                    lane.in_flight.cancel_all();
                     lane.await_quiet()?;
                 }
                 id
@@ -248,7 +248,7 @@ impl<'a> LaneThread<'a> {
         let message = &self.input.buffer[range.clone()];
         // The thread waits for pages while they are sent, and for all output if no other thread
         // could send.
-        self.out.take_pages(match lane.outstanding() {
+        self.out.take_pages(match lane.in_flight.count() {
             0 if lane.tuning.zerocopy => lane.link.payloads().pages,
             _ => usize::MAX,
         });
@@ -259,13 +259,13 @@ impl<'a> LaneThread<'a> {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
-                if !lane.has_room(range.len()) || !self.input.may_keep(&range) {
+                if !lane.in_flight.has_room(range.len()) || !self.input.may_keep(&range) {
                     self.flush()?;
                     let input = &self.input;
                     lane.await_until(|lane| {
                         // One request may always be in flight.
-                        lane.outstanding() == 0
-                            || lane.has_room(range.len()) && input.may_keep(&range)
+                        lane.in_flight.count() == 0
+                            || lane.in_flight.has_room(range.len()) && input.may_keep(&range)
                     })?;
                 }
                 // The note belongs to an unfinished attempt.
@@ -310,7 +310,7 @@ impl<'a> LaneThread<'a> {
             clogged
         } else {
             // With nothing in flight no other thread could want to send.
-            let clogged = lane.send(&self.out, lane.outstanding() == 0)?;
+            let clogged = lane.send(&self.out, lane.in_flight.count() == 0)?;
             self.out.clear();
             clogged
         };
@@ -336,7 +336,7 @@ fn receive(
     // memory then.
     let tick = lane.tuning.timeouts.tick() * if partial { 1 } else { 4 };
     loop {
-        if lane.outstanding() == 0 && !lane.has_backlog() {
+        if lane.in_flight.count() == 0 && !lane.has_backlog() {
             return match poller.wait(|wait| lane.link.recv(buffer, wait)) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
                 done => done.map(Some),
@@ -359,7 +359,7 @@ fn receive(
             }
         }
         if ready == Ready::default() && !backlog {
-            lane.start_waiting();
+            lane.in_flight.start_queued();
             return Ok(None);
         }
     }

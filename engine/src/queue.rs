@@ -5,14 +5,13 @@
 //! meanwhile: if more requests arrive, a worker stands in for it ([`crate::kick_watcher`]). The
 //! consumer of the ring holds a lock ([`crate::consumer_lock`]).
 //!
-//! Lock order: the consumer lock is taken and released while no other lock is held; the flights'
-//! lock is held briefly.
+//! Lock order: the consumer lock is taken and released while no other lock is held; that of
+//! the table of requests in flight is held briefly.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::trace_span;
@@ -21,12 +20,12 @@ use vfs::{Call, Patience, PeerKey};
 use wire::{Answer, Facts, Role, Session, Vocabulary};
 
 use crate::consumer_lock::ConsumerLock;
+use crate::in_flight::{Entry, InFlight, Limits, complete, complete_follower};
 use crate::inline_budget::InlineBudget;
 use crate::kick_watcher::Registration;
 use crate::request::{Job, Ran, Request, named};
 use crate::serve::serve;
 use crate::server::Engine;
-use crate::share::Share;
 use crate::stats::{LaneStats, Monitored, Stats, add};
 use crate::workers::{Run, Workers};
 
@@ -46,7 +45,7 @@ impl QueueThread {
     /// Cancels the requests in flight, and waits until they are answered and the thread ends, which
     /// it does once its ring is stopped.
     pub fn cancel_and_join(self) {
-        self.lane.end();
+        self.lane.in_flight.cancel_all_from_now_on();
         self.join();
     }
 }
@@ -92,9 +91,14 @@ impl Queues {
             registration: OnceLock::new(),
             armed: AtomicBool::new(false),
             stand_in_queued: AtomicBool::new(false),
-            flights: Mutex::default(),
-            outstanding: AtomicUsize::new(0),
-            quiet: Condvar::new(),
+            // The length of the ring limits them.
+            in_flight: InFlight::new(
+                self.engine.workers().clone(),
+                Limits {
+                    requests: usize::MAX,
+                    bytes: usize::MAX,
+                },
+            ),
         });
         lane.stats.set_lane(&lane);
         let mut lanes = self.lanes();
@@ -119,30 +123,10 @@ impl Queues {
         Ok(QueueThread { thread, lane })
     }
 
-    /// Cancels the request `target`, and answers `follower`, the request for that, after it.
-    /// Returns the follower if the target is not in flight, or, after cancelling the target, if the
-    /// follower has no room for a reply, so that the order does not matter.
-    fn cancel(&self, target: u64, mut follower: Follower) -> Option<Follower> {
+    /// Returns the queue in which the request `id` is in flight.
+    fn lane_of(&self, id: u64) -> Option<Arc<QueueLane>> {
         let lanes: Vec<_> = self.lanes().iter().filter_map(Weak::upgrade).collect();
-        for lane in lanes {
-            let mut flights = lane.flights();
-            let Some(flight) = flights.all.iter_mut().find(|flight| flight.is(target)) else {
-                continue;
-            };
-            let request = flight.request.clone();
-            let waits = follower.exchange.split().1.room() > 0;
-            let left = if waits {
-                follower.lane.outstanding.fetch_add(1, Ordering::SeqCst);
-                flight.followers.push(follower);
-                None
-            } else {
-                Some(follower)
-            };
-            drop(flights);
-            lane.cancel(&request);
-            return left;
-        }
-        Some(follower)
+        lanes.into_iter().find(|lane| lane.in_flight.contains(id))
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Weak<QueueLane>>> {
@@ -172,38 +156,7 @@ struct QueueLane {
     armed: AtomicBool,
     /// Whether a stand-in was started without a kick, and has not begun.
     stand_in_queued: AtomicBool,
-    flights: Mutex<Flights>,
-    outstanding: AtomicUsize,
-    /// Notified when no request is in flight any more.
-    quiet: Condvar,
-}
-
-/// A request in flight, and the requests to cancel it.
-struct Flight {
-    request: Arc<Request<Queued>>,
-    followers: Vec<Follower>,
-}
-
-impl Flight {
-    /// Returns whether the request or one of its followers has this id.
-    fn is(&self, id: u64) -> bool {
-        self.request.job.id == id || self.followers.iter().any(|follower| follower.id == id)
-    }
-}
-
-/// A request to cancel another one, answered after that.
-struct Follower {
-    id: u64,
-    lane: Arc<QueueLane>,
-    exchange: Box<dyn Exchange>,
-}
-
-#[derive(Default)]
-struct Flights {
-    all: Vec<Flight>,
-    share: Share<Queued>,
-    /// Whether new requests in flight are cancelled at once.
-    over: bool,
+    in_flight: InFlight<Queued>,
 }
 
 /// The state of a request after the attempt to serve it inline.
@@ -258,7 +211,7 @@ impl Monitored for QueueLane {
     }
 
     fn in_flight(&self) -> usize {
-        self.outstanding.load(Ordering::Relaxed)
+        self.in_flight.count()
     }
 }
 
@@ -285,31 +238,29 @@ impl Job for Queued {
             *held = Some(exchange);
             return Ran::Parked;
         }
-        drop(held);
         if resumes {
             // The client may send more after the reply before this thread is back, which needs no
             // stand-in.
             lane.disarm();
         }
-        lane.land(request, exchange);
+        drop(held);
+        let mut served = Some(exchange);
+        complete(request, |request, _| {
+            QueueLane::reply(request, served.take())
+        });
         Ran::Answered
     }
 
     fn schedule(request: Arc<Request<Queued>>) {
-        let lane = request.job.lane.clone();
-        let mut flights = lane.flights();
-        flights.share.wait(request);
-        lane.start(&mut flights);
+        request.job.lane.clone().in_flight.schedule(request);
     }
 
     fn leave_worker(&self) {
-        let mut flights = self.lane.flights();
-        flights.share.leave();
-        self.lane.start(&mut flights);
+        self.lane.in_flight.leave_worker();
     }
 
     fn workers(&self) -> &Arc<Workers> {
-        self.lane.queues.engine.workers()
+        self.lane.in_flight.workers()
     }
 
     fn stats(&self) -> &Stats {
@@ -322,6 +273,16 @@ impl Job for Queued {
 
     fn made_for(&self, call: Call) -> Call {
         call.on_account(self.lane.queues.account.clone())
+    }
+}
+
+impl Entry for Queued {
+    fn in_flight(&self) -> &InFlight<Queued> {
+        &self.lane.in_flight
+    }
+
+    fn id(&self) -> u64 {
+        self.id
     }
 }
 
@@ -482,11 +443,13 @@ impl QueueLane {
         let id = match self.queues.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,
             Ok(Role::Cancel { id, target }) => {
-                let lane = self.clone();
-                let follower = Follower { id, lane, exchange };
-                match self.queues.cancel(target, follower) {
-                    None => return Begun::Queued,
-                    Some(back) => exchange = back.exchange,
+                if let Some(lane) = self.queues.lane_of(target) {
+                    if exchange.split().1.room() > 0 {
+                        self.follow(&lane, target, self.request(id, exchange));
+                        return Begun::Queued;
+                    }
+                    // The order does not matter, as it has no reply.
+                    lane.in_flight.cancel(target);
                 }
                 id
             }
@@ -504,7 +467,16 @@ impl QueueLane {
         add(&self.stats.offloaded, 1);
         // The note belongs to an unfinished attempt.
         self.inline.take_noted();
-        let request = Request::new(
+        let request = self.request(id, exchange);
+        request.call.note_share(self.inline.share());
+        match self.in_flight.begin_here(&request) {
+            true => Begun::MayBlock(request),
+            false => Begun::Queued,
+        }
+    }
+
+    fn request(self: &Arc<Self>, id: u64, exchange: Box<dyn Exchange>) -> Arc<Request<Queued>> {
+        Request::new(
             self.stats.start_time(),
             Queued {
                 lane: self.clone(),
@@ -512,23 +484,15 @@ impl QueueLane {
                 exchange: Mutex::new(Some(exchange)),
                 resumes: AtomicBool::new(false),
             },
-        );
-        request.call.note_share(self.inline.share());
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
-        let mut flights = self.flights();
-        flights.all.push(Flight {
-            request: request.clone(),
-            followers: Vec::new(),
-        });
-        if flights.over {
-            self.cancel(&request);
-        }
-        match flights.share.take(self.queues.engine.workers()) {
-            true => Begun::MayBlock(request),
-            false => {
-                flights.share.wait(request);
-                Begun::Queued
-            }
+        )
+    }
+
+    /// Cancels the request `target` of `lane`, and answers `follower`, the request for that, after
+    /// it.
+    fn follow(&self, lane: &QueueLane, target: u64, follower: Arc<Request<Queued>>) {
+        let follower = self.in_flight.begin_follower(follower);
+        if let Some(follower) = lane.in_flight.follow(target, follower) {
+            complete_follower(follower, |request, _| QueueLane::reply(request, None));
         }
     }
 
@@ -545,36 +509,20 @@ impl QueueLane {
         }
     }
 
-    /// Returns a request that a worker answered to the ring, and then its followers.
-    fn land(&self, request: &Arc<Request<Queued>>, exchange: Box<dyn Exchange>) {
-        self.stats.record(&request.call, || request.age());
-        let mut flights = self.flights();
-        let is_it = |flight: &Flight| Arc::ptr_eq(&flight.request, request);
-        let at = flights.all.iter().position(is_it);
-        let followers = at.map(|at| flights.all.swap_remove(at).followers);
-        flights.share.leave();
-        self.start(&mut flights);
-        drop(flights);
-        self.push_used_and_signal(exchange);
-        for mut follower in followers.unwrap_or_default() {
-            let (lane, exchange) = (follower.lane, &mut *follower.exchange);
-            let call = Call::detached().on_account(lane.queues.account.clone());
-            if lane.serve(&call, Patience::Full, exchange) != Answer::Done {
+    /// Returns a request in flight to its ring, and serves it before unless it was `served`.
+    fn reply(request: &Request<Queued>, served: Option<Box<dyn Exchange>>) {
+        let Queued { lane, exchange, .. } = &request.job;
+        let exchange = served.or_else(|| {
+            let mut exchange = exchange.lock().expect("no panic holds it").take()?;
+            if lane.serve(&request.call, Patience::Full, &mut *exchange) != Answer::Done {
                 exchange.split().1.truncate(0);
             }
-            lane.stats.record(&call, Duration::default);
-            lane.push_used_and_signal(follower.exchange);
-        }
-    }
-
-    /// Returns the reply of a request in flight to the ring.
-    fn push_used_and_signal(&self, exchange: Box<dyn Exchange>) {
-        self.push_used(exchange);
-        self.ring.signal();
-        if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // Under the lock, so that no waiter misses it between its check and its sleep.
-            let _flights = self.flights();
-            self.quiet.notify_all();
+            Some(exchange)
+        });
+        if let Some(exchange) = exchange {
+            lane.stats.record(&request.call, || request.age());
+            lane.push_used(exchange);
+            lane.ring.signal();
         }
     }
 
@@ -583,37 +531,10 @@ impl QueueLane {
         self.ring.push_used(exchange);
     }
 
-    fn start(&self, flights: &mut Flights) {
-        flights.share.start(self.queues.engine.workers(), || true);
-    }
-
     /// Cancels the requests in flight, and waits until they are answered. No more can get in flight
     /// meanwhile, as the caller holds the consumer lock or no requests arrive any more.
     fn await_quiet(&self) {
-        self.cancel_all();
-        let busy = |_: &mut Flights| self.outstanding.load(Ordering::SeqCst) > 0;
-        let quiet = self.quiet.wait_while(self.flights(), busy);
-        drop(quiet.expect("no panic holds it"));
-    }
-
-    /// Cancels all requests in flight, now and in the future.
-    fn end(&self) {
-        self.flights().over = true;
-        self.cancel_all();
-    }
-
-    fn cancel_all(&self) {
-        let flights = self.flights();
-        let requests: Vec<_> = flights.all.iter().map(|all| all.request.clone()).collect();
-        drop(flights);
-        requests.iter().for_each(|request| self.cancel(request));
-    }
-
-    fn cancel(&self, request: &Arc<Request<Queued>>) {
-        add(&self.stats.cancelled, usize::from(request.cancel()));
-    }
-
-    fn flights(&self) -> MutexGuard<'_, Flights> {
-        self.flights.lock().expect("no panic holds it")
+        self.in_flight.cancel_all();
+        self.in_flight.await_quiet();
     }
 }

@@ -207,7 +207,7 @@ impl Engine {
             stopping.then(|| *deadline.get_or_insert_with(|| Instant::now() + grace))
         }) {
             for lane in self.connections.all() {
-                lane.cancel_all();
+                lane.in_flight.cancel_all();
                 lane.leave();
             }
             deadline = Some(Instant::now() + grace.max(Duration::from_secs(1)));
