@@ -20,8 +20,8 @@ use crate::stats::add;
 use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
 
-/// Serves `lane` on the calling thread, its own, until the client or [`transports::Link::end_input`]
-/// ends the input, and everything in flight is answered.
+/// Serves `lane` on the calling thread, its own, until the client or
+/// [`transports::Link::end_input`] ends the input, and everything in flight is answered.
 pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
     // Done here because it may query a directory service over the network.
     if let Origin::Local { owner, .. } = lane.peer.origin() {
