@@ -72,7 +72,7 @@ struct Output {
 
 impl Output {
     /// Queues `bytes` to be sent later.
-    fn keep(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
+    fn queue(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
         copied(bytes.len());
         if self.backlog.is_empty() {
             self.progress = Some(Instant::now());
@@ -83,14 +83,14 @@ impl Output {
     }
 
     /// Returns the rest of `timeout` within which the peer must accept more of the backlog.
-    fn patience(&self, timeout: Duration) -> Duration {
+    fn time_left(&self, timeout: Duration) -> Duration {
         let waited = self
             .progress
             .map_or(Duration::ZERO, |since| since.elapsed());
         timeout.saturating_sub(waited)
     }
 
-    fn is_clogged(&self) -> bool {
+    fn is_congested(&self) -> bool {
         self.backlog.len() - self.sent > Lane::BACKLOG
     }
 }
@@ -204,7 +204,7 @@ impl Entry for Message {
 
     fn may_start(&self) -> bool {
         let lane = &self.lane;
-        !lane.is_clogged() && (lane.is_gone() || !lane.is_overdrawn())
+        !lane.is_congested() && (lane.is_gone() || !lane.is_overdrawn())
     }
 }
 
@@ -341,10 +341,10 @@ impl Lane {
 
     /// Closes the connection because of a protocol error of the client.
     pub(crate) fn fail(&self, error: &dyn Display) {
-        self.end(ConnectionRefusals::PROTOCOL, error);
+        self.close(ConnectionRefusals::PROTOCOL, error);
     }
 
-    fn end(&self, reason: &'static str, error: &dyn Display) {
+    fn close(&self, reason: &'static str, error: &dyn Display) {
         if !self.gone.swap(true, Ordering::SeqCst)
             && let Some(suppressed) = self
                 .admission
@@ -354,22 +354,22 @@ impl Lane {
             let peer = self.link.peer();
             tracing::warn!(peer, suppressed, "connection closed: {error}");
         }
-        self.leave();
+        self.disconnect();
     }
 
     /// Closes the connection after a failure of its link; logs no warning if the client
     /// disconnected without reading its replies.
-    pub(crate) fn lose(&self, error: &io::Error) {
+    pub(crate) fn close_for(&self, error: &io::Error) {
         match error.kind() {
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.leave(),
-            ErrorKind::TimedOut => self.end(ConnectionRefusals::TIMEOUT, error),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.disconnect(),
+            ErrorKind::TimedOut => self.close(ConnectionRefusals::TIMEOUT, error),
             ErrorKind::InvalidData | ErrorKind::UnexpectedEof => self.fail(error),
-            _ => self.end(ConnectionRefusals::SYSTEM, error),
+            _ => self.close(ConnectionRefusals::SYSTEM, error),
         }
     }
 
     /// Marks the client as gone and closes the link.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn disconnect(&self) {
         self.gone.store(true, Ordering::SeqCst);
         self.link.hang_up();
         self.wake_thread();
@@ -406,8 +406,8 @@ impl Lane {
         self.admission.limits().budget()
     }
 
-    pub(crate) fn is_clogged(&self) -> bool {
-        !self.is_gone() && self.output().is_clogged()
+    pub(crate) fn is_congested(&self) -> bool {
+        !self.is_gone() && self.output().is_congested()
     }
 
     fn send_from_worker(&self, out: &Outbox) {
@@ -415,7 +415,7 @@ impl Lane {
             return;
         }
         if let Err(error) = self.send(out, false) {
-            self.lose(&error);
+            self.close_for(&error);
         }
     }
 
@@ -429,7 +429,7 @@ impl Lane {
         if output.backlog.is_empty() {
             let done = match out.handed() {
                 None => self.link.send(bytes, wait),
-                Some((at, file)) => self.send_handing(bytes, at, file, wait),
+                Some((at, file)) => self.send_with_file(bytes, at, file, wait),
             };
             sent = match done {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
@@ -438,15 +438,15 @@ impl Lane {
         }
         add(&self.stats().sent, bytes.len());
         if sent < bytes.len() {
-            output.keep(&bytes[sent..], || self.reservation(Use::Reply));
+            output.queue(&bytes[sent..], || self.reservation(Use::Reply));
             self.wake_thread();
         }
-        Ok(output.is_clogged())
+        Ok(output.is_congested())
     }
 
     /// Does what [`Link::send`] does, and passes the descriptor of `file` with the last message,
     /// which starts `at`.
-    fn send_handing(
+    fn send_with_file(
         &self,
         bytes: &[u8],
         at: usize,
@@ -473,7 +473,7 @@ impl Lane {
         {
             self.link.send_pages(before, pages, behind)?;
             add(&self.stats().sent, size);
-            return Ok(output.is_clogged());
+            return Ok(output.is_congested());
         }
         drop(output);
         out.settle()?;
@@ -499,7 +499,7 @@ impl Lane {
         let Some(mut output) = output else {
             return false;
         };
-        if self.is_gone() || output.is_clogged() {
+        if self.is_gone() || output.is_congested() {
             return false;
         }
         let mut sent = 0;
@@ -512,7 +512,7 @@ impl Lane {
         }
         add(&self.stats().sent, message.len());
         if sent < message.len() {
-            output.keep(&message[sent..], || self.reservation(Use::Reply));
+            output.queue(&message[sent..], || self.reservation(Use::Reply));
             self.wake_thread();
         }
         true
@@ -561,7 +561,7 @@ impl Lane {
     }
 
     /// Waits until no request is in flight after the client is gone, without using the link.
-    pub(crate) fn await_answers(&self) {
+    pub(crate) fn await_completions(&self) {
         self.in_flight.start_queued();
         self.in_flight.await_quiet();
     }
@@ -573,7 +573,7 @@ impl Lane {
         let send = self.tuning.timeouts.send;
         let (mut time, mut slow) = (time, false);
         if interest.write {
-            let left = self.output().patience(send);
+            let left = self.output().time_left(send);
             slow = left.is_zero();
             time = Some(time.map_or(left, |time| time.min(left)));
         }
@@ -609,7 +609,7 @@ impl Lane {
 
     /// Releases the resources that an idle connection does not need. Called on the lane's own
     /// thread, with nothing in flight.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn release_idle(&self) {
         if self.in_flight.count() == 0 && !self.has_backlog() {
             *self.notifier.lock().expect("no panic holds it") = None;
         }

@@ -34,15 +34,15 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
         );
     }
     if let Err(error) = LaneThread::new(lane, stop).run() {
-        lane.lose(&error);
+        lane.close_for(&error);
     }
     if !stop.is_raised() {
         lane.in_flight.cancel_all();
     }
     // Replies of requests that still run have no recipient.
     if lane.await_quiet().is_err() {
-        lane.leave();
-        lane.await_answers();
+        lane.disconnect();
+        lane.await_completions();
     }
     lane.link.hang_up();
 }
@@ -59,7 +59,7 @@ struct LaneThread<'a> {
     /// The reservation for the reply that is being made.
     claim: Reservation,
     /// Whether it has released the memory that only a busy connection needs.
-    rests: bool,
+    idle: bool,
 }
 
 impl<'a> LaneThread<'a> {
@@ -77,7 +77,7 @@ impl<'a> LaneThread<'a> {
             budget: InlineBudget::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
             claim: lane.reservation(Use::Reply),
-            rests: false,
+            idle: false,
         }
     }
 
@@ -109,7 +109,7 @@ impl<'a> LaneThread<'a> {
     fn receive(&mut self) -> io::Result<Option<usize>> {
         let lane = self.lane;
         let frame = |head: &[u8]| lane.session.frame(head);
-        if self.rests {
+        if self.idle {
             let now = Instant::now();
             let left = self.deadlines.left(now, self.message_len()?);
             let interest = Interest {
@@ -119,8 +119,8 @@ impl<'a> LaneThread<'a> {
             let time = left.map(|(left, _)| left);
             // If the engine stops, the input ends.
             let ready = lane.link.wait(interest, self.stop.fd(), time)?;
-            self.rests = ready == Ready::default();
-            if self.rests {
+            self.idle = ready == Ready::default();
+            if self.idle {
                 return self.check_deadline();
             }
         }
@@ -141,9 +141,9 @@ impl<'a> LaneThread<'a> {
                 self.deadlines.rest(Instant::now());
                 self.input.shrink();
                 self.out.shrink();
-                lane.rest();
+                lane.release_idle();
                 sys::pages::release_stack();
-                self.rests = true;
+                self.idle = true;
             }
         }
         Ok(received)
@@ -302,22 +302,22 @@ impl<'a> LaneThread<'a> {
 
     fn flush(&mut self) -> io::Result<()> {
         let lane = self.lane;
-        let clogged = if self.out.size() == 0 {
-            lane.is_clogged()
+        let congested = if self.out.size() == 0 {
+            lane.is_congested()
         } else if self.out.has_pages() {
-            let clogged = lane.send_pages(&mut self.out)?;
+            let congested = lane.send_pages(&mut self.out)?;
             self.out.clear();
-            clogged
+            congested
         } else {
             // With nothing in flight no other thread could want to send.
-            let clogged = lane.send(&self.out, lane.in_flight.count() == 0)?;
+            let congested = lane.send(&self.out, lane.in_flight.count() == 0)?;
             self.out.clear();
-            clogged
+            congested
         };
         // A client that does not read its replies gets no more: requests that it sent already may
         // produce thousands of times their length.
-        if clogged {
-            lane.await_until(|lane| !lane.is_clogged())?;
+        if congested {
+            lane.await_until(|lane| !lane.is_congested())?;
         }
         Ok(())
     }

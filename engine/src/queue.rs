@@ -116,7 +116,7 @@ impl Queues {
             .name("barge-queue".into())
             .spawn(move || {
                 if let Some(processor) = processor {
-                    keep_to(processor, own.ring.name());
+                    pin_to(processor, own.ring.name());
                 }
                 own.run_thread();
             })?;
@@ -135,11 +135,15 @@ impl Queues {
 }
 
 /// Pins the calling thread to one processor.
-fn keep_to(processor: usize, queue: &str) {
+fn pin_to(processor: usize, queue: &str) {
     let mut set = CpuSet::new();
     set.set(processor);
     if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::warn!(queue, processor, "cannot keep to a processor: {error}");
+        tracing::warn!(
+            queue,
+            processor,
+            "cannot pin the thread to a processor: {error}"
+        );
     }
 }
 
@@ -160,7 +164,7 @@ struct QueueLane {
 }
 
 /// The state of a request after the attempt to serve it inline.
-enum Begun {
+enum Attempt {
     /// Answered and returned to the ring.
     Answered,
     /// Queued for a worker.
@@ -356,10 +360,10 @@ impl QueueLane {
         let mut unsignalled = 0;
         while let Some(mut exchange) = self.ring.pop(&frame)? {
             let len = exchange.split().0.size();
-            match self.begin(exchange, budget.patience()) {
-                Begun::Answered => unsignalled += 1,
-                Begun::Queued => {}
-                Begun::MayBlock(request) => {
+            match self.try_inline(exchange, budget.patience()) {
+                Attempt::Answered => unsignalled += 1,
+                Attempt::Queued => {}
+                Attempt::MayBlock(request) => {
                     if unsignalled > 0 {
                         self.ring.signal();
                         unsignalled = 0;
@@ -432,7 +436,11 @@ impl QueueLane {
     }
 
     /// Serves a request, if that is possible with `patience`.
-    fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> Begun {
+    fn try_inline(
+        self: &Arc<Self>,
+        mut exchange: Box<dyn Exchange>,
+        patience: Patience,
+    ) -> Attempt {
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
         let _span = named(|| {
@@ -446,7 +454,7 @@ impl QueueLane {
                 if let Some(lane) = self.queues.lane_of(target) {
                     if exchange.split().1.room() > 0 {
                         self.follow(&lane, target, self.request(id, exchange));
-                        return Begun::Queued;
+                        return Attempt::Queued;
                     }
                     // The order does not matter, as it has no reply.
                     lane.in_flight.cancel(target);
@@ -462,7 +470,7 @@ impl QueueLane {
         };
         if self.serve(&self.inline, patience, &mut *exchange) == Answer::Done {
             self.push_used(exchange);
-            return Begun::Answered;
+            return Attempt::Answered;
         }
         add(&self.stats.offloaded, 1);
         // The note belongs to an unfinished attempt.
@@ -470,8 +478,8 @@ impl QueueLane {
         let request = self.request(id, exchange);
         request.call.note_share(self.inline.share());
         match self.in_flight.begin_here(&request) {
-            true => Begun::MayBlock(request),
-            false => Begun::Queued,
+            true => Attempt::MayBlock(request),
+            false => Attempt::Queued,
         }
     }
 

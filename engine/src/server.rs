@@ -208,7 +208,7 @@ impl Engine {
         }) {
             for lane in self.connections.all() {
                 lane.in_flight.cancel_all();
-                lane.leave();
+                lane.disconnect();
             }
             deadline = Some(Instant::now() + grace.max(Duration::from_secs(1)));
         }

@@ -42,13 +42,13 @@ impl Engine {
     /// Takes a snapshot. Iterates over all lanes, without delaying requests.
     pub fn snapshot(&self) -> EngineStatus {
         let tally = self.tally();
-        let lanes = tally.now().into_iter().filter_map(|stats| {
+        let lanes = tally.lanes_now().into_iter().filter_map(|stats| {
             let lane = stats.lane()?;
             Some(LaneStatus {
                 peer: lane.peer(),
                 protocol: lane.vocabulary().protocol,
                 facts: lane.facts(),
-                age: stats.since.elapsed(),
+                age: stats.started.elapsed(),
                 totals: stats.totals(),
                 in_flight: lane.in_flight(),
                 parked: stats.parked(),

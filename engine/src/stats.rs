@@ -20,7 +20,7 @@ pub(crate) trait Monitored: Send + Sync {
 
 /// Counters of a lane. Written by its own threads, read by any; not consistent with each other.
 pub(crate) struct Stats {
-    pub(crate) since: Instant,
+    pub(crate) started: Instant,
     pub(crate) requests: AtomicU64,
     pub(crate) offloaded: AtomicU64,
     pub(crate) cancelled: AtomicU64,
@@ -52,7 +52,7 @@ pub struct Totals {
 impl Stats {
     fn new(operations: Option<OperationStats>) -> Stats {
         Stats {
-            since: Instant::now(),
+            started: Instant::now(),
             requests: AtomicU64::new(0),
             offloaded: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
@@ -174,7 +174,7 @@ impl Tally {
     }
 
     /// Returns the current lanes.
-    pub(crate) fn now(&self) -> Vec<Arc<Stats>> {
+    pub(crate) fn lanes_now(&self) -> Vec<Arc<Stats>> {
         self.lanes().now.clone()
     }
 
