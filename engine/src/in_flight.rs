@@ -14,6 +14,7 @@
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -66,7 +67,7 @@ pub(crate) struct InFlight<J> {
 
 struct Table<J> {
     /// The latest request of each id.
-    by_id: HashMap<u64, Flight<J>>,
+    by_id: HashMap<u64, Flight<J>, BuildHasherDefault<IdHasher>>,
     /// Requests whose ids the peer has reused before they were complete.
     displaced: Vec<Flight<J>>,
     /// Requests that wait for a part of the share.
@@ -77,6 +78,28 @@ struct Table<J> {
     cancels: bool,
     /// The wakers of [`InFlight::wake_on_completion`].
     wakers: Vec<Waker>,
+}
+
+/// A hash of ids that costs a multiplication. A peer may choose ids that collide, which slows down
+/// only its own lane: by as many steps as it may have requests in flight.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // An odd number without a pattern: the golden ratio's fraction.
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(self.0 ^ id).wrapping_mul(FACTOR.into());
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 struct Flight<J> {
@@ -107,7 +130,7 @@ impl<J: Entry> InFlight<J> {
             count: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             table: Mutex::new(Table {
-                by_id: HashMap::new(),
+                by_id: HashMap::default(),
                 displaced: Vec::new(),
                 queued: VecDeque::new(),
                 running: 0,
