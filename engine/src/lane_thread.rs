@@ -130,7 +130,7 @@ impl<'a> LaneThread<'a> {
             Err(need) => {
                 self.await_memory(need)?;
                 // The client is not responsible for this delay.
-                self.deadlines.excuse();
+                self.deadlines.restart_message();
                 return Ok(None);
             }
         };
@@ -259,18 +259,18 @@ impl<'a> LaneThread<'a> {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
-                if !lane.in_flight.has_room(range.len()) || !self.input.may_keep(&range) {
+                if !lane.in_flight.has_room(range.len()) || !self.input.may_detach(&range) {
                     self.flush()?;
                     let input = &self.input;
                     lane.await_until(|lane| {
                         // One request may always be in flight.
                         lane.in_flight.count() == 0
-                            || lane.in_flight.has_room(range.len()) && input.may_keep(&range)
+                            || lane.in_flight.has_room(range.len()) && input.may_detach(&range)
                     })?;
                 }
                 // The note belongs to an unfinished attempt.
                 lane.inline.take_noted();
-                lane.offload(id, self.input.keep(range))
+                lane.offload(id, self.input.detach(range))
             }
             Err(malformed) => Err(invalid(malformed)),
         }

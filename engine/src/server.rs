@@ -91,10 +91,10 @@ impl Engine {
         self: &Arc<Self>,
         listen: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
     ) -> io::Result<()> {
-        let hosted = Hosted::new(self);
+        let thread = ListenerThread::new(self);
         std::thread::Builder::new()
             .name("barge-accept".into())
-            .spawn(move || listen(hosted.engine.stop.fd()))
+            .spawn(move || listen(thread.engine.stop.fd()))
             .map(drop)
     }
 
@@ -266,20 +266,20 @@ impl Drop for Engine {
 }
 
 /// A listener thread.
-struct Hosted {
+struct ListenerThread {
     engine: Arc<Engine>,
 }
 
-impl Hosted {
-    fn new(engine: &Arc<Engine>) -> Hosted {
+impl ListenerThread {
+    fn new(engine: &Arc<Engine>) -> ListenerThread {
         engine.connections.open_listener();
-        Hosted {
+        ListenerThread {
             engine: engine.clone(),
         }
     }
 }
 
-impl Drop for Hosted {
+impl Drop for ListenerThread {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.engine
