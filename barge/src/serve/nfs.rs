@@ -169,7 +169,9 @@ impl Place {
         notify::start(&self.server).map_err(Failure::new)?;
         for datagrams in self.datagrams {
             let session = Box::new(self.server.datagrams());
-            engine.answer(datagrams, session).map_err(Failure::new)?;
+            engine
+                .serve_datagrams(datagrams, session)
+                .map_err(Failure::new)?;
         }
         let service = Arc::new(NfsService {
             server: self.server,

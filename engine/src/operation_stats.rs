@@ -11,53 +11,58 @@ use std::time::Duration;
 use vfs::cx::Noted;
 use wire::Vocabulary;
 
-use crate::histogram::{Histogram, Times};
+use crate::histogram::{Histogram, Latencies};
 
 /// The statistics of a lane.
-pub(crate) struct Ledger {
+pub(crate) struct OperationStats {
     pub(crate) vocabulary: &'static Vocabulary,
     /// Latencies, indexed by word.
-    times: Box<[OnceLock<Box<Histogram>>]>,
-    faults: Mutex<BTreeMap<(u16, u16), u64>>,
+    latencies: Box<[OnceLock<Box<Histogram>>]>,
+    errors: Mutex<BTreeMap<(u16, u16), u64>>,
 }
 
-impl Ledger {
-    /// The maximum number of distinct pairs of word and fault: some twenty are usual, but a source
+impl OperationStats {
+    /// The maximum number of distinct pairs of word and error: some twenty are usual, but a source
     /// may return any errno.
-    const FAULTS: usize = 512;
+    const ERRORS: usize = 512;
 
-    pub(crate) fn new(vocabulary: &'static Vocabulary) -> Ledger {
-        Ledger {
+    pub(crate) fn new(vocabulary: &'static Vocabulary) -> OperationStats {
+        OperationStats {
             vocabulary,
-            times: vocabulary.words.iter().map(|_| OnceLock::new()).collect(),
-            faults: Mutex::default(),
+            latencies: vocabulary.words.iter().map(|_| OnceLock::new()).collect(),
+            errors: Mutex::default(),
         }
     }
 
     /// Counts a request. A word that is not in the vocabulary is ignored.
-    pub(crate) fn enter(&self, noted: Noted, took: Duration) {
-        let Some(times) = self.times.get(usize::from(noted.word)) else {
+    pub(crate) fn record(&self, noted: Noted, took: Duration) {
+        let Some(latencies) = self.latencies.get(usize::from(noted.word)) else {
             return;
         };
-        times.get_or_init(Box::default).count(took);
+        latencies.get_or_init(Box::default).count(took);
         if noted.fault != 0 {
-            let mut faults = self.faults();
-            let full = faults.len() >= Ledger::FAULTS;
+            let mut errors = self.errors();
+            let full = errors.len() >= OperationStats::ERRORS;
             let key = (noted.word, noted.fault);
-            let key = match full && !faults.contains_key(&key) {
+            let key = match full && !errors.contains_key(&key) {
                 true => (noted.word, Vocabulary::OTHER_FAULT),
                 false => key,
             };
-            *faults.entry(key).or_default() += 1;
+            *errors.entry(key).or_default() += 1;
         }
     }
 
     /// Adds its counts to `all`.
     pub(crate) fn add_to(&self, all: &mut Operations) {
-        let faults = self.faults();
-        let words = self.vocabulary.words.iter().zip(&self.times).enumerate();
-        for (word, (name, times)) in words {
-            let Some(times) = times.get() else {
+        let errors = self.errors();
+        let words = self
+            .vocabulary
+            .words
+            .iter()
+            .zip(&self.latencies)
+            .enumerate();
+        for (word, (name, latencies)) in words {
+            let Some(latencies) = latencies.get() else {
                 continue;
             };
             let name = match name.as_str() {
@@ -65,21 +70,21 @@ impl Ledger {
                 name => name,
             };
             let operation = all.entry((self.vocabulary.protocol, name)).or_default();
-            operation.times.add(&times.look());
+            operation.latencies.add(&latencies.snapshot());
             let word = word as u16;
-            for (&(_, fault), count) in faults.range((word, 0)..=(word, u16::MAX)) {
+            for (&(_, fault), count) in errors.range((word, 0)..=(word, u16::MAX)) {
                 let mut name = (self.vocabulary.fault)(fault);
-                let full = operation.faults.len() >= Ledger::FAULTS;
-                if full && !operation.faults.contains_key(&name) {
+                let full = operation.errors.len() >= OperationStats::ERRORS;
+                if full && !operation.errors.contains_key(&name) {
                     name = (self.vocabulary.fault)(Vocabulary::OTHER_FAULT);
                 }
-                *operation.faults.entry(name).or_default() += count;
+                *operation.errors.entry(name).or_default() += count;
             }
         }
     }
 
-    fn faults(&self) -> MutexGuard<'_, BTreeMap<(u16, u16), u64>> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    fn errors(&self) -> MutexGuard<'_, BTreeMap<(u16, u16), u64>> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,7 +95,7 @@ pub type Operations = BTreeMap<(&'static str, &'static str), Operation>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operation {
     /// The latencies of all of them.
-    pub times: Times,
+    pub latencies: Latencies,
     /// The number of failures, by error.
-    pub faults: BTreeMap<String, u64>,
+    pub errors: BTreeMap<String, u64>,
 }

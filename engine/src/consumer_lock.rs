@@ -3,45 +3,45 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
-pub(crate) struct Wheel {
+pub(crate) struct ConsumerLock {
     state: Mutex<State>,
     free: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    taken: bool,
+    locked: bool,
     waiting: usize,
 }
 
-impl Wheel {
-    /// Waits for the lock and takes it.
-    pub(crate) fn take(&self) {
+impl ConsumerLock {
+    /// Waits until the lock is free, and takes it.
+    pub(crate) fn lock(&self) {
         let mut state = self.state();
         state.waiting += 1;
         state = self
             .free
-            .wait_while(state, |state| state.taken)
+            .wait_while(state, |state| state.locked)
             .expect("no panic holds it");
         state.waiting -= 1;
-        state.taken = true;
+        state.locked = true;
     }
 
     /// Takes the lock if it is free; returns whether it did.
-    pub(crate) fn try_take(&self) -> bool {
-        !std::mem::replace(&mut self.state().taken, true)
+    pub(crate) fn try_lock(&self) -> bool {
+        !std::mem::replace(&mut self.state().locked, true)
     }
 
-    pub(crate) fn release(&self) {
+    pub(crate) fn unlock(&self) {
         let mut state = self.state();
-        state.taken = false;
+        state.locked = false;
         if state.waiting > 0 {
             self.free.notify_one();
         }
     }
 
-    /// Returns whether a thread waits for it.
-    pub(crate) fn is_awaited(&self) -> bool {
+    /// Returns whether a thread waits for the lock.
+    pub(crate) fn has_waiters(&self) -> bool {
         self.state().waiting > 0
     }
 

@@ -7,65 +7,82 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tracing::trace_span;
-use transports::{Frame, Interest, Meter, Outbox, Poller, Ready};
+use transports::{Frame, Interest, Outbox, Poller, Ready};
+use vfs::Origin;
+use vfs::memory::{Need, Reservation, Use};
 use wire::{Answer, Malformed, Role};
 
+use crate::inline_budget::InlineBudget;
 use crate::input::Input;
-use crate::lane::{Lane, invalid, timed_out};
-use crate::pace::Pace;
+use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
 use crate::request::named;
 use crate::stats::add;
+use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
-use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
-/// The reservation for what an outbox holds beyond a connection's minimum.
-pub(crate) struct Beyond(pub(crate) Reservation);
-
-impl Meter for Beyond {
-    fn set(&mut self, bytes: usize) {
-        self.0
-            .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+/// Serves `lane` on the calling thread, its own, until the client or
+/// [`transports::Link::end_input`] ends the input, and everything in flight is answered.
+pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
+    // Done here because it may query a directory service over the network.
+    if let Origin::Local { owner, .. } = lane.peer.origin() {
+        lane.peer.set_owner(transports::caller_of(owner));
     }
-
-    fn is_scarce(&self) -> bool {
-        self.0.is_scarce()
+    if lane.peer.is_nobody() {
+        tracing::info!(
+            peer = lane.link.peer(),
+            "a local client's user is unknown: its requests act as nobody"
+        );
     }
+    if let Err(error) = LaneThread::new(lane, stop).run() {
+        lane.close_for(&error);
+    }
+    if !stop.is_raised() {
+        lane.in_flight.cancel_all();
+    }
+    // Replies of requests that still run have no recipient.
+    if lane.await_quiet().is_err() {
+        lane.disconnect();
+        lane.await_completions();
+    }
+    lane.link.hang_up();
 }
 
 /// The state of a lane that only its own thread accesses.
-pub(crate) struct Own<'a> {
+struct LaneThread<'a> {
     lane: &'a Arc<Lane>,
+    stop: &'a StopSignal,
     input: Input,
     out: Outbox,
     poller: Poller,
-    pace: Pace,
+    budget: InlineBudget,
     deadlines: Deadlines,
     /// The reservation for the reply that is being made.
     claim: Reservation,
     /// Whether it has released the memory that only a busy connection needs.
-    rests: bool,
+    idle: bool,
 }
 
-impl<'a> Own<'a> {
+impl<'a> LaneThread<'a> {
     /// The longest wait for memory before the lane checks whether its client is still there.
     /// Thousands of connections of one client may wait: each check costs some microseconds.
     const RECHECK: Duration = Duration::from_secs(10);
 
-    pub(crate) fn new(lane: &'a Arc<Lane>) -> Own<'a> {
-        Own {
+    fn new(lane: &'a Arc<Lane>, stop: &'a StopSignal) -> LaneThread<'a> {
+        LaneThread {
             lane,
+            stop,
             input: Input::new(lane.reservation(Use::Request)),
-            out: Outbox::metered(Box::new(Beyond(lane.reservation(Use::Reply)))),
+            out: Outbox::metered(Box::new(ExcessMeter(lane.reservation(Use::Reply)))),
             poller: Poller::new(lane.tuning.poll),
-            pace: Pace::default(),
+            budget: InlineBudget::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
             claim: lane.reservation(Use::Reply),
-            rests: false,
+            idle: false,
         }
     }
 
     /// Runs until the client disconnects, or makes no progress for too long.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    fn run(mut self) -> io::Result<()> {
         loop {
             match self.serve_all()? {
                 0 => self.deadlines.incomplete(!self.input.is_empty()),
@@ -92,7 +109,7 @@ impl<'a> Own<'a> {
     fn receive(&mut self) -> io::Result<Option<usize>> {
         let lane = self.lane;
         let frame = |head: &[u8]| lane.session.frame(head);
-        if self.rests {
+        if self.idle {
             let now = Instant::now();
             let left = self.deadlines.left(now, self.message_len()?);
             let interest = Interest {
@@ -101,9 +118,9 @@ impl<'a> Own<'a> {
             };
             let time = left.map(|(left, _)| left);
             // If the engine stops, the input ends.
-            let ready = lane.link.wait(interest, lane.engine().stop_fd(), time)?;
-            self.rests = ready == Ready::default();
-            if self.rests {
+            let ready = lane.link.wait(interest, self.stop.fd(), time)?;
+            self.idle = ready == Ready::default();
+            if self.idle {
                 return self.check_deadline();
             }
         }
@@ -113,20 +130,20 @@ impl<'a> Own<'a> {
             Err(need) => {
                 self.await_memory(need)?;
                 // The client is not responsible for this delay.
-                self.deadlines.excuse();
+                self.deadlines.restart_message();
                 return Ok(None);
             }
         };
         let received = receive(lane, buffer, &mut self.poller, partial)?;
         if received.is_none() {
             self.check_deadline()?;
-            if lane.outstanding() == 0 && !lane.has_backlog() {
+            if lane.in_flight.count() == 0 && !lane.has_backlog() {
                 self.deadlines.rest(Instant::now());
                 self.input.shrink();
                 self.out.shrink();
-                lane.rest();
+                lane.release_idle();
                 sys::pages::release_stack();
-                self.rests = true;
+                self.idle = true;
             }
         }
         Ok(received)
@@ -143,12 +160,12 @@ impl<'a> Own<'a> {
                 read: false,
                 write: true,
             };
-            lane.listen(interest, Some(Own::RECHECK))?;
+            lane.listen(interest, Some(LaneThread::RECHECK))?;
         } else {
-            lane.wait_for(need, Own::RECHECK);
+            lane.wait_for(need, LaneThread::RECHECK);
         }
         let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
-        let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
+        let ready = lane.link.wait(nothing, self.stop.fd(), at_once)?;
         match ready.hung_up || ready.woken || lane.is_gone() {
             true => Err(ErrorKind::BrokenPipe.into()),
             false => Ok(()),
@@ -157,7 +174,7 @@ impl<'a> Own<'a> {
 
     fn check_deadline(&self) -> io::Result<Option<usize>> {
         // The client is not responsible if its requests take long.
-        if self.input.is_empty() && self.lane.outstanding() > 0 {
+        if self.input.is_empty() && self.lane.in_flight.count() > 0 {
             return Ok(None);
         }
         match self.deadlines.left(Instant::now(), self.message_len()?) {
@@ -174,7 +191,7 @@ impl<'a> Own<'a> {
 
     /// Serves all complete messages in the input, and returns their number.
     fn serve_all(&mut self) -> io::Result<usize> {
-        self.pace.begin();
+        self.budget.begin_batch();
         let mut served = 0;
         loop {
             let head = self.input.bytes();
@@ -188,12 +205,12 @@ impl<'a> Own<'a> {
             let start = self.input.start;
             self.input.start += len;
             self.serve(start..start + len)?;
-            let took = self.pace.step(len);
-            self.lane.stats().enter(&self.lane.inline, || took);
+            let took = self.budget.end_request(len);
+            self.lane.stats().record(&self.lane.inline, || took);
             if self.out.size() >= Lane::BATCH || self.out.has_pages() || self.out.handed().is_some()
             {
                 self.flush()?;
-                self.pace.begin();
+                self.budget.begin_batch();
             }
         }
     }
@@ -209,15 +226,15 @@ impl<'a> Own<'a> {
         let id = match lane.session.role(message).map_err(invalid)? {
             Role::Request { id } => id,
             Role::Cancel { id, target } => {
-                if lane.outstanding() > 0 && lane.follow(id, target, message)? {
+                if lane.in_flight.count() > 0 && lane.follow(id, target, message)? {
                     return Ok(());
                 }
                 id
             }
             Role::Reset { id } => {
-                if lane.outstanding() > 0 {
+                if lane.in_flight.count() > 0 {
                     self.flush()?;
-                    lane.cancel_all();
+                    lane.in_flight.cancel_all();
                     lane.await_quiet()?;
                 }
                 id
@@ -231,29 +248,29 @@ impl<'a> Own<'a> {
         let message = &self.input.buffer[range.clone()];
         // The thread waits for pages while they are sent, and for all output if no other thread
         // could send.
-        self.out.take_pages(match lane.outstanding() {
+        self.out.take_pages(match lane.in_flight.count() {
             0 if lane.tuning.zerocopy => lane.link.payloads().pages,
             _ => usize::MAX,
         });
-        let patience = self.pace.patience();
+        let patience = self.budget.patience();
         let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
         self.claim.set(0);
         match served {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
-                if !lane.has_room(range.len()) || !self.input.may_keep(&range) {
+                if !lane.in_flight.has_room(range.len()) || !self.input.may_detach(&range) {
                     self.flush()?;
                     let input = &self.input;
                     lane.await_until(|lane| {
                         // One request may always be in flight.
-                        lane.outstanding() == 0
-                            || lane.has_room(range.len()) && input.may_keep(&range)
+                        lane.in_flight.count() == 0
+                            || lane.in_flight.has_room(range.len()) && input.may_detach(&range)
                     })?;
                 }
                 // The note belongs to an unfinished attempt.
                 lane.inline.take_noted();
-                lane.offload(id, self.input.keep(range))
+                lane.offload(id, self.input.detach(range))
             }
             Err(malformed) => Err(invalid(malformed)),
         }
@@ -285,22 +302,22 @@ impl<'a> Own<'a> {
 
     fn flush(&mut self) -> io::Result<()> {
         let lane = self.lane;
-        let clogged = if self.out.size() == 0 {
-            lane.is_clogged()
+        let congested = if self.out.size() == 0 {
+            lane.is_congested()
         } else if self.out.has_pages() {
-            let clogged = lane.send_pages(&mut self.out)?;
+            let congested = lane.send_pages(&mut self.out)?;
             self.out.clear();
-            clogged
+            congested
         } else {
             // With nothing in flight no other thread could want to send.
-            let clogged = lane.send(&self.out, lane.outstanding() == 0)?;
+            let congested = lane.send(&self.out, lane.in_flight.count() == 0)?;
             self.out.clear();
-            clogged
+            congested
         };
         // A client that does not read its replies gets no more: requests that it sent already may
         // produce thousands of times their length.
-        if clogged {
-            lane.await_until(|lane| !lane.is_clogged())?;
+        if congested {
+            lane.await_until(|lane| !lane.is_congested())?;
         }
         Ok(())
     }
@@ -319,7 +336,7 @@ fn receive(
     // memory then.
     let tick = lane.tuning.timeouts.tick() * if partial { 1 } else { 4 };
     loop {
-        if lane.outstanding() == 0 && !lane.has_backlog() {
+        if lane.in_flight.count() == 0 && !lane.has_backlog() {
             return match poller.wait(|wait| lane.link.recv(buffer, wait)) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
                 done => done.map(Some),
@@ -342,7 +359,7 @@ fn receive(
             }
         }
         if ready == Ready::default() && !backlog {
-            lane.start_waiting();
+            lane.in_flight.start_queued();
             return Ok(None);
         }
     }

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Look, Tuning};
+use engine::{EngineStatus, Tuning};
 
 use crate::fake::Rig;
 use crate::lanes::{reply, send};
 
-fn counts(look: &Look) -> BTreeMap<&'static str, u64> {
-    let operations = look.operations.iter();
+fn counts(status: &EngineStatus) -> BTreeMap<&'static str, u64> {
+    let operations = status.operations.iter();
     let counts = operations.map(|((protocol, word), operation)| {
         assert_eq!(*protocol, "fake");
-        (*word, operation.times.count())
+        (*word, operation.latencies.count())
     });
     counts.collect()
 }
 
 fn counting() -> Rig {
     Rig::new(Tuning {
-        counts: true,
+        operation_stats: true,
         ..Tuning::default()
     })
 }
@@ -34,35 +34,35 @@ fn each_request_is_counted_once_wherever_it_was_answered() {
     rig.fake.await_reached(4);
     rig.fake.await_reached(5);
     let now = loop {
-        let now = rig.engine.look();
+        let now = rig.engine.snapshot();
         if now.lanes[0].parked == 1 {
             break now;
         }
         std::thread::yield_now();
     };
     assert_eq!(counts(&now), [("e", 2), ("f", 1)].into());
-    let faults = &now.operations[&("fake", "f")].faults;
-    assert_eq!(*faults, [("ENOENT".to_owned(), 1)].into());
+    let errors = &now.operations[&("fake", "f")].errors;
+    assert_eq!(*errors, [("ENOENT".to_owned(), 1)].into());
     let lane = &now.lanes[0];
     assert_eq!((lane.protocol, lane.facts.version.as_str()), ("fake", "1"));
-    assert_eq!((lane.in_flight, lane.done.requests), (2, 5));
+    assert_eq!((lane.in_flight, lane.totals.requests), (2, 5));
     rig.fake.open(4);
     rig.fake.open(5);
     reply(&link);
     reply(&link);
     let all = [("e", 2), ("f", 1), ("p", 1), ("w", 1)].into();
-    assert_eq!(counts(&rig.engine.look()), all);
-    assert_eq!(rig.engine.look().lanes[0].parked, 0);
+    assert_eq!(counts(&rig.engine.snapshot()), all);
+    assert_eq!(rig.engine.snapshot().lanes[0].parked, 0);
     // A lane that ended still counts.
     drop(link);
-    while !rig.engine.look().lanes.is_empty() {
+    while !rig.engine.snapshot().lanes.is_empty() {
         std::thread::yield_now();
     }
     rig.fake.await_no_session();
     let other = rig.connect();
     send(&other, &[b"\x01e"]);
     reply(&other);
-    let now = counts(&rig.engine.look());
+    let now = counts(&rig.engine.snapshot());
     assert_eq!(now, [("e", 3), ("f", 1), ("p", 1), ("w", 1)].into());
 }
 
@@ -75,7 +75,7 @@ fn what_is_cancelled_and_what_cancels_are_counted() {
     send(&link, &[b"\x02c\x01"]);
     reply(&link);
     reply(&link);
-    assert_eq!(counts(&rig.engine.look()), [("c", 1), ("s", 1)].into());
+    assert_eq!(counts(&rig.engine.snapshot()), [("c", 1), ("s", 1)].into());
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn nothing_is_told_apart_unless_that_is_asked_for() {
     let link = rig.connect();
     send(&link, &[b"\x01e"]);
     reply(&link);
-    let look = rig.engine.look();
-    assert!(look.operations.is_empty());
-    assert_eq!((look.done.requests, look.lanes.len()), (1, 1));
+    let status = rig.engine.snapshot();
+    assert!(status.operations.is_empty());
+    assert_eq!((status.totals.requests, status.lanes.len()), (1, 1));
 }

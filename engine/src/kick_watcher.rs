@@ -3,9 +3,9 @@
 //! One thread waits for all queues. Most queue threads are back before the next kick, and then it
 //! costs two system calls instead of waking another thread for each such request.
 //!
-//! A notifier is registered only while it is watched. Errors and hang-ups are always reported
-//! (epoll_ctl(2)), so a device that wakes its waiters without an event mask, as /dev/fuse does,
-//! would wake this thread for each request.
+//! A notifier is in the epoll set only while its registration is armed. Errors and hang-ups are
+//! always reported (epoll_ctl(2)), so a device that wakes its waiters without an event mask, as
+//! /dev/fuse does, would wake this thread for each request.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,65 +16,64 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::request::Run;
-use crate::workers::Workers;
+use crate::workers::{Run, Workers};
 
-/// The notifiers of an engine's rings.
-pub(crate) struct Watch {
+/// Watches the notifiers of an engine's rings, on a thread that exists while there are any.
+pub(crate) struct KickWatcher {
     epoll: OwnedFd,
     /// Readable when there may be no registrations left.
     end: OwnedFd,
     workers: Arc<Workers>,
-    posts: Mutex<Posts>,
+    registrations: Mutex<Registrations>,
 }
 
 #[derive(Default)]
-struct Posts {
+struct Registrations {
     next: u64,
     by_token: HashMap<u64, Weak<dyn Run>>,
     /// Whether the thread runs. It ends with the last registration.
-    watched: bool,
+    running: bool,
 }
 
-impl Watch {
+impl KickWatcher {
     const END: u64 = u64::MAX;
 
-    pub(crate) fn new(workers: &Arc<Workers>) -> io::Result<Arc<Watch>> {
-        let watch = Watch {
+    pub(crate) fn new(workers: &Arc<Workers>) -> io::Result<Arc<KickWatcher>> {
+        let watcher = KickWatcher {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             end: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             workers: workers.clone(),
-            posts: Mutex::default(),
+            registrations: Mutex::default(),
         };
-        let data = EventData::new_u64(Watch::END);
-        epoll::add(&watch.epoll, &watch.end, data, EventFlags::IN)?;
-        Ok(Arc::new(watch))
+        let data = EventData::new_u64(KickWatcher::END);
+        epoll::add(&watcher.epoll, &watcher.end, data, EventFlags::IN)?;
+        Ok(Arc::new(watcher))
     }
 
-    /// Registers `bell`: runs `stand_in` on a worker when it is readable while the registration is
-    /// armed.
-    pub(crate) fn enter(
+    /// Registers `notifier`: runs `stand_in` on a worker when it is readable while the registration
+    /// is armed.
+    pub(crate) fn register(
         self: &Arc<Self>,
-        bell: BorrowedFd<'_>,
+        notifier: BorrowedFd<'_>,
         stand_in: Weak<dyn Run>,
-    ) -> io::Result<Post> {
-        let bell = bell.try_clone_to_owned()?;
-        let mut posts = self.posts();
-        if !posts.watched {
-            let watch = self.clone();
+    ) -> io::Result<Registration> {
+        let notifier = notifier.try_clone_to_owned()?;
+        let mut registrations = self.registrations();
+        if !registrations.running {
+            let watcher = self.clone();
             std::thread::Builder::new()
                 .name("barge-watch".into())
-                .spawn(move || watch.listen())?;
-            posts.watched = true;
+                .spawn(move || watcher.listen())?;
+            registrations.running = true;
         }
-        let token = posts.next;
-        posts.next += 1;
-        posts.by_token.insert(token, stand_in);
-        drop(posts);
-        Ok(Post {
-            watch: self.clone(),
+        let token = registrations.next;
+        registrations.next += 1;
+        registrations.by_token.insert(token, stand_in);
+        drop(registrations);
+        Ok(Registration {
+            watcher: self.clone(),
             token,
-            bell,
+            notifier,
         })
     }
 
@@ -87,51 +86,56 @@ impl Watch {
                 Err(error) => return tracing::error!("queues are not watched: {error}"),
             }
             for event in events.drain(..) {
-                if event.data.u64() == Watch::END {
+                if event.data.u64() == KickWatcher::END {
                     let _ = rustix::io::read(&self.end, &mut [0; 8]);
                 } else {
-                    self.summon(&event);
+                    self.wake(&event);
                 }
             }
-            let mut posts = self.posts();
-            if posts.by_token.is_empty() {
-                posts.watched = false;
+            let mut registrations = self.registrations();
+            if registrations.by_token.is_empty() {
+                registrations.running = false;
                 return;
             }
         }
     }
 
-    fn summon(&self, event: &Event) {
-        let stand_in = self.posts().by_token.get(&event.data.u64()).cloned();
+    /// Queues the stand-in of a ring for a worker.
+    fn wake(&self, event: &Event) {
+        let stand_in = self
+            .registrations()
+            .by_token
+            .get(&event.data.u64())
+            .cloned();
         if let Some(stand_in) = stand_in.and_then(|stand_in| stand_in.upgrade()) {
             self.workers.run(stand_in);
         }
     }
 
-    fn posts(&self) -> MutexGuard<'_, Posts> {
-        self.posts.lock().expect("no panic holds it")
+    fn registrations(&self) -> MutexGuard<'_, Registrations> {
+        self.registrations.lock().expect("no panic holds it")
     }
 }
 
 /// The registration of a ring, until dropped.
-pub(crate) struct Post {
-    watch: Arc<Watch>,
+pub(crate) struct Registration {
+    watcher: Arc<KickWatcher>,
     token: u64,
-    bell: OwnedFd,
+    notifier: OwnedFd,
 }
 
-impl Post {
+impl Registration {
     /// Watches for a single kick.
     pub(crate) fn arm(&self) {
-        let (epoll, data) = (&self.watch.epoll, EventData::new_u64(self.token));
+        let (epoll, data) = (&self.watcher.epoll, EventData::new_u64(self.token));
         let once = EventFlags::IN | EventFlags::ONESHOT;
         let done = loop {
-            match epoll::add(epoll, &self.bell, data, once) {
+            match epoll::add(epoll, &self.notifier, data, once) {
                 // The one-shot event was reported since the last time, or is still armed.
                 Err(Errno::EXIST) => {}
                 done => break done,
             }
-            match epoll::modify(epoll, &self.bell, data, once) {
+            match epoll::modify(epoll, &self.notifier, data, once) {
                 // Disarmed meanwhile, by a queue thread that is back.
                 Err(Errno::NOENT) => {}
                 done => break done,
@@ -145,18 +149,18 @@ impl Post {
 
     /// Stops watching. A kick may have been reported already.
     pub(crate) fn disarm(&self) {
-        let done = epoll::delete(&self.watch.epoll, &self.bell);
+        let done = epoll::delete(&self.watcher.epoll, &self.notifier);
         debug_assert!(matches!(done, Ok(()) | Err(Errno::NOENT)), "{done:?}");
     }
 }
 
-impl Drop for Post {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.disarm();
-        let mut posts = self.watch.posts();
-        posts.by_token.remove(&self.token);
-        if posts.by_token.is_empty() {
-            let _ = rustix::io::write(&self.watch.end, &1u64.to_ne_bytes());
+        let mut registrations = self.watcher.registrations();
+        registrations.by_token.remove(&self.token);
+        if registrations.by_token.is_empty() {
+            let _ = rustix::io::write(&self.watcher.end, &1u64.to_ne_bytes());
         }
     }
 }
@@ -183,30 +187,30 @@ mod tests {
     }
 
     /// Returns the number of descriptors registered in the epoll instance (proc_pid_fdinfo(5)).
-    fn registered(watch: &Watch) -> usize {
-        let path = format!("/proc/self/fdinfo/{}", watch.epoll.as_raw_fd());
+    fn registered(watcher: &KickWatcher) -> usize {
+        let path = format!("/proc/self/fdinfo/{}", watcher.epoll.as_raw_fd());
         let text = std::fs::read_to_string(path).expect("there");
         text.lines().filter(|line| line.starts_with("tfd:")).count()
     }
 
     #[test]
-    fn a_bell_is_registered_only_while_it_is_listened_for() {
+    fn a_notifier_is_in_the_epoll_set_only_while_armed() {
         let workers = Workers::new(1, Workers::STUCK).expect("a thread");
-        let watch = Watch::new(&workers).expect("made");
-        let bell = eventfd(1, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let watcher = KickWatcher::new(&workers).expect("made");
+        let notifier = eventfd(1, EventfdFlags::CLOEXEC).expect("an eventfd");
         let stand_in: Arc<dyn Run> = Arc::new(Nothing);
-        let post = watch.enter(bell.as_fd(), Arc::downgrade(&stand_in));
-        let post = post.expect("entered");
-        assert_eq!(registered(&watch), 1, "its own");
+        let registration = watcher.register(notifier.as_fd(), Arc::downgrade(&stand_in));
+        let registration = registration.expect("registered");
+        assert_eq!(registered(&watcher), 1, "its own");
         for _ in 0..2 {
-            post.arm();
-            assert_eq!(registered(&watch), 2);
+            registration.arm();
+            assert_eq!(registered(&watcher), 2);
             // The kick was reported, or will be.
-            post.arm();
-            assert_eq!(registered(&watch), 2);
+            registration.arm();
+            assert_eq!(registered(&watcher), 2);
         }
-        post.disarm();
-        assert_eq!(registered(&watch), 1);
-        post.disarm();
+        registration.disarm();
+        assert_eq!(registered(&watcher), 1);
+        registration.disarm();
     }
 }
