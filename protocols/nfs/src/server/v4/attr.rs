@@ -10,7 +10,7 @@ use super::label;
 use super::referral::{self, Referral};
 use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
 use super::state::Share;
-use super::{Bad, Compound, Done, open};
+use super::{Compound, OpError, OpResult, open};
 use crate::server::acl::Becomes;
 use crate::server::{self, Server};
 use crate::v4::Status;
@@ -235,7 +235,7 @@ pub(super) fn needed(want: &Bitmap) -> Want {
 }
 
 impl Compound<'_, '_> {
-    pub(super) fn getattr(&mut self, want: Bitmap) -> Done {
+    pub(super) fn getattr(&mut self, want: Bitmap) -> OpResult {
         let node = self.node()?;
         if !want.and(&WRITE_ONLY).is_empty() {
             return Err(Status::Inval.into());
@@ -260,7 +260,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn setattr(&mut self, op: Setattr<'_>) -> Done {
+    pub(super) fn setattr(&mut self, op: Setattr<'_>) -> OpResult {
         let node = self.node()?;
         let server = self.turn.server;
         let Change {
@@ -310,7 +310,7 @@ impl Compound<'_, '_> {
             }
             Err((left, errno)) => {
                 self.reply.value(&done.without(&left));
-                Err(Bad::Answered(kept_status(errno)))
+                Err(OpError::WithBody(kept_status(errno)))
             }
         }
     }
@@ -337,7 +337,7 @@ impl Compound<'_, '_> {
         self.turn.server.set_acls(&self.cx(), node, access, default)
     }
 
-    pub(super) fn verify(&mut self, given: &Attributes<'_>, otherwise: Status) -> Done {
+    pub(super) fn verify(&mut self, given: &Attributes<'_>, otherwise: Status) -> OpResult {
         let node = self.node()?;
         let want = given.set();
         const ONLY_READ: Bitmap = Bitmap::of(&[n::RDATTR_ERROR]);
@@ -358,7 +358,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    pub(super) fn access(&mut self, want: u32) -> Done {
+    pub(super) fn access(&mut self, want: u32) -> OpResult {
         let node = self.node()?;
         let directory = node.kind() == Kind::Directory;
         let known = access_bits(directory).fold(0, |all, (bit, _)| all | bit);

@@ -11,7 +11,7 @@ use super::callback::call_how;
 use super::state::{
     self, Begun, Callback, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
 };
-use super::{Bad, Compound, Done, Files};
+use super::{Compound, Files, OpError, OpResult};
 use crate::rpc;
 use crate::server::Tree;
 use crate::server::handle::FileHandle;
@@ -61,8 +61,8 @@ impl Compound<'_, '_> {
         &mut self,
         given: &StateId,
         seqid: u32,
-        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> Done,
-    ) -> Done {
+        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> OpResult,
+    ) -> OpResult {
         if self.minor > 0 {
             let client = self.session_client()?;
             return body(self, &client);
@@ -98,8 +98,8 @@ impl Compound<'_, '_> {
     pub(super) fn numbered(
         &mut self,
         begin: impl FnOnce() -> Result<Begun<OwnerTurn<Files, Tree>>, Status>,
-        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> Done,
-    ) -> Done {
+        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> OpResult,
+    ) -> OpResult {
         let start = self.reply.len();
         let turn = match begin()? {
             Begun::New(turn) => turn,
@@ -114,7 +114,7 @@ impl Compound<'_, '_> {
                 }
                 return match kept.status {
                     Status::Ok => Ok(()),
-                    status => Err(Bad::Answered(status)),
+                    status => Err(OpError::WithBody(status)),
                 };
             }
         };
@@ -122,12 +122,12 @@ impl Compound<'_, '_> {
         let done = body(self, &turn.client());
         let status = match &done {
             Ok(()) => Status::Ok,
-            Err(Bad::Status(status)) => {
+            Err(OpError::Status(status)) => {
                 self.reply.truncate(start);
                 *status
             }
-            Err(Bad::Answered(status)) => *status,
-            Err(Bad::Stop(_)) => {
+            Err(OpError::WithBody(status)) => *status,
+            Err(OpError::Stop(_)) => {
                 self.reply.kept();
                 return done;
             }
@@ -141,7 +141,7 @@ impl Compound<'_, '_> {
         done
     }
 
-    pub(super) fn set_client_id(&mut self, op: SetClientId<'_>) -> Done {
+    pub(super) fn set_client_id(&mut self, op: SetClientId<'_>) -> OpResult {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
         let principal = self.turn.principal();
         let ask = state::SetClientId {
@@ -165,24 +165,24 @@ impl Compound<'_, '_> {
                     netid: who.netid.as_bytes(),
                     addr: who.address.as_bytes(),
                 });
-                Err(Bad::Answered(Status::ClidInuse))
+                Err(OpError::WithBody(Status::ClidInuse))
             }
             Err(SetClientIdError::Status(status)) => Err(status.into()),
         }
     }
 
-    pub(super) fn set_client_id_confirm(&mut self, op: SetClientIdConfirm) -> Done {
+    pub(super) fn set_client_id_confirm(&mut self, op: SetClientIdConfirm) -> OpResult {
         let principal = self.turn.principal();
         let state = &self.turn.server.state;
         Ok(state.set_client_id_confirm(op.client, op.verifier, &principal)?)
     }
 
-    pub(super) fn renew(&mut self, client: ClientId) -> Done {
+    pub(super) fn renew(&mut self, client: ClientId) -> OpResult {
         self.check_client(client)?;
         Ok(self.turn.server.state.renew(client)?)
     }
 
-    pub(super) fn exchange_id(&mut self, op: ExchangeId<'_>) -> Done {
+    pub(super) fn exchange_id(&mut self, op: ExchangeId<'_>) -> OpResult {
         if op.flags & !flag::ASKED != 0 {
             return Err(Status::Inval.into());
         }
@@ -220,7 +220,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn create_session(&mut self, op: CreateSession<'_>) -> Done {
+    pub(super) fn create_session(&mut self, op: CreateSession<'_>) -> OpResult {
         if op.flags & !(PERSIST | BACKCHANNEL | RDMA) != 0 {
             return Err(Status::Inval.into());
         }
@@ -247,13 +247,13 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn destroy_session(&mut self, session: SessionId) -> Done {
+    pub(super) fn destroy_session(&mut self, session: SessionId) -> OpResult {
         let (state, principal) = (&self.turn.server.state, self.turn.principal());
         let by = (self.turn.connection, &self.turn.requester(&principal));
         Ok(state.destroy_session(&session, by, self.slot.as_ref())?)
     }
 
-    pub(super) fn bind_connection(&mut self, op: BindConnToSession) -> Done {
+    pub(super) fn bind_connection(&mut self, op: BindConnToSession) -> OpResult {
         let direction = match op.direction {
             1 => Direction::Fore,
             2 => Direction::Back,
@@ -276,20 +276,20 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn backchannel_ctl(&mut self, op: BackchannelCtl<'_>) -> Done {
+    pub(super) fn backchannel_ctl(&mut self, op: BackchannelCtl<'_>) -> OpResult {
         let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
         let how = call_how(op.program, self.minor, &op.security).ok_or(Status::Inval)?;
         let state = &self.turn.server.state;
         Ok(state.set_callback(&slot.session(), how)?)
     }
 
-    pub(super) fn destroy_client_id(&mut self, client: ClientId) -> Done {
+    pub(super) fn destroy_client_id(&mut self, client: ClientId) -> OpResult {
         let principal = self.turn.principal();
         let by = self.turn.requester(&principal);
         Ok(self.turn.server.state.destroy_client_id(client, &by)?)
     }
 
-    pub(super) fn reclaim_complete(&mut self, one_file_system: bool) -> Done {
+    pub(super) fn reclaim_complete(&mut self, one_file_system: bool) -> OpResult {
         let client = self.session_client()?;
         if one_file_system {
             self.node()?;
@@ -298,13 +298,13 @@ impl Compound<'_, '_> {
         Ok(self.turn.server.state.reclaim_complete(&client)?)
     }
 
-    pub(super) fn free_stateid(&mut self, state: StateId) -> Done {
+    pub(super) fn free_stateid(&mut self, state: StateId) -> OpResult {
         let client = self.session_client()?;
         let state = self.current_of(&state)?;
         Ok(self.turn.server.state.free_stateid(&client, &state)?)
     }
 
-    pub(super) fn test_stateids(&mut self, states: &[StateId]) -> Done {
+    pub(super) fn test_stateids(&mut self, states: &[StateId]) -> OpResult {
         let client = self.session_client()?;
         let tested: Vec<Status> = states
             .iter()
@@ -316,7 +316,7 @@ impl Compound<'_, '_> {
 
     /// Runs SEQUENCE for a compound of `count` operations. Returns whether the rest is to be run:
     /// `false` if the compound is a repetition, whose cached reply is then in place.
-    pub(super) fn sequence(&mut self, op: Sequence, count: u32) -> Result<bool, Bad> {
+    pub(super) fn sequence(&mut self, op: Sequence, count: u32) -> Result<bool, OpError> {
         let mut digest = DefaultHasher::new();
         let rest = self.arguments.rest();
         digest.write_usize(rest.len());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
 
 use super::state::{ClientRef, NodeKey, Offload, Offloading, Share, Special, special};
-use super::{Compound, Done, Files};
+use super::{Compound, Files, OpResult};
 use crate::server::{Server, Stop, Tree};
 use crate::v4::op::Copy;
 use crate::v4::reply::{Copied, OffloadState};
@@ -53,7 +53,7 @@ impl Copying {
 }
 
 impl Compound<'_, '_> {
-    pub(super) fn copy(&mut self, op: Copy<'_>) -> Done {
+    pub(super) fn copy(&mut self, op: Copy<'_>) -> OpResult {
         let server = self.turn.server;
         let clock = &server.options.clock;
         let began = clock();
@@ -178,7 +178,7 @@ impl Compound<'_, '_> {
         Ok(Some(state))
     }
 
-    pub(super) fn offload_status(&mut self, given: StateId) -> Done {
+    pub(super) fn offload_status(&mut self, given: StateId) -> OpResult {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
         let given = self.current_of(&given)?;
@@ -191,7 +191,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn offload_cancel(&mut self, given: StateId) -> Done {
+    pub(super) fn offload_cancel(&mut self, given: StateId) -> OpResult {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
         let given = self.current_of(&given)?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use vfs::{Errno, LeaseKind, Node};
 
 use super::state::{ClientRef, NoDelegation, NodeKey, Share};
-use super::{Compound, Done, Files};
+use super::{Compound, Files, OpResult};
 use crate::server::Tree;
 use crate::v4::attr::{Ace, Who};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
@@ -156,7 +156,7 @@ impl Compound<'_, '_> {
         client: &ClientRef<Files, Tree>,
         key: NodeKey,
         deny: Share,
-    ) -> Done {
+    ) -> OpResult {
         let server = self.turn.server;
         if deny.is_empty() || !server.state.is_delegated(client, key, deny) {
             return Ok(());
@@ -165,7 +165,7 @@ impl Compound<'_, '_> {
         Err(Status::Delay.into())
     }
 
-    pub(super) fn delegation_return(&mut self, given: StateId) -> Done {
+    pub(super) fn delegation_return(&mut self, given: StateId) -> OpResult {
         if self.minor == 0 {
             // v4.0 clients have none.
             return Err(Status::BadStateid.into());

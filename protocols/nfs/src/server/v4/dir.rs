@@ -7,7 +7,7 @@ use wire::Xdr;
 
 use super::attr::{Described, WRITE_ONLY, fsid, supported};
 use super::referral::KNOWS;
-use super::{Bad, Compound, Done};
+use super::{Compound, OpError, OpResult};
 use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
@@ -17,7 +17,7 @@ use crate::v4::op::Readdir;
 const RESERVED: u64 = 2;
 
 impl Compound<'_, '_> {
-    pub(super) fn readlink(&mut self) -> Done {
+    pub(super) fn readlink(&mut self) -> OpResult {
         let node = self.node()?;
         if node.kind() != Kind::Symlink {
             return Err(match self.minor {
@@ -31,7 +31,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn readdir(&mut self, op: Readdir) -> Done {
+    pub(super) fn readdir(&mut self, op: Readdir) -> OpResult {
         let node = match self.node()?.kind() {
             Kind::Directory => self.node()?,
             _ => return Err(Status::Notdir.into()),
@@ -88,8 +88,8 @@ impl Compound<'_, '_> {
             failed,
             ..
         } = listing;
-        if let Some(bad) = failed {
-            return Err(bad);
+        if let Some(error) = failed {
+            return Err(error);
         }
         if full && entries.is_empty() {
             return Err(Status::Toosmall.into());
@@ -117,12 +117,12 @@ struct Listing<'a> {
     full: bool,
     /// The reason why the READDIR fails at an entry, if it does: its attributes cannot be read yet,
     /// or it is a referral and the client does not support those.
-    failed: Option<Bad>,
+    failed: Option<OpError>,
 }
 
 impl Listing<'_> {
     /// Writes the attributes of an entry.
-    fn attributes(&mut self, entry: &DirEntry<'_>) -> Done {
+    fn attributes(&mut self, entry: &DirEntry<'_>) -> OpResult {
         let Some(found) = &entry.entry else {
             // Only attributes of the directory entry itself were requested (with the mounted-on
             // values for a mount point, as in readdir(3)), or the file was removed meanwhile.
@@ -178,8 +178,8 @@ impl DirSink for Listing<'_> {
         true.put(&mut self.entries);
         entry.cookie.wrapping_add(RESERVED).put(&mut self.entries);
         entry.name.put(&mut self.entries);
-        if let Err(bad) = self.attributes(&entry) {
-            self.failed = Some(bad);
+        if let Err(error) = self.attributes(&entry) {
+            self.failed = Some(error);
             return false;
         }
         if self.entries.len() > self.most {

@@ -6,7 +6,7 @@ use vfs::{Cx, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
 use super::state::{Share, SlotTurn, Special, special};
-use super::{Bad, Compound, Done, Files};
+use super::{Compound, Files, OpError, OpResult};
 use crate::server::data::Durable;
 use crate::v4::op::{Commit, Read, Write};
 use crate::v4::reply::Written;
@@ -21,7 +21,7 @@ impl Compound<'_, '_> {
         given: &StateId,
         node: &Arc<dyn Node>,
         access: OpenFlags,
-    ) -> Result<Option<Files>, Bad> {
+    ) -> Result<Option<Files>, OpError> {
         let given = self.current_of(given)?;
         let key = self.key(node);
         let share = match access.contains(OpenFlags::WRITE) {
@@ -50,7 +50,7 @@ impl Compound<'_, '_> {
     /// opened the file, could open it now, or owns it, as its mode may have changed since. From
     /// another address the caller may have another identity at the export: then only a check of
     /// whether the caller could open it now counts.
-    fn check_user(&self, open: &Files, node: &Arc<dyn Node>, share: Share) -> Done {
+    fn check_user(&self, open: &Files, node: &Arc<dyn Node>, share: Share) -> OpResult {
         let caller = self.turn.caller;
         if open.addr != self.turn.call.addr() {
             return self.check_access(node, share);
@@ -67,14 +67,14 @@ impl Compound<'_, '_> {
         state: &StateId,
         node: &Arc<dyn Node>,
         access: OpenFlags,
-    ) -> Result<Arc<dyn File>, Bad> {
+    ) -> Result<Arc<dyn File>, OpError> {
         match self.file_of(state, node, access)? {
             Some(open) => Ok(open.file),
             None => Ok(self.turn.server.file(&self.cx(), node, access)?),
         }
     }
 
-    pub(super) fn read(&mut self, op: Read) -> Done {
+    pub(super) fn read(&mut self, op: Read) -> OpResult {
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::READ)?;
         let eof_at = self.reply.len();
@@ -97,7 +97,7 @@ impl Compound<'_, '_> {
         file: &Arc<dyn File>,
         offset: u64,
         count: u32,
-    ) -> Result<usize, Bad> {
+    ) -> Result<usize, OpError> {
         let len = count.min(self.turn.server.options.max_io) as usize;
         let len = len.min(self.reply.room());
         if len == 0 && count > 0 {
@@ -111,7 +111,7 @@ impl Compound<'_, '_> {
         Ok(got)
     }
 
-    pub(super) fn write(&mut self, op: Write<'_>) -> Done {
+    pub(super) fn write(&mut self, op: Write<'_>) -> OpResult {
         let end = self.arguments.position();
         let len = op.data.0.len();
         let start = end - len - padding(len);
@@ -137,7 +137,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn commit(&mut self, op: Commit) -> Done {
+    pub(super) fn commit(&mut self, op: Commit) -> OpResult {
         let node = self.regular()?;
         if op.offset.checked_add(op.count.into()).is_none() {
             return Err(Status::Inval.into());

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use super::state::{ClientRef, Locker, NodeKey, Waiter};
-use super::{Bad, Compound, Done, Files};
+use super::{Compound, Files, OpError, OpResult};
 use crate::server::{Server, Tree};
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
@@ -14,7 +14,7 @@ use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space, Wait
 use vfs::{Call, Cx, Errno, Node};
 
 impl Compound<'_, '_> {
-    pub(super) fn lock(&mut self, op: Lock<'_>) -> Done {
+    pub(super) fn lock(&mut self, op: Lock<'_>) -> OpResult {
         let node = self.regular()?;
         let (start, end) = range(op.offset, op.length)?;
         let (given, seqid) = match &op.locker {
@@ -67,7 +67,7 @@ impl Compound<'_, '_> {
     }
 
     /// Acquires a lock in the lock table, or writes the conflicting lock and returns `DENIED`.
-    fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> Done {
+    fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> OpResult {
         let cx = self.cx();
         let server = self.turn.server;
         loop {
@@ -93,7 +93,7 @@ impl Compound<'_, '_> {
         waiter: &Waiter,
         node: &Arc<dyn Node>,
         lock: &Range,
-    ) -> Done {
+    ) -> OpResult {
         let server = self.turn.server;
         let (state, locks) = (&server.state, &server.export.locks);
         let told = Told {
@@ -133,7 +133,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    fn denied(&mut self, holder: &Range) -> Done {
+    fn denied(&mut self, holder: &Range) -> OpResult {
         let length = match holder.end {
             u64::MAX => u64::MAX,
             end => end - holder.start + 1,
@@ -155,10 +155,10 @@ impl Compound<'_, '_> {
                 name: &holder.owner.id,
             },
         });
-        Err(Bad::Answered(Status::Denied))
+        Err(OpError::WithBody(Status::Denied))
     }
 
-    pub(super) fn test_lock(&mut self, op: TestLock<'_>) -> Done {
+    pub(super) fn test_lock(&mut self, op: TestLock<'_>) -> OpResult {
         let node = self.regular()?;
         let (start, end) = range(op.offset, op.length)?;
         let state = &self.turn.server.state;
@@ -190,7 +190,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    pub(super) fn unlock(&mut self, op: Unlock) -> Done {
+    pub(super) fn unlock(&mut self, op: Unlock) -> OpResult {
         let node = self.regular()?;
         let (start, end) = range(op.offset, op.length)?;
         let given = self.current_of(&op.state)?;
@@ -207,7 +207,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    pub(super) fn release_lock_owner(&mut self, owner: Owner<'_>) -> Done {
+    pub(super) fn release_lock_owner(&mut self, owner: Owner<'_>) -> OpResult {
         let state = &self.turn.server.state;
         self.check_client(owner.client)?;
         let client = state.client(owner.client)?;

@@ -8,7 +8,7 @@ use vfs::{Errno, Kind, Make, Mode, Node, RenameFlags, SetAttr, Want};
 use super::attr::KEPT;
 use super::place::name;
 use super::set::{Change, to_set};
-use super::{Bad, Compound, Done};
+use super::{Compound, OpError, OpResult};
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap};
 use crate::v4::op::{Create, CreateWhat, Rename};
@@ -31,7 +31,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    pub(super) fn create(&mut self, op: Create<'_>) -> Done {
+    pub(super) fn create(&mut self, op: Create<'_>) -> OpResult {
         let directory = self.directory()?;
         let child = name(op.name)?;
         let device = |device: crate::v4::attr::SpecData| vfs::Device {
@@ -72,7 +72,7 @@ impl Compound<'_, '_> {
         &self,
         attributes: &Attributes<'_>,
         kind: Kind,
-    ) -> Result<(Mode, Change), Bad> {
+    ) -> Result<(Mode, Change), OpError> {
         let mut change = to_set(self.turn.server, self.minor, attributes, kind)?;
         let rest = &mut change.set;
         let mode = match attributes.mode_umask {
@@ -107,7 +107,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    pub(super) fn remove(&mut self, bytes: &[u8]) -> Done {
+    pub(super) fn remove(&mut self, bytes: &[u8]) -> OpResult {
         let directory = self.directory()?;
         let child = name(bytes)?;
         let before = self.change(&directory)?;
@@ -125,7 +125,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn rename(&mut self, op: Rename<'_>) -> Done {
+    pub(super) fn rename(&mut self, op: Rename<'_>) -> OpResult {
         let from = self.saved_node()?;
         let to = self.directory()?;
         if from.kind() != Kind::Directory {
@@ -139,7 +139,7 @@ impl Compound<'_, '_> {
         from.rename(&cx, old, &*to, new, RenameFlags::empty())
             .map_err(|errno| match errno {
                 // The name to be replaced is of another kind.
-                Errno::EISDIR | Errno::ENOTDIR => Bad::Status(Status::Exist),
+                Errno::EISDIR | Errno::ENOTDIR => OpError::Status(Status::Exist),
                 errno => errno.into(),
             })?;
         self.affected();
@@ -152,7 +152,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn link(&mut self, bytes: &[u8]) -> Done {
+    pub(super) fn link(&mut self, bytes: &[u8]) -> OpResult {
         let target = self.saved_node()?;
         let directory = self.directory()?;
         if target.kind() == Kind::Directory {

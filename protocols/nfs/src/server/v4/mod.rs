@@ -155,12 +155,12 @@ fn carry_out<'t>(
         state: None,
         saved_state: None,
     };
-    let ended = match minor {
+    let end = match minor {
         0..=2 if count <= MAX_OPERATIONS => compound.run(count)?,
-        0..=2 => Ended::At(too_many(minor), 0),
-        _ => Ended::At(Status::MinorVersMismatch, 0),
+        0..=2 => CompoundEnd::Finished(too_many(minor), 0),
+        _ => CompoundEnd::Finished(Status::MinorVersMismatch, 0),
     };
-    let Ended::At(status, answered) = ended else {
+    let CompoundEnd::Finished(status, answered) = end else {
         return Ok(());
     };
     let Compound {
@@ -175,11 +175,11 @@ fn carry_out<'t>(
 }
 
 /// How a compound ended.
-enum Ended {
+enum CompoundEnd {
     /// Ended with this status, after this number of operations.
-    At(Status, u32),
+    Finished(Status, u32),
     /// A repeated compound: the reply is the cached one.
-    Before,
+    Replayed,
 }
 
 fn too_many(minor: u32) -> Status {
@@ -191,42 +191,42 @@ fn too_many(minor: u32) -> Status {
 
 /// The reason why an operation is not done, or not yet.
 #[derive(Debug)]
-enum Bad {
+enum OpError {
     /// The operation failed.
     Status(Status),
     /// The operation failed, and the reply already contains the body that goes with the status.
-    Answered(Status),
+    WithBody(Status),
     /// The whole call ends.
     Stop(Stop),
 }
 
-impl From<Status> for Bad {
-    fn from(status: Status) -> Bad {
-        Bad::Status(status)
+impl From<Status> for OpError {
+    fn from(status: Status) -> OpError {
+        OpError::Status(status)
     }
 }
 
-impl From<Errno> for Bad {
-    fn from(errno: Errno) -> Bad {
+impl From<Errno> for OpError {
+    fn from(errno: Errno) -> OpError {
         if errno == Errno::PARKED {
             // The holder may be this very client, whose DELEGRETURN may wait for this reply.
-            return Bad::Status(Status::Delay);
+            return OpError::Status(Status::Delay);
         }
         match Stop::later(errno) {
-            Some(stop) => Bad::Stop(stop),
-            None => Bad::Status(errno.into()),
+            Some(stop) => OpError::Stop(stop),
+            None => OpError::Status(errno.into()),
         }
     }
 }
 
-impl From<Malformed> for Bad {
-    fn from(what: Malformed) -> Bad {
+impl From<Malformed> for OpError {
+    fn from(what: Malformed) -> OpError {
         tracing::debug!("unreadable operation: {what}");
-        Bad::Status(Status::Badxdr)
+        OpError::Status(Status::Badxdr)
     }
 }
 
-type Done = Result<(), Bad>;
+type OpResult = Result<(), OpError>;
 
 /// A compound under way.
 struct Compound<'t, 'a> {
@@ -268,15 +268,15 @@ fn weight(number: u32) -> u8 {
 
 impl<'t, 'a> Compound<'t, 'a> {
     /// Runs `count` operations. Returns the status of the last one that ran, and how many ran.
-    fn run(&mut self, count: u32) -> Result<Ended, Stop> {
+    fn run(&mut self, count: u32) -> Result<CompoundEnd, Stop> {
         for at in 0..count {
             match self.operation(at, count)? {
                 Some(Status::Ok) => {}
-                Some(status) => return Ok(Ended::At(status, at + 1)),
-                None => return Ok(Ended::Before),
+                Some(status) => return Ok(CompoundEnd::Finished(status, at + 1)),
+                None => return Ok(CompoundEnd::Replayed),
             }
         }
-        Ok(Ended::At(Status::Ok, count))
+        Ok(CompoundEnd::Finished(Status::Ok, count))
     }
 
     /// Runs the next operation, the `at`th of `count`, and writes its result. Returns `None` if the
@@ -294,7 +294,7 @@ impl<'t, 'a> Compound<'t, 'a> {
         self.reply.value(&number);
         self.reply.value(&Status::Ok);
         let body = self.reply.len();
-        let mut before = false;
+        let mut replayed = false;
         (self.number, self.body) = (number, body);
         if weight(number) > self.weight {
             self.weight = weight(number);
@@ -320,20 +320,22 @@ impl<'t, 'a> Compound<'t, 'a> {
                 return Err(Status::Wrongsec.into());
             }
             if let Op::Sequence(op) = op {
-                before = !self.sequence(op, count)?;
+                replayed = !self.sequence(op, count)?;
                 return Ok(());
             }
             self.carry_out(op)
         });
         let done = match done {
-            Ok(()) | Err(Bad::Answered(_)) if self.reply.is_over() => Err(self.too_big().into()),
+            Ok(()) | Err(OpError::WithBody(_)) if self.reply.is_over() => {
+                Err(self.too_big().into())
+            }
             done => done,
         };
         let status = match done {
-            Ok(()) if before => return Ok(None),
+            Ok(()) if replayed => return Ok(None),
             Ok(()) => return Ok(Some(Status::Ok)),
-            Err(Bad::Stop(stop)) => return Err(stop),
-            Err(Bad::Status(status)) => {
+            Err(OpError::Stop(stop)) => return Err(stop),
+            Err(OpError::Status(status)) => {
                 self.reply.truncate(body);
                 if number == number::SETATTR {
                     // A failed SETATTR also returns which attributes it set.
@@ -341,7 +343,7 @@ impl<'t, 'a> Compound<'t, 'a> {
                 }
                 status
             }
-            Err(Bad::Answered(status)) => status,
+            Err(OpError::WithBody(status)) => status,
         };
         tracing::debug!(number, ?status, "refused");
         self.turn.call.note_fault(status as u16);
@@ -367,7 +369,7 @@ impl<'t, 'a> Compound<'t, 'a> {
 
     /// Checks that operation `number` exists in this minor version and may be the `at`th of `count`
     /// (RFC 8881 section 2.10.6.2, the operations' own sections).
-    fn may_stand_here(&self, number: u32, at: u32, count: u32) -> Result<(), Bad> {
+    fn may_stand_here(&self, number: u32, at: u32, count: u32) -> Result<(), OpError> {
         use self::number as n;
         let of_4_0 = [
             n::OPEN_CONFIRM,
@@ -408,7 +410,7 @@ impl<'t, 'a> Compound<'t, 'a> {
         }
     }
 
-    fn carry_out(&mut self, op: Op<'_>) -> Done {
+    fn carry_out(&mut self, op: Op<'_>) -> OpResult {
         match op {
             Op::Putfh(handle) => self.putfh(handle),
             Op::Putrootfh | Op::Putpubfh => self.putrootfh(),

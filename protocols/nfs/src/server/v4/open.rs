@@ -12,7 +12,7 @@ use super::delegation::Asked;
 use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
-use super::{Bad, Compound, Done, Files};
+use super::{Compound, Files, OpError, OpResult};
 use crate::server::Tree;
 use crate::server::exclusive;
 use crate::v4::Status;
@@ -72,7 +72,7 @@ impl Found {
 }
 
 impl Compound<'_, '_> {
-    pub(super) fn open(&mut self, op: Open<'_>) -> Done {
+    pub(super) fn open(&mut self, op: Open<'_>) -> OpResult {
         if self.minor > 0 {
             let client = self.session_client()?;
             return self.open_as(&client, op);
@@ -89,7 +89,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    fn open_as(&mut self, client: &ClientRef<Files, Tree>, op: Open<'_>) -> Done {
+    fn open_as(&mut self, client: &ClientRef<Files, Tree>, op: Open<'_>) -> OpResult {
         let (access, deny) = shares(self.minor, op.access, op.deny)?;
         let state = &self.turn.server.state;
         let reclaim = matches!(op.claim, Claim::Previous(_));
@@ -205,7 +205,7 @@ impl Compound<'_, '_> {
     }
 
     /// Finds the current file itself.
-    fn found_here(&mut self, how: &OpenHow<'_>) -> Result<Found, Bad> {
+    fn found_here(&mut self, how: &OpenHow<'_>) -> Result<Found, OpError> {
         let change = ChangeInfo {
             atomic: false,
             before: 0,
@@ -224,7 +224,7 @@ impl Compound<'_, '_> {
     }
 
     /// Finds the file of this name in the current directory, or creates it if `how` asks for that.
-    fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, Bad> {
+    fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, OpError> {
         let directory = self.directory()?;
         let child = name(bytes)?;
         let cx = self.cx();
@@ -326,7 +326,7 @@ impl Compound<'_, '_> {
     }
 
     /// Checks that the caller could open `node` for `access`. [`or_executed`] applies here as well.
-    pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), Bad> {
+    pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), OpError> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
         want.set(Access::WRITE, access.contains(Share::WRITE));
@@ -342,7 +342,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    pub(super) fn open_confirm(&mut self, op: OpenConfirm) -> Done {
+    pub(super) fn open_confirm(&mut self, op: OpenConfirm) -> OpResult {
         let key = self.key(&self.node()?);
         self.check_holder(&op.state)?;
         let server = self.turn.server;
@@ -354,7 +354,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    pub(super) fn open_downgrade(&mut self, op: OpenDowngrade) -> Done {
+    pub(super) fn open_downgrade(&mut self, op: OpenDowngrade) -> OpResult {
         let key = self.key(&self.node()?);
         let (access, deny) = shares(self.minor, op.access, op.deny)?;
         let server = self.turn.server;
@@ -368,7 +368,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    pub(super) fn close(&mut self, op: Close) -> Done {
+    pub(super) fn close(&mut self, op: Close) -> OpResult {
         let key = self.key(&self.node()?);
         let server = self.turn.server;
         let given = self.current_of(&op.state)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vfs::{Errno, Kind, Name, Node};
 
-use super::{Bad, Compound, Done};
+use super::{Compound, OpError, OpResult};
 use crate::server::gss::Flavor;
 use crate::server::handle::{FileHandle, Located};
 use crate::v4::Status;
@@ -74,7 +74,7 @@ impl Compound<'_, '_> {
     }
 
     /// Returns the file handle of the current node.
-    pub(super) fn handle(&mut self) -> Result<FileHandle, Bad> {
+    pub(super) fn handle(&mut self) -> Result<FileHandle, OpError> {
         let cx = self.cx();
         let place = self.current.as_mut().ok_or(Status::Nofilehandle)?;
         if let Some(handle) = place.handle {
@@ -109,7 +109,7 @@ impl Compound<'_, '_> {
         Located { node, at_name }
     }
 
-    pub(super) fn putfh(&mut self, handle: &[u8]) -> Done {
+    pub(super) fn putfh(&mut self, handle: &[u8]) -> OpResult {
         let handle = FileHandle::read(handle).ok_or(Status::Badhandle)?;
         let node = self.turn.server.node(&self.cx(), &handle)?;
         self.state = None;
@@ -121,33 +121,33 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn putrootfh(&mut self) -> Done {
+    pub(super) fn putrootfh(&mut self) -> OpResult {
         let root = self.turn.server.export.fs.root(&self.cx())?;
         self.go_into(root, false);
         Ok(())
     }
 
-    pub(super) fn getfh(&mut self) -> Done {
+    pub(super) fn getfh(&mut self) -> OpResult {
         let handle = self.handle()?;
         self.reply.value(&handle.bytes().as_slice());
         Ok(())
     }
 
-    pub(super) fn savefh(&mut self) -> Done {
+    pub(super) fn savefh(&mut self) -> OpResult {
         let current = self.current.as_ref().ok_or(Status::Nofilehandle)?;
         self.saved = Some(current.clone());
         self.saved_state = self.state;
         Ok(())
     }
 
-    pub(super) fn restorefh(&mut self) -> Done {
+    pub(super) fn restorefh(&mut self) -> OpResult {
         let saved = self.saved.as_ref().ok_or(Status::Restorefh)?;
         self.current = Some(saved.clone());
         self.state = self.saved_state;
         Ok(())
     }
 
-    pub(super) fn lookup(&mut self, bytes: &[u8]) -> Done {
+    pub(super) fn lookup(&mut self, bytes: &[u8]) -> OpResult {
         let found = self.found(bytes)?;
         self.go_into(found.node, found.at_name);
         Ok(())
@@ -155,7 +155,7 @@ impl Compound<'_, '_> {
 
     /// Looks up a name in the current directory. In the root, the export's name is the root itself
     /// unless an entry has that name, as with MOUNT.
-    fn found(&self, bytes: &[u8]) -> Result<Located, Bad> {
+    fn found(&self, bytes: &[u8]) -> Result<Located, OpError> {
         let directory = self.directory()?;
         match directory.lookup(&self.cx(), name(bytes)?) {
             Err(Errno::ENOENT) if *bytes == *self.turn.server.export.name.as_bytes() => {
@@ -166,7 +166,7 @@ impl Compound<'_, '_> {
     }
 
     /// Returns the root at the export's name. Returns `NOENT` if `directory` is not the root.
-    fn named_root(&self, directory: &Arc<dyn Node>) -> Result<Located, Bad> {
+    fn named_root(&self, directory: &Arc<dyn Node>) -> Result<Located, OpError> {
         let root = self.turn.server.export.fs.root(&self.cx())?;
         if root.id() != directory.id() || self.is_at_name() {
             return Err(Status::Noent.into());
@@ -182,7 +182,7 @@ impl Compound<'_, '_> {
         self.current.as_ref().is_some_and(|place| place.at_name)
     }
 
-    pub(super) fn lookup_parent(&mut self) -> Done {
+    pub(super) fn lookup_parent(&mut self) -> OpResult {
         let directory = self.directory()?;
         let parent = directory.parent(&self.cx())?;
         if parent.node.id() == directory.id() {
@@ -195,13 +195,13 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn secinfo(&mut self, bytes: &[u8]) -> Done {
+    pub(super) fn secinfo(&mut self, bytes: &[u8]) -> OpResult {
         self.found(bytes)?;
         self.flavors();
         Ok(())
     }
 
-    pub(super) fn secinfo_no_name(&mut self, style: u32) -> Done {
+    pub(super) fn secinfo_no_name(&mut self, style: u32) -> OpResult {
         match style {
             0 => drop(self.node()?),
             1 => self.lookup_parent()?,

@@ -11,7 +11,7 @@ use vfs::{Cx, Extent, File, OpenFlags, Patience, Sink as _, Want};
 use wire::{Answer, Outgoing as _};
 
 use super::super::Stop;
-use super::{Bad, Compound, Done};
+use super::{Compound, OpError, OpResult};
 use crate::v4::op::Read;
 use crate::v4::types::Content;
 
@@ -19,7 +19,7 @@ use crate::v4::types::Content;
 const PIECE_HEAD: usize = 16;
 
 impl Compound<'_, '_> {
-    pub(super) fn read_plus(&mut self, op: Read) -> Done {
+    pub(super) fn read_plus(&mut self, op: Read) -> OpResult {
         let node = self.regular()?;
         let (file, solid) = match self.file_of(&op.state, &node, OpenFlags::READ)? {
             Some(open) => (open.file, open.solid),
@@ -45,7 +45,7 @@ impl Compound<'_, '_> {
         mut size: u64,
         from: u64,
         mut walk: Walk<'_>,
-    ) -> Done {
+    ) -> OpResult {
         let head = self.reply.len();
         self.reply.value(&0u32);
         self.reply.value(&0u32);
@@ -69,7 +69,7 @@ impl Compound<'_, '_> {
             let got = match self.piece(file, &piece, Patience::Brief) {
                 // Reads the rest in one piece: Linux reads ahead over holes, and would wait for
                 // each piece.
-                Err(Bad::Stop(Stop::Later(Answer::WouldBlock)))
+                Err(OpError::Stop(Stop::Later(Answer::WouldBlock)))
                     if self.cx().patience == Patience::Full =>
                 {
                     piece = walk.give_up(&piece);
@@ -102,7 +102,7 @@ impl Compound<'_, '_> {
         file: &Arc<dyn File>,
         piece: &Extent,
         patience: Patience,
-    ) -> Result<usize, Bad> {
+    ) -> Result<usize, OpError> {
         let cx = self.cx();
         let cx = Cx {
             patience: cx.patience.min(patience),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vfs::{Allocate, CopyHow, Errno, File, OpenFlags, Want};
 
-use super::{Bad, Compound, Done};
+use super::{Compound, OpError, OpResult};
 use crate::v4::Status;
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Clone, IoAdvise, Seek, Space};
@@ -12,7 +12,7 @@ use crate::v4::reply::Sought;
 use crate::v4::types::Content;
 
 impl Compound<'_, '_> {
-    pub(super) fn seek(&mut self, op: Seek) -> Done {
+    pub(super) fn seek(&mut self, op: Seek) -> OpResult {
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::READ)?;
         let what = match Content::from_number(op.what) {
@@ -41,15 +41,15 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn allocate(&mut self, op: Space) -> Done {
+    pub(super) fn allocate(&mut self, op: Space) -> OpResult {
         self.space(op, Allocate::Extend)
     }
 
-    pub(super) fn deallocate(&mut self, op: Space) -> Done {
+    pub(super) fn deallocate(&mut self, op: Space) -> OpResult {
         self.space(op, Allocate::Punch)
     }
 
-    fn space(&mut self, op: Space, how: Allocate) -> Done {
+    fn space(&mut self, op: Space, how: Allocate) -> OpResult {
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::WRITE)?;
         let end = op.offset.checked_add(op.length).ok_or(Status::Inval)?;
@@ -68,7 +68,7 @@ impl Compound<'_, '_> {
         &self,
         from: &crate::v4::StateId,
         to: &crate::v4::StateId,
-    ) -> Result<[Arc<dyn File>; 2], Bad> {
+    ) -> Result<[Arc<dyn File>; 2], OpError> {
         let (source, target) = (self.saved_node()?, self.node()?);
         self.check_regular(&source)?;
         self.check_regular(&target)?;
@@ -78,7 +78,7 @@ impl Compound<'_, '_> {
         ])
     }
 
-    pub(super) fn clone_range(&mut self, op: Clone) -> Done {
+    pub(super) fn clone_range(&mut self, op: Clone) -> OpResult {
         let [from, to] = self.two_files(&op.from, &op.to)?;
         let cx = self.cx();
         let size = from.attr(&cx, Want::SIZE)?.size;
@@ -98,7 +98,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn io_advise(&mut self, op: IoAdvise) -> Done {
+    pub(super) fn io_advise(&mut self, op: IoAdvise) -> OpResult {
         let node = self.regular()?;
         self.file(&op.state, &node, OpenFlags::READ)?;
         // No advice is applied: the host reads ahead by itself.

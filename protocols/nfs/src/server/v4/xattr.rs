@@ -2,7 +2,7 @@
 
 use vfs::XattrFlags;
 
-use super::{Compound, Done};
+use super::{Compound, OpResult};
 use crate::v4::Status;
 use crate::v4::op::{ListXattrs, SetXattr};
 use crate::v4::reply::XattrNames;
@@ -23,13 +23,13 @@ fn full_name(name: &[u8]) -> Result<Vec<u8>, Status> {
 }
 
 impl Compound<'_, '_> {
-    pub(super) fn get_xattr(&mut self, name: &[u8]) -> Done {
+    pub(super) fn get_xattr(&mut self, name: &[u8]) -> OpResult {
         let value = self.node()?.xattr(&self.cx(), &full_name(name)?)?;
         self.reply.value(&value.as_slice());
         Ok(())
     }
 
-    pub(super) fn set_xattr(&mut self, op: SetXattr<'_>) -> Done {
+    pub(super) fn set_xattr(&mut self, op: SetXattr<'_>) -> OpResult {
         let node = self.node()?;
         let flags = match op.option {
             0 => XattrFlags::empty(),
@@ -49,7 +49,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn remove_xattr(&mut self, name: &[u8]) -> Done {
+    pub(super) fn remove_xattr(&mut self, name: &[u8]) -> OpResult {
         let node = self.node()?;
         let name = full_name(name)?;
         let before = self.change(&node)?;
@@ -60,7 +60,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn list_xattrs(&mut self, op: ListXattrs) -> Done {
+    pub(super) fn list_xattrs(&mut self, op: ListXattrs) -> OpResult {
         let all = self.node()?.xattrs(&self.cx())?;
         let names: Vec<&[u8]> = all
             .split(|&byte| byte == 0)
