@@ -22,7 +22,7 @@ pub(super) const AGE: Duration = Duration::from_secs(2);
 const MOST_OF_A_NODE: usize = 16;
 
 /// Open files, by node.
-pub(super) struct Files {
+pub(super) struct FileCache {
     nodes: Cache<NodeId, Arc<NodeFiles>>,
 }
 
@@ -38,10 +38,10 @@ struct Open {
     used: Duration,
 }
 
-impl Files {
+impl FileCache {
     /// Creates a cache for the files of about `most` nodes.
-    pub(super) fn new(most: usize) -> Files {
-        Files {
+    pub(super) fn new(most: usize) -> FileCache {
+        FileCache {
             nodes: Cache::new(most),
         }
     }

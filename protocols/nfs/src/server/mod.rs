@@ -37,7 +37,7 @@ use wire::Voice;
 use self::cache::Cache;
 use self::connection::Asked;
 pub use self::connection::Connection;
-use self::files::Files;
+use self::files::FileCache;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
 use self::handle::{FileHandle, Located};
@@ -167,7 +167,7 @@ pub struct Server {
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     /// The time of the last eviction of unused nodes.
     tended: Mutex<Duration>,
-    files: Files,
+    files: FileCache,
     replays: Replays,
     gss: Option<Gss>,
     referrals: Referrals,
@@ -179,7 +179,7 @@ pub struct Server {
     /// The number of failed syncs, after each of which unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
-    state: State<v4::Files, Tree>,
+    state: State<v4::OpenFile, Tree>,
     /// The channels for callbacks to clients, by connection.
     voices: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
@@ -217,7 +217,7 @@ impl Server {
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
             tended: Mutex::new((options.clock)()),
-            files: Files::new(options.max_files),
+            files: FileCache::new(options.max_files),
             replays: Replays::default(),
             gss: options
                 .mechanism
@@ -293,7 +293,7 @@ impl Server {
 }
 
 /// Releases the byte-range locks of v4 clients that have lost them.
-fn release(export: &Export, gone: Gone<v4::Files, Tree>) {
+fn release(export: &Export, gone: Gone<v4::OpenFile, Tree>) {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     for lock in gone.locks {

@@ -11,7 +11,7 @@ use super::callback::call_how;
 use super::state::{
     self, Begun, Callback, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
 };
-use super::{Compound, Files, OpError, OpResult};
+use super::{Compound, OpError, OpResult, OpenFile};
 use crate::rpc;
 use crate::server::Tree;
 use crate::server::handle::FileHandle;
@@ -50,7 +50,7 @@ const RDMA: u32 = 4;
 
 impl Compound<'_, '_> {
     /// Returns the client of the compound's session.
-    pub(super) fn session_client(&self) -> Result<ClientRef<Files, Tree>, Status> {
+    pub(super) fn session_client(&self) -> Result<ClientRef<OpenFile, Tree>, Status> {
         let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
         Ok(slot.client())
     }
@@ -61,7 +61,7 @@ impl Compound<'_, '_> {
         &mut self,
         given: &StateId,
         seqid: u32,
-        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> OpResult,
+        body: impl FnOnce(&mut Self, &ClientRef<OpenFile, Tree>) -> OpResult,
     ) -> OpResult {
         if self.minor > 0 {
             let client = self.session_client()?;
@@ -97,8 +97,8 @@ impl Compound<'_, '_> {
     /// restores the current file handle of that time.
     pub(super) fn numbered(
         &mut self,
-        begin: impl FnOnce() -> Result<Begun<OwnerTurn<Files, Tree>>, Status>,
-        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> OpResult,
+        begin: impl FnOnce() -> Result<Begun<OwnerTurn<OpenFile, Tree>>, Status>,
+        body: impl FnOnce(&mut Self, &ClientRef<OpenFile, Tree>) -> OpResult,
     ) -> OpResult {
         let start = self.reply.len();
         let turn = match begin()? {

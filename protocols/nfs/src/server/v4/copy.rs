@@ -12,7 +12,7 @@ use std::time::Duration;
 use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
 
 use super::state::{ClientRef, NodeKey, Offload, Offloading, Share, Special, special};
-use super::{Compound, Files, OpResult};
+use super::{Compound, OpResult, OpenFile};
 use crate::server::{Server, Stop, Tree};
 use crate::v4::op::Copy;
 use crate::v4::reply::{Copied, OffloadState};
@@ -210,7 +210,7 @@ struct Held {
 impl Held {
     /// Checks that the stateid is still valid: neither closed nor revoked, and no conflicting deny
     /// bits.
-    fn is_held(&self, server: &Server, client: &ClientRef<Files, Tree>) -> Result<(), Status> {
+    fn is_held(&self, server: &Server, client: &ClientRef<OpenFile, Tree>) -> Result<(), Status> {
         match special(&self.state) {
             Some(Special::Bypass) if self.share == Share::READ => Ok(()),
             Some(_) => server.state.anonymous(self.key, self.share),
@@ -226,7 +226,7 @@ impl Held {
 /// An asynchronous copy. Dropping it reports its completion.
 struct GoingOn {
     server: Weak<Server>,
-    client: ClientRef<Files, Tree>,
+    client: ClientRef<OpenFile, Tree>,
     caller: Caller,
     /// The source and the target.
     held: [Held; 2],

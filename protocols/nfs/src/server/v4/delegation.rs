@@ -14,7 +14,7 @@ use std::sync::Arc;
 use vfs::{Errno, LeaseKind, Node};
 
 use super::state::{ClientRef, NoDelegation, NodeKey, Share};
-use super::{Compound, Files, OpResult};
+use super::{Compound, OpResult, OpenFile};
 use crate::server::Tree;
 use crate::v4::attr::{Ace, Who};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
@@ -45,9 +45,9 @@ impl Compound<'_, '_> {
     /// is none.
     pub(super) fn delegation(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<OpenFile, Tree>,
         node: &Arc<dyn Node>,
-        file: &Files,
+        file: &OpenFile,
         asked: &Asked,
     ) -> Delegation<'static> {
         let wanted = asked.access & want::MASK;
@@ -79,9 +79,9 @@ impl Compound<'_, '_> {
 
     fn delegate(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<OpenFile, Tree>,
         node: &Arc<dyn Node>,
-        file: &Files,
+        file: &OpenFile,
         kind: Share,
         again: bool,
     ) -> Result<StateId, NoDelegation> {
@@ -112,7 +112,7 @@ impl Compound<'_, '_> {
             }
             _ => NoDelegation::Resource,
         })?);
-        let leased = Files {
+        let leased = OpenFile {
             _lease: Some(lease.clone()),
             ..file.clone()
         };
@@ -133,17 +133,21 @@ impl Compound<'_, '_> {
     /// Returns the file of a delegation of `key` that the client already holds, for an open by it.
     pub(super) fn delegated(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<OpenFile, Tree>,
         key: NodeKey,
         access: Share,
-    ) -> Option<Files> {
+    ) -> Option<OpenFile> {
         let delegated = self.turn.server.state.delegated_file(client, key, access)?;
         Some(self.opened(delegated.file))
     }
 
     /// Returns the file of a delegation of `node` that the session's client holds, if it covers
     /// `access`.
-    pub(super) fn delegated_to_caller(&self, node: &Arc<dyn Node>, access: Share) -> Option<Files> {
+    pub(super) fn delegated_to_caller(
+        &self,
+        node: &Arc<dyn Node>,
+        access: Share,
+    ) -> Option<OpenFile> {
         let client = self.session_client().ok()?;
         let state = &self.turn.server.state;
         state.delegated_file(&client, self.key(node), access)
@@ -153,7 +157,7 @@ impl Compound<'_, '_> {
     /// of other clients, which could open the file locally.
     pub(super) fn clear_of_delegations(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<OpenFile, Tree>,
         key: NodeKey,
         deny: Share,
     ) -> OpResult {

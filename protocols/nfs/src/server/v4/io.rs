@@ -6,7 +6,7 @@ use vfs::{Cx, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
 use super::state::{Share, SlotTurn, Special, special};
-use super::{Compound, Files, OpError, OpResult};
+use super::{Compound, OpError, OpResult, OpenFile};
 use crate::server::data::Durable;
 use crate::v4::op::{Commit, Read, Write};
 use crate::v4::reply::Written;
@@ -21,7 +21,7 @@ impl Compound<'_, '_> {
         given: &StateId,
         node: &Arc<dyn Node>,
         access: OpenFlags,
-    ) -> Result<Option<Files>, OpError> {
+    ) -> Result<Option<OpenFile>, OpError> {
         let given = self.current_of(given)?;
         let key = self.key(node);
         let share = match access.contains(OpenFlags::WRITE) {
@@ -50,7 +50,7 @@ impl Compound<'_, '_> {
     /// opened the file, could open it now, or owns it, as its mode may have changed since. From
     /// another address the caller may have another identity at the export: then only a check of
     /// whether the caller could open it now counts.
-    fn check_user(&self, open: &Files, node: &Arc<dyn Node>, share: Share) -> OpResult {
+    fn check_user(&self, open: &OpenFile, node: &Arc<dyn Node>, share: Share) -> OpResult {
         let caller = self.turn.caller;
         if open.addr != self.turn.call.addr() {
             return self.check_access(node, share);

@@ -48,7 +48,7 @@ use crate::v4::{StateId, Status};
 
 /// The state of a v4 open: its file and the caller that opened it.
 #[derive(Clone)]
-pub(crate) struct Files {
+pub(crate) struct OpenFile {
     file: Arc<dyn File>,
     caller: Caller,
     solid: Arc<Solid>,
@@ -244,7 +244,7 @@ struct Compound<'t, 'a> {
     /// The offset of the current operation's own results, after number and status.
     body: usize,
     /// The session's slot that the compound uses (v4.1).
-    slot: Option<SlotTurn<Files, Tree>>,
+    slot: Option<SlotTurn<OpenFile, Tree>>,
     /// The current file handle.
     current: Option<Place>,
     /// The saved file handle.

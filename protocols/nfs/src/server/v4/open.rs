@@ -12,7 +12,7 @@ use super::delegation::Asked;
 use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
-use super::{Compound, Files, OpError, OpResult};
+use super::{Compound, OpError, OpResult, OpenFile};
 use crate::server::Tree;
 use crate::server::exclusive;
 use crate::v4::Status;
@@ -89,7 +89,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    fn open_as(&mut self, client: &ClientRef<Files, Tree>, op: Open<'_>) -> OpResult {
+    fn open_as(&mut self, client: &ClientRef<OpenFile, Tree>, op: Open<'_>) -> OpResult {
         let (access, deny) = shares(self.minor, op.access, op.deny)?;
         let state = &self.turn.server.state;
         let reclaim = matches!(op.claim, Claim::Previous(_));
@@ -315,8 +315,8 @@ impl Compound<'_, '_> {
     }
 
     /// Returns the state of a file that the caller has opened.
-    pub(super) fn opened(&self, file: Arc<dyn File>) -> Files {
-        Files {
+    pub(super) fn opened(&self, file: Arc<dyn File>) -> OpenFile {
+        OpenFile {
             file,
             caller: self.turn.caller.clone(),
             solid: Arc::default(),
