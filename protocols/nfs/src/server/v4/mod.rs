@@ -36,7 +36,7 @@ use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::given::Given;
-use self::place::Place;
+use self::place::CurrentHandle;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::replay::Replays;
@@ -246,9 +246,9 @@ struct Compound<'t, 'a> {
     /// The session's slot that the compound uses (v4.1).
     slot: Option<SlotTurn<OpenFile, Tree>>,
     /// The current file handle.
-    current: Option<Place>,
+    current: Option<CurrentHandle>,
     /// The saved file handle.
-    saved: Option<Place>,
+    saved: Option<CurrentHandle>,
     /// The current stateid (RFC 8881 section 16.2.3.1.2).
     state: Option<StateId>,
     /// The saved stateid.
@@ -310,8 +310,8 @@ impl<'t, 'a> Compound<'t, 'a> {
                 Err(what) => return Err(what.into()),
             };
             tracing::trace!(?op);
-            if let Some(place) = &self.current
-                && self.turn.server.referrals.of(&place.node).is_some()
+            if let Some(current) = &self.current
+                && self.turn.server.referrals.of(&current.node).is_some()
                 && !referral::is_elsewhere(number)
             {
                 return Err(Status::Moved.into());

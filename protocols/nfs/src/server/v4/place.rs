@@ -13,7 +13,7 @@ use crate::v4::types::{GssInfo, SecInfo};
 
 /// The node of the current or the saved file handle.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct CurrentHandle {
     pub(super) node: Arc<dyn Node>,
     /// Whether the node was found through the export's name.
     at_name: bool,
@@ -34,14 +34,14 @@ pub(super) fn name(bytes: &[u8]) -> Result<Name<'_>, Status> {
 impl Compound<'_, '_> {
     /// Returns the current node.
     pub(super) fn node(&self) -> Result<Arc<dyn Node>, Status> {
-        let place = self.current.as_ref().ok_or(Status::Nofilehandle)?;
-        Ok(place.node.clone())
+        let handle = self.current.as_ref().ok_or(Status::Nofilehandle)?;
+        Ok(handle.node.clone())
     }
 
     /// Returns the saved node.
     pub(super) fn saved_node(&self) -> Result<Arc<dyn Node>, Status> {
-        let place = self.saved.as_ref().ok_or(Status::Nofilehandle)?;
-        Ok(place.node.clone())
+        let handle = self.saved.as_ref().ok_or(Status::Nofilehandle)?;
+        Ok(handle.node.clone())
     }
 
     /// Returns the current node, which must be a directory.
@@ -76,13 +76,13 @@ impl Compound<'_, '_> {
     /// Returns the file handle of the current node.
     pub(super) fn handle(&mut self) -> Result<FileHandle, OpError> {
         let cx = self.cx();
-        let place = self.current.as_mut().ok_or(Status::Nofilehandle)?;
-        if let Some(handle) = place.handle {
+        let current = self.current.as_mut().ok_or(Status::Nofilehandle)?;
+        if let Some(handle) = current.handle {
             return Ok(handle);
         }
         let server = self.turn.server;
-        let handle = server.handle_in(&cx, &place.node, place.at_name)?;
-        place.handle = Some(handle);
+        let handle = server.handle_in(&cx, &current.node, current.at_name)?;
+        current.handle = Some(handle);
         Ok(handle)
     }
 
@@ -96,7 +96,7 @@ impl Compound<'_, '_> {
     /// the tree at `/`.
     fn go_into(&mut self, node: Arc<dyn Node>, at_name: bool) {
         self.state = None;
-        self.current = Some(Place {
+        self.current = Some(CurrentHandle {
             node,
             at_name,
             handle: None,
@@ -113,7 +113,7 @@ impl Compound<'_, '_> {
         let handle = FileHandle::read(handle).ok_or(Status::Badhandle)?;
         let node = self.turn.server.node(&self.cx(), &handle)?;
         self.state = None;
-        self.current = Some(Place {
+        self.current = Some(CurrentHandle {
             node,
             at_name: handle.is_at_name(),
             handle: Some(handle),
@@ -179,7 +179,7 @@ impl Compound<'_, '_> {
 
     /// Returns whether the current node was found through the export's name.
     pub(super) fn is_at_name(&self) -> bool {
-        self.current.as_ref().is_some_and(|place| place.at_name)
+        self.current.as_ref().is_some_and(|handle| handle.at_name)
     }
 
     pub(super) fn lookup_parent(&mut self) -> OpResult {
