@@ -13,7 +13,7 @@ use wire::{
 use super::bound;
 use super::gss::Shown;
 use super::security::{self, Secured};
-use super::{Server, Stop, Transports, Turn, words};
+use super::{Server, Stop, Transports, Turn, call_names};
 use crate::rpc::{
     self, AuthStat, CALL, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, Refusal, flavor,
     program,
@@ -170,7 +170,7 @@ impl wire::Session for Connection {
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {
-        &words::VOCABULARY
+        &call_names::VOCABULARY
     }
 
     fn facts(&self) -> Facts {
@@ -251,7 +251,9 @@ impl Connection {
         {
             return Err(Refusal::Auth(AuthStat::TooWeak).into());
         }
-        asked.call.note(words::word(program, version, procedure));
+        asked
+            .call
+            .note(call_names::procedure(program, version, procedure));
         if program == program::NFS && self.version.load(Ordering::Relaxed) != version {
             self.version.store(version, Ordering::Relaxed);
         }

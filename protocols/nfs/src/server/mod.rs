@@ -10,6 +10,7 @@
 mod acl;
 mod bound;
 mod cache;
+mod call_names;
 mod connection;
 mod data;
 mod exclusive;
@@ -24,7 +25,6 @@ mod security;
 mod turn;
 mod v3;
 pub mod v4;
-mod words;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use vfs::{Call, Caller, Cx, Errno, Patience};
 use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Xdr, XdrReader};
 
+use super::call_names::StatusRecorder;
 use super::gss::Shown;
-use super::words::Noting;
 use super::{Server, mount, nlm, portmap, v3, v4};
 use crate::rpc::{Record, Refusal, program};
 
@@ -111,7 +111,7 @@ impl<'a> Turn<'a> {
     pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
         let call = self.begins_with_status.then_some(self.call);
         let to = Buffered::new(self.out);
-        outcome.put(&mut Noting { to, call });
+        outcome.put(&mut StatusRecorder { to, call });
     }
 
     pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(

@@ -40,7 +40,7 @@ use self::place::CurrentHandle;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::replay::Replays;
-use super::{Stop, Tree, Turn, security, words};
+use super::{Stop, Tree, Turn, call_names, security};
 use crate::rpc::{self, Refusal};
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Op, OpenHow};
@@ -298,7 +298,7 @@ impl<'t, 'a> Compound<'t, 'a> {
         (self.number, self.body) = (number, body);
         if weight(number) > self.weight {
             self.weight = weight(number);
-            self.turn.call.note(words::operation(number));
+            self.turn.call.note(call_names::operation(number));
         }
         let done = self.may_stand_here(number, at, count).and_then(|()| {
             if number::CHANGES.contains(&number) && self.reply.room() < number::MOST_OF_A_CHANGE {
