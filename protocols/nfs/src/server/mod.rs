@@ -13,6 +13,7 @@ mod cache;
 mod call_names;
 mod connection;
 mod data;
+mod duplicate_request_cache;
 mod exclusive;
 mod files;
 mod gss;
@@ -20,7 +21,6 @@ mod handle;
 mod mount;
 mod nlm;
 mod portmap;
-mod replay;
 mod security;
 mod turn;
 mod v3;
@@ -37,12 +37,12 @@ use wire::Voice;
 use self::cache::Cache;
 use self::connection::Asked;
 pub use self::connection::Connection;
+use self::duplicate_request_cache::DuplicateRequestCache;
 use self::files::FileCache;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
 use self::handle::{FileHandle, Located};
 pub use self::nlm::{CallBack, Monitored};
-use self::replay::Replays;
 pub use self::security::{CertifiedUser, Transports};
 pub(crate) use self::turn::{Stop, Turn};
 pub use self::v4::referral::Referral;
@@ -168,7 +168,7 @@ pub struct Server {
     /// The time of the last eviction of unused nodes.
     tended: Mutex<Duration>,
     files: FileCache,
-    replays: Replays,
+    duplicate_requests: DuplicateRequestCache,
     gss: Option<Gss>,
     referrals: Referrals,
     /// The exports that MOUNT lists at present.
@@ -218,7 +218,7 @@ impl Server {
             nodes: Cache::new(options.max_nodes),
             tended: Mutex::new((options.clock)()),
             files: FileCache::new(options.max_files),
-            replays: Replays::default(),
+            duplicate_requests: DuplicateRequestCache::default(),
             gss: options
                 .mechanism
                 .as_ref()
@@ -254,7 +254,7 @@ impl Server {
         self.tend_monitored();
         self.tend_places();
         self.tend_callbacks();
-        self.replays.expire((self.options.clock)());
+        self.duplicate_requests.expire((self.options.clock)());
         if let Some(gss) = &self.gss {
             gss.tend();
         }
@@ -265,7 +265,7 @@ impl Server {
     pub fn held_bytes(&self) -> HeldBytes {
         let (slots, state) = self.state.bytes();
         HeldBytes {
-            replies: self.replays.bytes() + slots,
+            replies: self.duplicate_requests.bytes() + slots,
             state,
         }
     }

@@ -12,7 +12,7 @@
 //!   unwrapped once and no lane runs a cipher. Signed arguments stay in place, so a WRITE's data
 //!   are copied no more often than without signatures; encrypted ones are decrypted into a message
 //!   of their own. Results are composed in memory, then signed or encrypted.
-//! - Cached replies (`server/replay.rs`, v4's slots) are kept in plain text.
+//! - Cached replies (`server/duplicate_request_cache.rs`, v4's slots) are kept in plain text.
 //!
 //! Not implemented: channel bindings, RPCSEC_GSS v2 and v3 (RFC 5403, RFC 7861), and callbacks with
 //! RPCSEC_GSS (Linux asks for AUTH_SYS).

@@ -99,7 +99,7 @@ impl<'a> Turn<'a> {
         procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
     ) -> Result<(), Stop> {
         let arguments = self.take()?;
-        self.once(|turn| {
+        self.serve_once(|turn| {
             let mut bytes = Vec::new();
             procedure(turn, arguments)?.put(&mut bytes);
             if let Some(status) = bytes.first_chunk() {

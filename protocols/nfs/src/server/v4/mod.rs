@@ -39,7 +39,7 @@ use self::given::Given;
 use self::place::CurrentHandle;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
-use super::replay::Replays;
+use super::duplicate_request_cache::DuplicateRequestCache;
 use super::{Stop, Tree, Turn, call_names, security};
 use crate::rpc::{self, Refusal};
 use crate::v4::attr::Bitmap;
@@ -86,10 +86,10 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
         count: arguments.u32()?,
     };
     if head.minor == 0 && names_change(arguments, head.count) {
-        return turn.once(|turn| {
+        return turn.serve_once(|turn| {
             let (given, out) = Given::of(turn);
             let mut whole = Reply::new(out);
-            whole.keep(Replays::LONGEST);
+            whole.keep(DuplicateRequestCache::MAX_REPLY);
             carry_out(&given, &head, arguments, Reply::new(&mut whole))?;
             Ok(whole.kept())
         });
