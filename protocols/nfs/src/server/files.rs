@@ -151,7 +151,7 @@ impl Server {
     }
 
     /// Closes the files that have been unused for [`AGE`].
-    pub(super) fn tend_files(&self) {
+    pub(super) fn maintain_files(&self) {
         if let Some(since) = (self.options.clock)().checked_sub(AGE) {
             self.files.forget_unused(since);
         }

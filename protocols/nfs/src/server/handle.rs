@@ -139,11 +139,14 @@ impl Server {
 
     /// Evicts the nodes that have been unused for [`AGE`]: they may have been removed on the host,
     /// outside the server.
-    pub(super) fn tend_nodes(&self) {
+    pub(super) fn maintain_nodes(&self) {
         let now = (self.options.clock)();
-        let mut tended = self.tended.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_sub(*tended) >= AGE {
-            *tended = now;
+        let mut last_eviction = self
+            .last_eviction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_sub(*last_eviction) >= AGE {
+            *last_eviction = now;
             self.nodes.forget_unused();
         }
     }

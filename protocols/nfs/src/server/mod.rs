@@ -166,7 +166,7 @@ pub struct Server {
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     /// The time of the last eviction of unused nodes.
-    tended: Mutex<Duration>,
+    last_eviction: Mutex<Duration>,
     files: FileCache,
     duplicate_requests: DuplicateRequestCache,
     gss: Option<Gss>,
@@ -216,7 +216,7 @@ impl Server {
             state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
-            tended: Mutex::new((options.clock)()),
+            last_eviction: Mutex::new((options.clock)()),
             files: FileCache::new(options.max_files),
             duplicate_requests: DuplicateRequestCache::default(),
             gss: options
@@ -248,15 +248,15 @@ impl Server {
     }
 
     /// Runs periodic maintenance. To be called about once a second.
-    pub fn tend(&self) {
-        self.tend_files();
-        self.tend_nodes();
-        self.tend_monitored();
-        self.tend_places();
-        self.tend_callbacks();
+    pub fn maintain(&self) {
+        self.maintain_files();
+        self.maintain_nodes();
+        self.maintain_nlm_clients();
+        self.maintain_lock_waiters();
+        self.maintain_callbacks();
         self.duplicate_requests.expire((self.options.clock)());
         if let Some(gss) = &self.gss {
-            gss.tend();
+            gss.maintain();
         }
         self.state.reap();
     }
@@ -271,7 +271,7 @@ impl Server {
     }
 
     /// Replaces the list of exports, and empties the caches of nodes and files.
-    pub fn relist(&self, listed: Vec<Listed>) {
+    pub fn set_exports(&self, listed: Vec<Listed>) {
         *self.listed.write().unwrap_or_else(PoisonError::into_inner) = listed;
         self.nodes.retain(|_, _| false);
         self.files.forget_all();

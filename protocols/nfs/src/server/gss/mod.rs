@@ -156,7 +156,7 @@ impl Gss {
     }
 
     /// Removes expired contexts.
-    pub(super) fn tend(&self) {
+    pub(super) fn maintain(&self) {
         self.table.expire((self.clock)());
     }
 

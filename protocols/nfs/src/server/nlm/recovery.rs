@@ -133,7 +133,7 @@ impl Recovery {
 
     /// Removes the clients that have had no locks for a while and, after the grace period, those of
     /// an earlier run that did not return.
-    fn tend(&self, clients: &Clients, now: Duration, in_grace: bool) {
+    fn maintain(&self, clients: &Clients, now: Duration, in_grace: bool) {
         let mut kept = self.kept();
         let idle = kept
             .now
@@ -179,9 +179,9 @@ impl Server {
     }
 
     /// Maintains the NLM clients and their records.
-    pub(in crate::server) fn tend_monitored(&self) {
+    pub(in crate::server) fn maintain_nlm_clients(&self) {
         let (now, in_grace) = ((self.options.clock)(), self.state.locks_in_grace());
-        self.recovery.tend(&self.clients, now, in_grace);
+        self.recovery.maintain(&self.clients, now, in_grace);
         self.clients.expire(now);
     }
 }
@@ -260,9 +260,9 @@ mod tests {
         assert_eq!(recovery.record(other.clone(), SECOND, true), Ok(()));
         assert_eq!(stable.list().len(), 2, "a name is an address's own");
         let clients = Clients::default();
-        recovery.tend(&clients, SECOND * 100, false);
+        recovery.maintain(&clients, SECOND * 100, false);
         assert_eq!(stable.list().len(), 2);
-        recovery.tend(&clients, SECOND * 400, false);
+        recovery.maintain(&clients, SECOND * 400, false);
         assert_eq!(stable.list().len(), 0);
     }
 
@@ -292,9 +292,9 @@ mod tests {
         assert_eq!(recovery.record(one.clone(), SECOND, true), Ok(()));
         assert_eq!(recovery.kept().earlier, [two]);
         let clients = Clients::default();
-        recovery.tend(&clients, SECOND * 2, true);
+        recovery.maintain(&clients, SECOND * 2, true);
         assert_eq!(stable.list().len(), 2);
-        recovery.tend(&clients, SECOND * 11, false);
+        recovery.maintain(&clients, SECOND * 11, false);
         assert_eq!(stable.list(), [one.record()]);
     }
 }

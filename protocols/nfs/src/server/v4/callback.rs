@@ -69,8 +69,8 @@ impl Server {
     }
 
     /// Revokes the delegations that were not returned in time, and repeats calls.
-    pub(in crate::server) fn tend_callbacks(&self) {
-        for client in self.state.tend_callbacks() {
+    pub(in crate::server) fn maintain_callbacks(&self) {
+        for client in self.state.maintain_callbacks() {
             self.call_back(client);
         }
     }

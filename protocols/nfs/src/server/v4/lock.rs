@@ -233,7 +233,7 @@ impl Wake for Told {
 
 impl Server {
     /// Removes the waiting owners whose clients have not retried in time.
-    pub(in crate::server) fn tend_places(&self) {
+    pub(in crate::server) fn maintain_lock_waiters(&self) {
         for (key, call) in self.state.places_over() {
             leave(self, key, &call);
         }

@@ -340,7 +340,7 @@ impl<F: Clone, N: Clone> State<F, N> {
 impl<F, N: Clone> State<F, N> {
     /// Revokes delegations that were not returned in time. Returns the clients to call, or to call
     /// again. Must be called about once a second.
-    pub fn tend_callbacks(&self) -> Vec<ClientId> {
+    pub fn maintain_callbacks(&self) -> Vec<ClientId> {
         let now = self.now();
         let in_time = self.lease.min(PATIENCE);
         let count = self.delegations.count.load(Ordering::Relaxed);
@@ -363,7 +363,7 @@ impl<F, N: Clone> State<F, N> {
                     holdings.to_call.push_back(serial);
                 }
             }
-            holdings.tend_copies(now, self.lease, is_expired);
+            holdings.maintain_copies(now, self.lease, is_expired);
             let count = holdings.delegations;
             let asked = holdings.asked_to_keep;
             if count > 0

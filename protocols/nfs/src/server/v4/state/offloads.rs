@@ -255,7 +255,7 @@ impl<F, N: Clone> Holdings<F, N> {
 
     /// Cancels the copies of an expired client, repeats notifications, and removes copies that the
     /// client cancelled or does not know after a lease time.
-    pub(super) fn tend_copies(&mut self, now: Duration, lease: Duration, is_expired: bool) {
+    pub(super) fn maintain_copies(&mut self, now: Duration, lease: Duration, is_expired: bool) {
         for serial in self.offloads.clone() {
             let Some(Held::Copy(copy)) = self.get_mut(serial) else {
                 continue;

@@ -32,7 +32,7 @@ fn rfc8881_20_6_a_client_with_many_delegations_is_asked_for_some() {
         })
     };
     let asked = || {
-        let whom = world.state.tend_callbacks();
+        let whom = world.state.maintain_callbacks();
         let calls = whom
             .into_iter()
             .flat_map(|whom| world.state.callbacks(whom));

@@ -242,7 +242,7 @@ impl Run {
             Step::Pass { seconds, speaks } => {
                 self.world.pass(Duration::from_secs(seconds));
                 self.clients[speaks].0.renew(self.world.state.now());
-                for client in self.world.state.tend_callbacks() {
+                for client in self.world.state.maintain_callbacks() {
                     self.call(client, Status::Ok);
                 }
                 self.world.state.reap();
