@@ -4,7 +4,7 @@ use vfs::{Level, Want};
 
 use super::Answered;
 use crate::rpc::Refusal;
-use crate::server::acl::{Becomes, access, default};
+use crate::server::acl::{AclChange, access, default};
 use crate::server::{Stop, Turn};
 use crate::v3::{
     AclItem, AclList, AclProcedure, Attributes, GetAclArgs, GetAclOk, SetAclArgs, Status, acl_mask,
@@ -60,11 +60,11 @@ impl Turn<'_> {
             };
             let access = given(acl_mask::ACCESS, &args.access)?;
             let default = given(acl_mask::DEFAULT, &args.default)?;
-            let becomes = |acl| match acl {
-                &None => Becomes::Kept,
-                Some(acl) => Becomes::Set(Option::as_ref(acl)),
+            let change = |acl| match acl {
+                &None => AclChange::Keep,
+                Some(acl) => AclChange::Set(Option::as_ref(acl)),
             };
-            let (access, default) = (becomes(&access), becomes(&default));
+            let (access, default) = (change(&access), change(&default));
             self.server.set_acls(&self.cx(), node, access, default)?;
             Ok(self.attributes(node))
         })

@@ -11,7 +11,7 @@ use super::referral::{self, Referral};
 use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
 use super::state::Share;
 use super::{Compound, OpError, OpResult, open};
-use crate::server::acl::Becomes;
+use crate::server::acl::AclChange;
 use crate::server::{self, Server};
 use crate::v4::Status;
 use crate::v4::acl::{self, Acls};
@@ -332,8 +332,8 @@ impl Compound<'_, '_> {
 
     /// Sets a node's ACLs. Removes the default ACL if `acls` has none.
     fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
-        let access = Becomes::Set(Some(&acls.access));
-        let default = Becomes::Set(acls.default.as_ref());
+        let access = AclChange::Set(Some(&acls.access));
+        let default = AclChange::Set(acls.default.as_ref());
         self.turn.server.set_acls(&self.cx(), node, access, default)
     }
 
