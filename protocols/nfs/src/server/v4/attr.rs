@@ -134,7 +134,7 @@ impl<'a> Described<'a> {
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
         let want = match self.referral {
-            Some(_) => &want.and(&referral::TOLD),
+            Some(_) => &want.and(&referral::ABSENT_ATTRIBUTES),
             None => want,
         };
         let figures = self.figures.unwrap_or_default();
@@ -243,8 +243,8 @@ impl Compound<'_, '_> {
         let (server, cx) = (self.turn.server, self.cx());
         let want = want.and(&supported(server, self.minor));
         if server.referrals.of(&node).is_some()
-            && !want.without(&referral::TOLD).is_empty()
-            && want.and(&referral::KNOWS).is_empty()
+            && !want.without(&referral::ABSENT_ATTRIBUTES).is_empty()
+            && want.and(&referral::REFERRAL_AWARE).is_empty()
         {
             return Err(Status::Moved.into());
         }
@@ -302,7 +302,7 @@ impl Compound<'_, '_> {
                 server.files.forget_strangers(node.id(), attr.uid);
             }
         }
-        self.affected();
+        self.forbid_restart();
         match self.set_kept(&node, acls.as_ref(), label.as_deref()) {
             Ok(()) => {
                 self.reply.value(&done);

@@ -97,7 +97,7 @@ impl Compound<'_, '_> {
                 // The client's next COPY, for the rest, gets the error.
                 Err(_) => false,
             };
-            self.affected();
+            self.forbid_restart();
         }
         let count = copying.count;
         let callback = match more && may_go_on {

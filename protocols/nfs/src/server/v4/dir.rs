@@ -6,7 +6,7 @@ use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
 use wire::Xdr;
 
 use super::attr::{Described, WRITE_ONLY, fsid, supported};
-use super::referral::KNOWS;
+use super::referral::REFERRAL_AWARE;
 use super::{Compound, OpError, OpResult};
 use crate::server::Server;
 use crate::v4::Status;
@@ -144,7 +144,7 @@ impl Listing<'_> {
             return Ok(());
         };
         let node: &Arc<dyn Node> = &found.node;
-        if self.server.referrals.of(node).is_some() && self.want.and(&KNOWS).is_empty() {
+        if self.server.referrals.of(node).is_some() && self.want.and(&REFERRAL_AWARE).is_empty() {
             return Err(Status::Moved.into());
         }
         let described = Described::new(

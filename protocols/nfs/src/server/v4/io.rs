@@ -127,7 +127,7 @@ impl Compound<'_, '_> {
         let count = turn
             .server
             .write(&self.cx(), &*file, data, op.offset, durable)?;
-        self.affected();
+        self.forbid_restart();
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&Written {
             count: count as u32,

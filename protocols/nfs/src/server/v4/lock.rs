@@ -56,7 +56,7 @@ impl Compound<'_, '_> {
                 true => compound.take_in_turn(client, &waiter, &node, &lock)?,
                 false => compound.take(&node, &lock)?,
             }
-            compound.affected();
+            compound.forbid_restart();
             if let Some(call) = state.waits_no_longer(&waiter) {
                 leave(compound.turn.server, waiter.key, &call);
             }
@@ -200,7 +200,7 @@ impl Compound<'_, '_> {
             let cx = compound.cx();
             let locks = &server.export.locks;
             locks.unlock(&cx, &*node, Space::Posix, start, end, unlocking.owner())?;
-            compound.affected();
+            compound.forbid_restart();
             let state = unlocking.done(start, end)?;
             compound.changed(state);
             Ok(())

@@ -59,10 +59,10 @@ impl Compound<'_, '_> {
         let before = self.change(&directory)?;
         let cx = self.cx();
         let made = directory.make(&cx, child, what, mode)?;
-        self.affected();
+        self.forbid_restart();
         let set = self.finish_new(&made.node, &rest);
         let change = self.change_since(before, &directory);
-        self.go_to(made.node);
+        self.set_current(made.node);
         self.reply.value(&Created { change, set });
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Compound<'_, '_> {
             Err(Errno::EISDIR) => directory.unlink(&cx, child, true)?,
             done => done?,
         }
-        self.affected();
+        self.forbid_restart();
         server.let_go(&self.cx(), victim);
         let change = self.change_since(before, &directory);
         self.reply.value(&change);
@@ -142,7 +142,7 @@ impl Compound<'_, '_> {
                 Errno::EISDIR | Errno::ENOTDIR => OpError::Status(Status::Exist),
                 errno => errno.into(),
             })?;
-        self.affected();
+        self.forbid_restart();
         server.let_go(&self.cx(), victim);
         let renamed = Renamed {
             from: self.change_since(before_from, &from),
@@ -162,7 +162,7 @@ impl Compound<'_, '_> {
         let before = self.change(&directory)?;
         let cx = self.cx();
         directory.link(&cx, child, &*target)?;
-        self.affected();
+        self.forbid_restart();
         let change = self.change_since(before, &directory);
         self.reply.value(&change);
         Ok(())

@@ -15,8 +15,8 @@ mod io;
 mod label;
 mod lock;
 mod make;
-mod number;
 mod open;
+mod opnum;
 mod place;
 mod read_plus;
 pub(super) mod referral;
@@ -75,7 +75,7 @@ pub(super) const MAX_TAG: usize = 1024;
 
 /// The bytes of a failed operation's result: its number, its status and, for SETATTR, an empty
 /// bitmap.
-const FAILED: usize = 12;
+const FAILED_RESULT: usize = 12;
 
 fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
     let mut arguments = turn.arguments;
@@ -85,7 +85,7 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
         minor: arguments.u32()?,
         count: arguments.u32()?,
     };
-    if head.minor == 0 && names_change(arguments, head.count) {
+    if head.minor == 0 && changes_names(arguments, head.count) {
         return turn.serve_once(|turn| {
             let (given, out) = Given::of(turn);
             let mut whole = Reply::new(out);
@@ -101,7 +101,7 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
 /// Returns whether a v4.0 compound creates, removes or renames a name without protection against a
 /// repeated execution by an owner's seqid: an unconfirmed owner has none (RFC 7530 section
 /// 16.18.5). The search ends at READ or WRITE: no client sends both in one compound.
-fn names_change(mut arguments: XdrReader<'_>, count: u32) -> bool {
+fn changes_names(mut arguments: XdrReader<'_>, count: u32) -> bool {
     for _ in 0..count {
         match Op::get(&mut arguments) {
             Ok(Op::Create(_) | Op::Remove(_) | Op::Rename(_) | Op::Link(_)) => return true,
@@ -132,7 +132,7 @@ fn carry_out<'t>(
         // v4.0 has no session that limits the length of replies.
         0 => reply.limit(rpc::MARK + turn.server.max_record()),
         // The session limits its length.
-        _ if asks_to_keep(arguments) => reply.keep(usize::MAX),
+        _ if wants_cached_reply(arguments) => reply.keep(usize::MAX),
         _ => {}
     }
     reply.value(&Status::Ok);
@@ -259,9 +259,9 @@ struct Compound<'t, 'a> {
 /// it.
 fn weight(number: u32) -> u8 {
     match number {
-        number::SEQUENCE | number::SAVEFH => 1,
-        number if number::SETS_HANDLE.contains(&number) => 1,
-        number::GETATTR | number::GETFH => 2,
+        opnum::SEQUENCE | opnum::SAVEFH => 1,
+        number if opnum::PUTFH_LIKE.contains(&number) => 1,
+        opnum::GETATTR | opnum::GETFH => 2,
         _ => 3,
     }
 }
@@ -285,9 +285,9 @@ impl<'t, 'a> Compound<'t, 'a> {
         let start = self.reply.len();
         let mut peek = self.arguments;
         let number = peek.u32()?;
-        let last = number::LAST[self.minor as usize];
+        let last = opnum::LAST[self.minor as usize];
         if !(3..=last).contains(&number) {
-            self.reply.value(&number::ILLEGAL);
+            self.reply.value(&opnum::ILLEGAL);
             self.reply.value(&Status::OpIllegal);
             return Ok(Some(Status::OpIllegal));
         }
@@ -300,8 +300,9 @@ impl<'t, 'a> Compound<'t, 'a> {
             self.weight = weight(number);
             self.turn.call.note(call_names::operation(number));
         }
-        let done = self.may_stand_here(number, at, count).and_then(|()| {
-            if number::CHANGES.contains(&number) && self.reply.room() < number::MOST_OF_A_CHANGE {
+        let done = self.check_position(number, at, count).and_then(|()| {
+            if opnum::MODIFYING.contains(&number) && self.reply.room() < opnum::MAX_MODIFYING_RESULT
+            {
                 return Err(self.too_big().into());
             }
             let op = match Op::get(&mut self.arguments) {
@@ -312,11 +313,11 @@ impl<'t, 'a> Compound<'t, 'a> {
             tracing::trace!(?op);
             if let Some(current) = &self.current
                 && self.turn.server.referrals.of(&current.node).is_some()
-                && !referral::is_elsewhere(number)
+                && !referral::is_independent_of_file_system(number)
             {
                 return Err(Status::Moved.into());
             }
-            if !self.is_secure(number, at + 1 < count) {
+            if !self.allows_flavor(number, at + 1 < count) {
                 return Err(Status::Wrongsec.into());
             }
             if let Op::Sequence(op) = op {
@@ -337,7 +338,7 @@ impl<'t, 'a> Compound<'t, 'a> {
             Err(OpError::Stop(stop)) => return Err(stop),
             Err(OpError::Status(status)) => {
                 self.reply.truncate(body);
-                if number == number::SETATTR {
+                if number == opnum::SETATTR {
                     // A failed SETATTR also returns which attributes it set.
                     self.reply.value(&Bitmap::default());
                 }
@@ -355,22 +356,22 @@ impl<'t, 'a> Compound<'t, 'a> {
     /// sets the current file handle also fails if the operation after it, present if `next`, is not
     /// allowed, except where that operation reports `WRONGSEC` itself or asks for the allowed
     /// flavors (RFC 8881 section 2.6.3.1.1).
-    fn is_secure(&self, number: u32, next: bool) -> bool {
+    fn allows_flavor(&self, number: u32, next: bool) -> bool {
         let flavors = &self.turn.server.options.flavors;
         if security::allows(flavors, self.turn.shown) {
             return true;
         }
-        let free = |number: u32| number::FOR_ALL.contains(&number);
+        let free = |number: u32| opnum::ANY_FLAVOR.contains(&number);
         let mut peek = self.arguments;
         let next = peek.u32().ok().filter(|_| next);
-        let may_follow = |next: u32| free(next) || number::LOOKS_UP.contains(&next);
-        free(number) && (!number::SETS_HANDLE.contains(&number) || next.is_none_or(may_follow))
+        let may_follow = |next: u32| free(next) || opnum::LOOKUP_LIKE.contains(&next);
+        free(number) && (!opnum::PUTFH_LIKE.contains(&number) || next.is_none_or(may_follow))
     }
 
     /// Checks that operation `number` exists in this minor version and may be the `at`th of `count`
     /// (RFC 8881 section 2.10.6.2, the operations' own sections).
-    fn may_stand_here(&self, number: u32, at: u32, count: u32) -> Result<(), OpError> {
-        use self::number as n;
+    fn check_position(&self, number: u32, at: u32, count: u32) -> Result<(), OpError> {
+        use self::opnum as n;
         let of_4_0 = [
             n::OPEN_CONFIRM,
             n::RENEW,
@@ -519,12 +520,12 @@ impl<'t, 'a> Compound<'t, 'a> {
     }
 
     /// Records that the compound had an effect, so that it cannot be restarted.
-    fn affected(&mut self) {
+    fn forbid_restart(&mut self) {
         self.patience = Patience::Full;
     }
 }
 
 /// Returns whether the next operation is a SEQUENCE that asks to cache its reply.
-fn asks_to_keep(mut arguments: XdrReader<'_>) -> bool {
+fn wants_cached_reply(mut arguments: XdrReader<'_>) -> bool {
     matches!(Op::get(&mut arguments), Ok(Op::Sequence(op)) if op.cache_this)
 }

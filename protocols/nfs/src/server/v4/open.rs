@@ -166,7 +166,7 @@ impl Compound<'_, '_> {
                 false => found.node.setattr(&self.cx(), &cut)?,
             };
         }
-        self.affected();
+        self.forbid_restart();
         let opened = opening.commit(file.clone())?;
         let delegation = match &op.claim {
             Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => Delegation::None,
@@ -186,7 +186,7 @@ impl Compound<'_, '_> {
                 }
             }
         };
-        self.go_to(found.node);
+        self.set_current(found.node);
         self.state = Some(opened.stateid);
         let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
         let notify = if state.may_tell(client) {
@@ -254,7 +254,7 @@ impl Compound<'_, '_> {
         }
         match directory.create(&cx, child, flags(access) | OpenFlags::EXCL, mode) {
             Ok((Entry { node, .. }, file)) => {
-                self.affected();
+                self.forbid_restart();
                 let mut set = self.finish_new(&node, &rest);
                 if verifier.is_some() {
                     // The client sets the real times afterwards.
@@ -374,7 +374,7 @@ impl Compound<'_, '_> {
         let given = self.current_of(&op.state)?;
         self.with_client(&given, op.seqid, |compound, client| {
             let state = server.state.close(client, &given, key)?;
-            compound.affected();
+            compound.forbid_restart();
             compound.changed(state);
             Ok(())
         })

@@ -87,14 +87,14 @@ impl Compound<'_, '_> {
     }
 
     /// Makes `node`, found from the current node, the current one.
-    pub(super) fn go_to(&mut self, node: Arc<dyn Node>) {
+    pub(super) fn set_current(&mut self, node: Arc<dyn Node>) {
         let at_name = self.is_at_name();
-        self.go_into(node, at_name);
+        self.set_current_in(node, at_name);
     }
 
     /// Makes `node` the current node, in the tree at the export's name if `at_name`, otherwise in
     /// the tree at `/`.
-    fn go_into(&mut self, node: Arc<dyn Node>, at_name: bool) {
+    fn set_current_in(&mut self, node: Arc<dyn Node>, at_name: bool) {
         self.state = None;
         self.current = Some(CurrentHandle {
             node,
@@ -123,7 +123,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn putrootfh(&mut self) -> OpResult {
         let root = self.turn.server.export.fs.root(&self.cx())?;
-        self.go_into(root, false);
+        self.set_current_in(root, false);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn lookup(&mut self, bytes: &[u8]) -> OpResult {
         let found = self.found(bytes)?;
-        self.go_into(found.node, found.at_name);
+        self.set_current_in(found.node, found.at_name);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Compound<'_, '_> {
                 false => Err(Status::Noent.into()),
             };
         }
-        self.go_to(parent.node);
+        self.set_current(parent.node);
         Ok(())
     }
 

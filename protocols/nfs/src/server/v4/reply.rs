@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vfs::{Fill, Patience, Result, Sink};
 use wire::{Buffered, Outgoing, Xdr};
 
-use super::FAILED;
+use super::FAILED_RESULT;
 
 /// A reply under construction, and a copy of the data written to it while one is being made.
 pub(super) struct Reply<'a> {
@@ -58,7 +58,7 @@ impl<'a> Reply<'a> {
 
     /// Returns whether there is no room for another operation.
     pub(super) fn is_over(&self) -> bool {
-        self.out.len().saturating_add(FAILED) > self.most
+        self.out.len().saturating_add(FAILED_RESULT) > self.most
     }
 
     /// Starts a copy of all data written from now on, of at most `most` bytes.
@@ -86,7 +86,7 @@ impl<'a> Reply<'a> {
 
 impl Sink for Reply<'_> {
     fn room(&self) -> usize {
-        let left = self.most.saturating_sub(self.out.len() + FAILED);
+        let left = self.most.saturating_sub(self.out.len() + FAILED_RESULT);
         self.out.room().min(left)
     }
 

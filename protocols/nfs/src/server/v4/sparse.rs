@@ -58,7 +58,7 @@ impl Compound<'_, '_> {
         }
         if op.length > 0 {
             file.allocate(&self.cx(), how, op.offset, op.length)?;
-            self.affected();
+            self.forbid_restart();
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Compound<'_, '_> {
             count,
             CopyHow::Clone,
         )?;
-        self.affected();
+        self.forbid_restart();
         Ok(())
     }
 

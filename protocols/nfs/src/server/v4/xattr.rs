@@ -43,7 +43,7 @@ impl Compound<'_, '_> {
         let name = full_name(op.name)?;
         let before = self.change(&node)?;
         node.set_xattr(&self.cx(), &name, op.value, flags)?;
-        self.affected();
+        self.forbid_restart();
         let change = self.change_since(before, &node);
         self.reply.value(&change);
         Ok(())
@@ -54,7 +54,7 @@ impl Compound<'_, '_> {
         let name = full_name(name)?;
         let before = self.change(&node)?;
         node.remove_xattr(&self.cx(), &name)?;
-        self.affected();
+        self.forbid_restart();
         let change = self.change_since(before, &node);
         self.reply.value(&change);
         Ok(())
