@@ -2,7 +2,7 @@
 
 use vfs::{Level, Want};
 
-use super::Answered;
+use super::ProcedureResult;
 use crate::rpc::Refusal;
 use crate::server::acl::{AclChange, access, default};
 use crate::server::{Stop, Turn};
@@ -24,8 +24,8 @@ pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
 }
 
 impl Turn<'_> {
-    fn get_acl(&self, args: GetAclArgs) -> Answered<GetAclOk, Option<Attributes>> {
-        self.with(self.object(&args.object), |node| {
+    fn get_acl(&self, args: GetAclArgs) -> ProcedureResult<GetAclOk, Option<Attributes>> {
+        self.with_node(self.object(&args.object), |node| {
             if args.mask & !acl_mask::ALL != 0 {
                 return Err(Status::Inval.into());
             }
@@ -52,8 +52,8 @@ impl Turn<'_> {
         })
     }
 
-    fn set_acl(&self, args: SetAclArgs) -> Answered<Option<Attributes>, Option<Attributes>> {
-        self.with(self.object(&args.object), |node| {
+    fn set_acl(&self, args: SetAclArgs) -> ProcedureResult<Option<Attributes>, Option<Attributes>> {
+        self.with_node(self.object(&args.object), |node| {
             let given = |bit, list: &AclList| match args.mask & bit {
                 0 => Ok(None),
                 _ => list.acl().map(Some).ok_or(Status::Inval),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vfs::{Cx, DirEntry, DirSink, Errno, Node, OpenFlags, Plus, Want};
 use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Xdr, cookie_of, offset_of, padding};
 
-use super::Tried;
+use super::StepResult;
 use crate::server::{Server, Stop, Turn};
 use crate::v3::{
     Attributes, Entry, EntryPlus, Handle, ReadDirArgs, ReadDirPlusArgs, Status, Verifier,
@@ -53,7 +53,7 @@ impl Turn<'_> {
         self.fill(dir, |turn, dir| turn.list_into_reply(dir, wanted))
     }
 
-    fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &Wanted) -> Tried<()> {
+    fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &Wanted) -> StepResult<()> {
         let cx = Cx {
             caller: &self.caller,
             patience: self.patience,
@@ -126,7 +126,7 @@ impl Entries<'_> {
     const AROUND: usize = 4 + 84 + 8 + Entries::TAIL;
 
     /// Adds `.` and `..` if `offset` precedes them.
-    fn dots(&mut self, dir: &Arc<dyn Node>, offset: u64) -> Tried<()> {
+    fn dots(&mut self, dir: &Arc<dyn Node>, offset: u64) -> StepResult<()> {
         if offset == 0 {
             let attr = dir.attr(self.cx, Want::STAT)?;
             let node = dir.clone();
@@ -147,7 +147,7 @@ impl Entries<'_> {
         Ok(())
     }
 
-    fn dot(&mut self, name: &[u8], cookie: u64, of: vfs::Entry) -> Tried<()> {
+    fn dot(&mut self, name: &[u8], cookie: u64, of: vfs::Entry) -> StepResult<()> {
         let entry = Entry {
             fileid: of.attr.id,
             name,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vfs::{Attr, File, Kind, Node, OpenFlags, Want};
 use wire::{Put, Xdr, padding};
 
-use super::{Answered, Fault, Tried, outcome};
+use super::{ProcedureResult, StepError, StepResult, outcome};
 use crate::server::data::Durable;
 use crate::server::{Stop, Turn};
 use crate::v3::{
@@ -21,7 +21,7 @@ impl Turn<'_> {
     }
 
     /// Reads the data directly into the reply; the header before the data is filled in afterwards.
-    fn read_into_reply(&mut self, node: &Arc<dyn Node>, args: &ReadArgs) -> Tried<()> {
+    fn read_into_reply(&mut self, node: &Arc<dyn Node>, args: &ReadArgs) -> StepResult<()> {
         check_file(node)?;
         let cx = vfs::Cx {
             caller: &self.caller,
@@ -53,26 +53,26 @@ impl Turn<'_> {
         let end = self.arguments.position();
         let start = end - args.data.len() - padding(args.data.len());
         let mut wcc = Wcc::default();
-        let tried = self.object(&args.file).and_then(|node| {
+        let result = self.object(&args.file).and_then(|node| {
             check_file(&node)?;
             let cx = self.cx();
             let file = self.server.file(&cx, &node, OpenFlags::WRITE)?;
             let before = file.attr(&cx, Want::STAT)?;
-            let tried = self.write_payload(&*file, start..start + len, &args);
-            if !matches!(tried, Err(Fault::Later(_))) {
+            let result = self.write_payload(&*file, start..start + len, &args);
+            if !matches!(result, Err(StepError::Later(_))) {
                 wcc = self.file_wcc(&before, &file);
             }
-            tried
+            result
         });
-        let written = match tried {
+        let written = match result {
             Ok(count) => Outcome::Done(WriteOk {
                 file: wcc,
                 count,
                 committed: args.stable,
                 verifier: self.server.write_verifier(),
             }),
-            Err(Fault::Status(status)) => Outcome::Failed(status, wcc),
-            Err(Fault::Later(answer)) => return Err(Stop::Later(answer)),
+            Err(StepError::Status(status)) => Outcome::Failed(status, wcc),
+            Err(StepError::Later(answer)) => return Err(Stop::Later(answer)),
         };
         self.reply(&written);
         Ok(())
@@ -83,7 +83,7 @@ impl Turn<'_> {
         file: &dyn File,
         data: Range<usize>,
         args: &WriteArgs<'_>,
-    ) -> Tried<u32> {
+    ) -> StepResult<u32> {
         let durable = match args.stable {
             Stable::Unstable => Durable::No,
             Stable::DataSync => Durable::Data,
@@ -96,9 +96,9 @@ impl Turn<'_> {
         Ok(written as u32)
     }
 
-    pub(super) fn commit(&self, args: CommitArgs) -> Answered<CommitOk, Wcc> {
+    pub(super) fn commit(&self, args: CommitArgs) -> ProcedureResult<CommitOk, Wcc> {
         let mut wcc = Wcc::default();
-        let tried = self.object(&args.file).and_then(|node| {
+        let result = self.object(&args.file).and_then(|node| {
             check_file(&node)?;
             let cx = self.cx();
             let file = self
@@ -109,7 +109,7 @@ impl Turn<'_> {
             wcc = self.file_wcc(&before, &file);
             Ok(())
         });
-        Ok(match outcome(tried, || wcc)? {
+        Ok(match outcome(result, || wcc)? {
             Outcome::Done(()) => Outcome::Done(CommitOk {
                 file: wcc,
                 verifier: self.server.write_verifier(),
@@ -119,7 +119,7 @@ impl Turn<'_> {
     }
 
     fn file_wcc(&self, before: &Attr, file: &Arc<dyn File>) -> Wcc {
-        let after = file.attr(&self.patient(), Want::STAT).ok();
+        let after = file.attr(&self.patient_cx(), Want::STAT).ok();
         Wcc {
             before: Some(before.into()),
             after: after.as_ref().map(Attributes::from),
@@ -127,7 +127,7 @@ impl Turn<'_> {
     }
 }
 
-fn check_file(node: &Arc<dyn Node>) -> Tried<()> {
+fn check_file(node: &Arc<dyn Node>) -> StepResult<()> {
     match node.kind() {
         Kind::File => Ok(()),
         Kind::Directory => Err(Status::Isdir.into()),
