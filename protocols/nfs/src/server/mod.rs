@@ -42,7 +42,7 @@ use self::files::FileCache;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
 use self::handle::{FileHandle, Located};
-pub use self::nlm::{CallBack, Monitored};
+pub use self::nlm::{Monitored, NlmCallback};
 pub use self::security::{CertifiedUser, Transports};
 pub(crate) use self::turn::{Stop, Turn};
 pub use self::v4::referral::Referral;
@@ -93,7 +93,7 @@ pub struct Options {
     /// Stable storage: the NLM clients to notify of a restart.
     pub monitored: Arc<dyn Stable>,
     /// Calls an NLM client, or drops the call. Must not block.
-    pub call_back: Arc<dyn Fn(CallBack) + Send + Sync>,
+    pub call_back: Arc<dyn Fn(NlmCallback) + Send + Sync>,
     /// Queues work to run soon on another thread: the steps of asynchronous copies. Must neither
     /// block nor run the work itself. If `None`, all copies are synchronous.
     pub run: Option<Arc<dyn Fn(Work) + Send + Sync>>,
@@ -210,7 +210,7 @@ impl Server {
         });
         let recovery = nlm::Recovery::new(options.monitored.clone());
         if recovery.is_needed() {
-            state.hold_locks(nlm::Recovery::TELLING);
+            state.hold_locks(nlm::Recovery::NOTIFICATION_TIME);
         }
         Arc::new(Server {
             state,
