@@ -11,7 +11,7 @@ use wire::{
 };
 
 use super::bound;
-use super::gss::Shown;
+use super::gss::Authenticated;
 use super::security::{self, Secured};
 use super::{Server, Stop, Transports, Turn, call_names};
 use crate::rpc::{
@@ -234,7 +234,7 @@ impl Connection {
         &self,
         asked: &Asked<'_>,
         caller: Caller,
-        shown: Option<&Shown<'_>>,
+        authenticated: Option<&Authenticated<'_>>,
         out: &mut dyn Outgoing,
     ) -> Result<(), Stop> {
         let rpc::Call {
@@ -247,7 +247,7 @@ impl Connection {
             return Err(Refusal::ProgramUnavailable.into());
         }
         if security::minds_flavors(program, version, procedure)
-            && !security::allows(&self.server.options.flavors, shown)
+            && !security::allows(&self.server.options.flavors, authenticated)
         {
             return Err(Refusal::Auth(AuthStat::TooWeak).into());
         }
@@ -266,7 +266,7 @@ impl Connection {
             patience: asked.patience,
             caller,
             flavor: asked.head.credential.flavor,
-            shown,
+            authenticated,
             message: asked.message,
             record: asked.record,
             same: asked.same,

@@ -9,7 +9,7 @@
 use vfs::{Caller, Groups};
 use wire::Certified;
 
-use super::gss::{Flavor, Shown};
+use super::gss::{Authenticated, Flavor};
 use crate::rpc::{self, AuthStat, Refusal, flavor, program};
 
 /// The accepted kinds of transport security, as `xprtsec=` of exports(5).
@@ -70,8 +70,8 @@ impl Secured {
 }
 
 /// Returns whether the caller's security flavor is one of `flavors`.
-pub(super) fn allows(flavors: &[Flavor], shown: Option<&Shown<'_>>) -> bool {
-    let by = shown.map(|shown| shown.service);
+pub(super) fn allows(flavors: &[Flavor], authenticated: Option<&Authenticated<'_>>) -> bool {
+    let by = authenticated.map(|authenticated| authenticated.service);
     flavors.iter().any(|flavor| flavor.service() == by)
 }
 

@@ -6,7 +6,7 @@ use vfs::{Call, Caller, Cx, Errno, Patience};
 use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Xdr, XdrReader};
 
 use super::call_names::StatusRecorder;
-use super::gss::Shown;
+use super::gss::Authenticated;
 use super::{Server, mount, nlm, portmap, v3, v4};
 use crate::rpc::{Record, Refusal, program};
 
@@ -60,7 +60,7 @@ pub(crate) struct Turn<'a> {
     /// The flavor of the credential.
     pub(crate) flavor: u32,
     /// The identity that RPCSEC_GSS has verified, if any.
-    pub(crate) shown: Option<&'a Shown<'a>>,
+    pub(crate) authenticated: Option<&'a Authenticated<'a>>,
     pub(crate) message: &'a dyn Incoming,
     pub(crate) record: &'a Record<'a>,
     /// The bytes that are the same in a retransmission.

@@ -6,9 +6,9 @@ use vfs::Patience;
 use wire::{Answer, Buffered, Malformed, Outgoing, Xdr as _, XdrReader, padding};
 
 use super::super::{Asked, Connection, Stop};
-use super::table::Established;
+use super::table::GssContext;
 use super::window::Window;
-use super::{Accepted, Context, Gss, Shown};
+use super::{Accepted, Authenticated, Context, Gss};
 use crate::rpc::{
     self, AuthStat, GssCredential, GssProcedure, InitResult, OpaqueAuth, Record, Refusal, Service,
     flavor,
@@ -33,15 +33,15 @@ impl Connection {
             return Err(refused(AuthStat::BadCred));
         }
         if credential.makes_context() {
-            return self.make_context(gss, asked, &credential, out);
+            return self.create_context(gss, asked, &credential, out);
         }
         let context = gss
             .find(credential.handle)
             .ok_or(refused(AuthStat::CredProblem))?;
         let call = (context.number, credential.sequence);
-        let came_before = self.admitted().remove(&call);
+        let was_admitted = self.admitted().remove(&call);
         verify(&context, asked)?;
-        if !came_before && !context.admit(credential.sequence) {
+        if !was_admitted && !context.admit(credential.sequence) {
             tracing::debug!(?call, "a sequence number that came before, or is too old");
             return Err(Stop::Unanswered);
         }
@@ -57,14 +57,14 @@ impl Connection {
             rpc::begin_verified(asked.xid, self.marked, verifier, out);
             return Ok(Answer::Done);
         }
-        let used = Used {
+        let used = ContextUse {
             gss,
             context: &context,
             service: credential.service,
             sequence: credential.sequence,
             verifier: &mic,
         };
-        match self.make_use(&used, asked, out) {
+        match self.serve_with_context(&used, asked, out) {
             Ok(()) => {}
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
@@ -87,7 +87,7 @@ impl Connection {
     }
 
     /// Serves a context creation request (section 5.2).
-    fn make_context(
+    fn create_context(
         &self,
         gss: &Gss,
         asked: &Asked<'_>,
@@ -100,8 +100,9 @@ impl Connection {
         let (number, mut context) = match credential.procedure {
             GssProcedure::ContinueInit => {
                 let number = gss.numbered(credential.handle);
-                let begun = number.and_then(|number| Some((number, gss.table.begun(number)?)));
-                begun.ok_or(refused(AuthStat::CredProblem))?
+                let pending =
+                    number.and_then(|number| Some((number, gss.table.take_pending(number)?)));
+                pending.ok_or(refused(AuthStat::CredProblem))?
             }
             _ => (gss.number(), gss.mechanism.begin()),
         };
@@ -125,7 +126,7 @@ impl Connection {
                 let mic = context.get_mic(&Window::SIZE.to_be_bytes());
                 let mic = mic.ok_or(refused(AuthStat::CtxProblem))?;
                 tracing::debug!(?principal, "a context of RPCSEC_GSS");
-                let made = Established::new(number, context, principal, now);
+                let made = GssContext::new(number, context, principal, now);
                 gss.table.add(made);
                 (token, Some(mic))
             }
@@ -149,18 +150,18 @@ impl Connection {
 
     /// Executes `asked` with a context: unwraps the arguments, and wraps the results (section
     /// 5.3.3.4).
-    fn make_use(
+    fn serve_with_context(
         &self,
-        used: &Used<'_>,
+        used: &ContextUse<'_>,
         asked: &Asked<'_>,
         out: &mut dyn Outgoing,
     ) -> Result<(), Stop> {
-        let shown = Shown {
+        let authenticated = Authenticated {
             principal: &used.context.principal,
             service: used.service,
         };
         let head = [
-            shown.principal.as_bytes(),
+            authenticated.principal.as_bytes(),
             &[0],
             &asked.head.program.to_be_bytes(),
             &asked.head.version.to_be_bytes(),
@@ -174,7 +175,7 @@ impl Connection {
                 ..*asked
             };
             let caller = caller.unwrap_or_else(|| self.anonymous());
-            self.carry_out(&asked, caller, Some(&shown), out)
+            self.carry_out(&asked, caller, Some(&authenticated), out)
         };
         match used.service {
             Service::None => {
@@ -183,16 +184,16 @@ impl Connection {
             }
             Service::Integrity => {
                 let asked = Asked {
-                    arguments: used.open_signed(asked)?,
+                    arguments: used.unwrap_integrity(asked)?,
                     ..*asked
                 };
-                self.seal(used, asked.xid, out, &mut |draft| run(&asked, draft))
+                self.wrap_results(used, asked.xid, out, &mut |draft| run(&asked, draft))
             }
             Service::Privacy => {
-                let bytes = used.open_encrypted(asked)?;
+                let bytes = used.unwrap_privacy(asked)?;
                 let record = Record::unmarked(&bytes);
                 let arguments = used.numbered(&bytes)?;
-                self.seal(used, asked.xid, out, &mut |draft| {
+                self.wrap_results(used, asked.xid, out, &mut |draft| {
                     let mut done = Err(Stop::Unanswered);
                     used.gss.mechanism.message(&bytes, &mut |message| {
                         let asked = Asked {
@@ -210,9 +211,9 @@ impl Connection {
     }
 
     /// Composes the results with `write`, and puts them into the reply `out`, signed or encrypted.
-    fn seal(
+    fn wrap_results(
         &self,
-        used: &Used<'_>,
+        used: &ContextUse<'_>,
         xid: u32,
         out: &mut dyn Outgoing,
         write: &mut dyn FnMut(&mut dyn Outgoing) -> Result<(), Stop>,
@@ -228,7 +229,7 @@ impl Connection {
             &mut |plain| {
                 rpc::begin_verified(xid, self.marked, used.verifier(), out);
                 let mut context = used.context.context();
-                sealed = seal(&mut **context, used.service, plain, out);
+                sealed = wrap_results(&mut **context, used.service, plain, out);
             },
         );
         written?;
@@ -237,7 +238,7 @@ impl Connection {
 }
 
 /// Puts `plain` into `out`, signed or encrypted.
-fn seal(
+fn wrap_results(
     context: &mut dyn Context,
     service: Service,
     plain: &[u8],
@@ -263,7 +264,7 @@ fn seal(
 }
 
 /// Checks that the context's client has signed the header of a call (section 5.3.1).
-fn verify(context: &Established, asked: &Asked<'_>) -> Result<(), Stop> {
+fn verify(context: &GssContext, asked: &Asked<'_>) -> Result<(), Stop> {
     let verifier = &asked.head.verifier;
     if verifier.flavor != flavor::GSS {
         return Err(refused(AuthStat::BadVerf));
@@ -279,16 +280,16 @@ fn verify(context: &Established, asked: &Asked<'_>) -> Result<(), Stop> {
 }
 
 /// A context as used by a call.
-struct Used<'a> {
+struct ContextUse<'a> {
     gss: &'a Gss,
-    context: &'a Established,
+    context: &'a GssContext,
     service: Service,
     sequence: u32,
     /// The verifier of the reply.
     verifier: &'a [u8],
 }
 
-impl Used<'_> {
+impl ContextUse<'_> {
     fn verifier(&self) -> OpaqueAuth<'_> {
         OpaqueAuth {
             flavor: flavor::GSS,
@@ -297,7 +298,7 @@ impl Used<'_> {
     }
 
     /// Verifies signed arguments (`rpc_gss_integ_data`), and returns them in place in the record.
-    fn open_signed<'a>(&self, asked: &Asked<'a>) -> Result<XdrReader<'a>, Stop> {
+    fn unwrap_integrity<'a>(&self, asked: &Asked<'a>) -> Result<XdrReader<'a>, Stop> {
         let mut body = asked.arguments;
         let signed = body.opaque(usize::MAX)?;
         let end = body.position() - padding(signed.len());
@@ -313,7 +314,7 @@ impl Used<'_> {
     }
 
     /// Decrypts encrypted arguments (`rpc_gss_priv_data`), which follow the sequence number.
-    fn open_encrypted(&self, asked: &Asked<'_>) -> Result<Vec<u8>, Stop> {
+    fn unwrap_privacy(&self, asked: &Asked<'_>) -> Result<Vec<u8>, Stop> {
         let mut body = asked.arguments;
         let sealed = body.opaque(usize::MAX)?;
         body.end()?;

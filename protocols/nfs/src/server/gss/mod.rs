@@ -32,7 +32,7 @@ use std::time::Duration;
 use vfs::Caller;
 use wire::{Incoming, Outgoing};
 
-use self::table::{Established, Table};
+use self::table::{GssContext, Table};
 use crate::rpc::{Service, flavor};
 
 /// A GSS-API mechanism, and buffers for decrypted and composed messages.
@@ -125,7 +125,7 @@ impl Flavor {
 }
 
 /// The verified identity of a caller, and the protection of its call.
-pub(crate) struct Shown<'a> {
+pub(crate) struct Authenticated<'a> {
     pub(crate) principal: &'a str,
     pub(crate) service: Service,
 }
@@ -176,7 +176,7 @@ impl Gss {
         ((both >> 32) as u32 == self.boot).then_some(both as u32)
     }
 
-    fn find(&self, handle: &[u8]) -> Option<Arc<Established>> {
+    fn find(&self, handle: &[u8]) -> Option<Arc<GssContext>> {
         self.table.find(self.numbered(handle)?, (self.clock)())
     }
 }

@@ -8,7 +8,7 @@ use vfs::{Call, Caller, Patience};
 
 use super::state::Requester;
 use crate::rpc::Record;
-use crate::server::gss::Shown;
+use crate::server::gss::Authenticated;
 use crate::server::{Server, Turn};
 
 /// The context that a compound has from its call.
@@ -22,7 +22,7 @@ pub(super) struct Given<'a> {
     pub(super) patience: Patience,
     pub(super) caller: &'a Caller,
     pub(super) flavor: u32,
-    pub(super) shown: Option<&'a Shown<'a>>,
+    pub(super) authenticated: Option<&'a Authenticated<'a>>,
     pub(super) message: &'a dyn wire::Incoming,
     pub(super) record: &'a Record<'a>,
 }
@@ -41,7 +41,7 @@ impl<'a> Given<'a> {
             patience: turn.patience,
             caller: &turn.caller,
             flavor: turn.flavor,
-            shown: turn.shown,
+            authenticated: turn.authenticated,
             message: turn.message,
             record: turn.record,
         };
@@ -50,8 +50,8 @@ impl<'a> Given<'a> {
 
     /// Returns the RPC principal of the caller, by which the owner of a client ID is recognised.
     pub(super) fn principal(&self) -> Cow<'a, [u8]> {
-        match self.shown {
-            Some(shown) => Cow::Borrowed(shown.principal.as_bytes()),
+        match self.authenticated {
+            Some(authenticated) => Cow::Borrowed(authenticated.principal.as_bytes()),
             None => {
                 let ids = u64::from(self.flavor) << 32 | u64::from(self.caller.uid);
                 Cow::Owned(ids.to_be_bytes().into())
@@ -64,7 +64,7 @@ impl<'a> Given<'a> {
         Requester {
             peer: self.call.account(),
             principal,
-            proved: self.shown.is_some(),
+            proved: self.authenticated.is_some(),
         }
     }
 }
