@@ -81,7 +81,7 @@ impl wire::Session for Connection {
         let done = rpc::Call::read(&mut arguments)
             .map_err(Stop::Refused)
             .and_then(|head| {
-                let good = match self.marked {
+                let accepted = match self.marked {
                     true => self.server.options.transports,
                     // A datagram is never secured.
                     false => Transports {
@@ -89,7 +89,7 @@ impl wire::Session for Connection {
                         ..Transports::PLAIN
                     },
                 };
-                if security::look_at(&head, self.secured.get(), good)? {
+                if security::check_transport(&head, self.secured.get(), accepted)? {
                     rpc::start_tls(xid, out);
                     return Ok(Answer::Secure);
                 }
@@ -246,8 +246,8 @@ impl Connection {
         if [program::NFS, program::NFS_ACL].contains(&program) && !self.marked {
             return Err(Refusal::ProgramUnavailable.into());
         }
-        if security::minds_flavors(program, version, procedure)
-            && !security::allows(&self.server.options.flavors, authenticated)
+        if security::requires_flavor(program, version, procedure)
+            && !security::allows_flavor(&self.server.options.flavors, authenticated)
         {
             return Err(Refusal::Auth(AuthStat::TooWeak).into());
         }

@@ -106,8 +106,8 @@ impl Server {
     }
 
     /// Returns the entry `name` of `dir`, which is about to be removed or replaced. To be passed to
-    /// [`Server::let_go`] afterwards.
-    pub(super) fn going(
+    /// [`Server::forget_removed`] afterwards.
+    pub(super) fn entry_to_remove(
         &self,
         cx: &Cx<'_>,
         dir: &Arc<dyn Node>,
@@ -122,7 +122,7 @@ impl Server {
 
     /// Removes a file that has lost a name from the caches: a removed file takes space as long as
     /// it is cached.
-    pub(super) fn let_go(&self, cx: &Cx<'_>, gone: Option<Entry>) {
+    pub(super) fn forget_removed(&self, cx: &Cx<'_>, gone: Option<Entry>) {
         let Some(Entry { node, attr }) = gone.filter(|gone| gone.attr.kind != Kind::Directory)
         else {
             return;

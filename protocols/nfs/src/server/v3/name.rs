@@ -64,9 +64,9 @@ impl Turn<'_> {
     fn unlink(&self, args: NameArgs<'_>, is_dir: bool) -> Result<Outcome<Wcc, Wcc>, Stop> {
         let (result, wcc) = self.change(self.directory(&args.dir), |dir, _| {
             let (cx, name) = (self.cx(), checked_name(args.name)?);
-            let victim = self.server.going(&cx, dir, name)?;
+            let victim = self.server.entry_to_remove(&cx, dir, name)?;
             dir.unlink(&cx, name, is_dir)?;
-            self.server.let_go(&self.patient_cx(), victim);
+            self.server.forget_removed(&self.patient_cx(), victim);
             Ok(())
         })?;
         Ok(match result {
@@ -86,9 +86,9 @@ impl Turn<'_> {
             let before = to.attr(&cx, Want::STAT)?;
             let result: StepResult<()> = (|| {
                 let (name, to_name) = (checked_name(args.from.name)?, checked_name(args.to.name)?);
-                let victim = self.server.going(&cx, &to, to_name)?;
+                let victim = self.server.entry_to_remove(&cx, &to, to_name)?;
                 from.rename(&cx, name, &*to, to_name, RenameFlags::empty())?;
-                self.server.let_go(&self.patient_cx(), victim);
+                self.server.forget_removed(&self.patient_cx(), victim);
                 Ok(())
             })();
             if !matches!(result, Err(StepError::Later(_))) {

@@ -113,13 +113,13 @@ impl Compound<'_, '_> {
         let before = self.change(&directory)?;
         let cx = self.cx();
         let server = self.turn.server;
-        let victim = server.going(&cx, &directory, child)?;
+        let victim = server.entry_to_remove(&cx, &directory, child)?;
         match directory.unlink(&cx, child, false) {
             Err(Errno::EISDIR) => directory.unlink(&cx, child, true)?,
             done => done?,
         }
         self.forbid_restart();
-        server.let_go(&self.cx(), victim);
+        server.forget_removed(&self.cx(), victim);
         let change = self.change_since(before, &directory);
         self.reply.value(&change);
         Ok(())
@@ -135,7 +135,7 @@ impl Compound<'_, '_> {
         let (before_from, before_to) = (self.change(&from)?, self.change(&to)?);
         let cx = self.cx();
         let server = self.turn.server;
-        let victim = server.going(&cx, &to, new)?;
+        let victim = server.entry_to_remove(&cx, &to, new)?;
         from.rename(&cx, old, &*to, new, RenameFlags::empty())
             .map_err(|errno| match errno {
                 // The name to be replaced is of another kind.
@@ -143,7 +143,7 @@ impl Compound<'_, '_> {
                 errno => errno.into(),
             })?;
         self.forbid_restart();
-        server.let_go(&self.cx(), victim);
+        server.forget_removed(&self.cx(), victim);
         let renamed = Renamed {
             from: self.change_since(before_from, &from),
             to: self.change_since(before_to, &to),

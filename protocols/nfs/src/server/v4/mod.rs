@@ -358,7 +358,7 @@ impl<'t, 'a> Compound<'t, 'a> {
     /// flavors (RFC 8881 section 2.6.3.1.1).
     fn allows_flavor(&self, number: u32, next: bool) -> bool {
         let flavors = &self.turn.server.options.flavors;
-        if security::allows(flavors, self.turn.authenticated) {
+        if security::allows_flavor(flavors, self.turn.authenticated) {
             return true;
         }
         let free = |number: u32| opnum::ANY_FLAVOR.contains(&number);
