@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
 
-use super::state::{ClientRef, NodeKey, Offload, Offloading, Share, Special, special};
+use super::state::{ClientRef, NodeKey, Offload, OffloadArgs, Share, Special, special};
 use super::{Compound, OpResult, OpenFile};
 use crate::server::{Server, Stop, Tree};
 use crate::v4::op::Copy;
@@ -28,7 +28,7 @@ const COPY_TIME: Duration = Duration::from_secs(1);
 const COPY_STEP: u64 = 16 << 20;
 
 /// A copy in progress.
-struct Copying {
+struct CopyProgress {
     from: Arc<dyn File>,
     to: Arc<dyn File>,
     from_offset: u64,
@@ -38,7 +38,7 @@ struct Copying {
     count: u64,
 }
 
-impl Copying {
+impl CopyProgress {
     /// Copies the next step. Returns whether there is more to copy.
     fn step(&mut self, cx: &Cx<'_>) -> Result<bool, Errno> {
         let step = (self.length - self.count).min(COPY_STEP);
@@ -76,7 +76,7 @@ impl Compound<'_, '_> {
         if self.saved_node()?.id() == self.node()?.id() && apart < length {
             return Err(Status::Inval.into());
         }
-        let mut copying = Copying {
+        let mut progress = CopyProgress {
             from,
             to,
             from_offset: op.from_offset,
@@ -86,22 +86,23 @@ impl Compound<'_, '_> {
         };
         // Taken first, so that the client rewrites data that a crash from here on loses.
         let verifier = server.write_verifier();
-        let may_go_on = !op.synchronous && self.may_go_on();
+        let may_continue_async = !op.synchronous && self.may_continue_async();
         let mut more = length > 0;
         while more
-            && (clock().saturating_sub(began) < COPY_TIME || copying.count == 0 && !may_go_on)
+            && (clock().saturating_sub(began) < COPY_TIME
+                || progress.count == 0 && !may_continue_async)
         {
-            more = match copying.step(&cx) {
+            more = match progress.step(&cx) {
                 Ok(more) => more,
-                Err(errno) if copying.count == 0 => return Err(errno.into()),
+                Err(errno) if progress.count == 0 => return Err(errno.into()),
                 // The client's next COPY, for the rest, gets the error.
                 Err(_) => false,
             };
             self.forbid_restart();
         }
-        let count = copying.count;
-        let callback = match more && may_go_on {
-            true => self.goes_on(&op, copying, verifier)?,
+        let count = progress.count;
+        let callback = match more && may_continue_async {
+            true => self.continue_async(&op, progress, verifier)?,
             false => None,
         };
         if more && count == 0 && callback.is_none() {
@@ -123,25 +124,25 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    fn may_go_on(&self) -> bool {
+    fn may_continue_async(&self) -> bool {
         let server = self.turn.server;
         let client = self.session_client();
         server.options.run.is_some() && client.is_ok_and(|client| server.state.may_offload(&client))
     }
 
     /// Continues a copy asynchronously. Returns its stateid, or `None` if there is no room for it.
-    fn goes_on(
+    fn continue_async(
         &self,
         op: &Copy<'_>,
-        copying: Copying,
+        progress: CopyProgress,
         verifier: Verifier,
     ) -> Result<Option<StateId>, Status> {
         let server = self.turn.server;
         let client = self.session_client()?;
         let (source, target) = (self.saved_node()?, self.node()?);
-        let held = |given: &StateId, node: &Arc<dyn Node>, share| {
+        let stateid = |given: &StateId, node: &Arc<dyn Node>, share| {
             let given = self.current_of(given)?;
-            Ok::<_, Status>(Held {
+            Ok::<_, Status>(CopyStateid {
                 // Any state of the open: another open by the same owner increments the seqid.
                 state: match special(&given) {
                     Some(_) => given,
@@ -151,30 +152,30 @@ impl Compound<'_, '_> {
                 share,
             })
         };
-        let held = [
-            held(&op.from, &source, Share::READ)?,
-            held(&op.to, &target, Share::WRITE)?,
+        let stateids = [
+            stateid(&op.from, &source, Share::READ)?,
+            stateid(&op.to, &target, Share::WRITE)?,
         ];
-        let offloading = Offloading {
+        let args = OffloadArgs {
             key: self.key(&target),
             node: self.located(target),
             call: self.turn.call.beside(),
-            count: copying.count,
+            count: progress.count,
             verifier,
         };
-        let Some((state, offload)) = server.state.offload(&client, offloading) else {
+        let Some((state, offload)) = server.state.offload(&client, args) else {
             return Ok(None);
         };
-        let going = GoingOn {
+        let copy = AsyncCopy {
             server: Arc::downgrade(server),
             client,
             caller: self.turn.caller.clone(),
-            held,
-            copying,
+            stateids,
+            progress,
             offload,
             status: Status::Ok,
         };
-        going.again(server);
+        copy.schedule(server);
         Ok(Some(state))
     }
 
@@ -201,16 +202,16 @@ impl Compound<'_, '_> {
 }
 
 /// The stateid with which a copy accesses a file.
-struct Held {
+struct CopyStateid {
     state: StateId,
     key: NodeKey,
     share: Share,
 }
 
-impl Held {
+impl CopyStateid {
     /// Checks that the stateid is still valid: neither closed nor revoked, and no conflicting deny
     /// bits.
-    fn is_held(&self, server: &Server, client: &ClientRef<OpenFile, Tree>) -> Result<(), Status> {
+    fn check(&self, server: &Server, client: &ClientRef<OpenFile, Tree>) -> Result<(), Status> {
         match special(&self.state) {
             Some(Special::Bypass) if self.share == Share::READ => Ok(()),
             Some(_) => server.state.anonymous(self.key, self.share),
@@ -224,32 +225,32 @@ impl Held {
 }
 
 /// An asynchronous copy. Dropping it reports its completion.
-struct GoingOn {
+struct AsyncCopy {
     server: Weak<Server>,
     client: ClientRef<OpenFile, Tree>,
     caller: Caller,
     /// The source and the target.
-    held: [Held; 2],
-    copying: Copying,
+    stateids: [CopyStateid; 2],
+    progress: CopyProgress,
     offload: Arc<Offload>,
     /// The error that ended the copy.
     status: Status,
 }
 
-impl GoingOn {
+impl AsyncCopy {
     /// Schedules the next step.
-    fn again(self, server: &Server) {
+    fn schedule(self, server: &Server) {
         if let Some(run) = &server.options.run {
-            run(Box::new(move || self.go_on()));
+            run(Box::new(move || self.run_step()));
         }
     }
 
-    fn go_on(mut self) {
+    fn run_step(mut self) {
         let Some(server) = self.server.upgrade() else {
             return;
         };
         match self.step(&server) {
-            Ok(true) => self.again(&server),
+            Ok(true) => self.schedule(&server),
             Ok(false) => {}
             Err(status) => self.status = status,
         }
@@ -257,12 +258,12 @@ impl GoingOn {
 
     fn step(&mut self, server: &Server) -> Result<bool, Status> {
         self.offload.call().check()?;
-        for held in &self.held {
-            held.is_held(server, &self.client)?;
+        for stateid in &self.stateids {
+            stateid.check(server, &self.client)?;
         }
         let cx = Cx::new(&self.caller, self.offload.call());
-        let more = self.copying.step(&cx);
-        self.offload.has_come_to(self.copying.count);
+        let more = self.progress.step(&cx);
+        self.offload.set_progress(self.progress.count);
         more.map_err(|errno| match Stop::later(errno) {
             Some(_) => Status::Delay,
             None => errno.into(),
@@ -270,7 +271,7 @@ impl GoingOn {
     }
 }
 
-impl Drop for GoingOn {
+impl Drop for AsyncCopy {
     fn drop(&mut self) {
         if let Some(server) = self.server.upgrade()
             && let Some(client) = server.state.offload_ended(&self.offload, self.status)

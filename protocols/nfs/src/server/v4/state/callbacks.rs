@@ -16,7 +16,7 @@ use super::State;
 use super::client::Client;
 use super::delegations::SEQID;
 use super::holdings::Held;
-use super::offloads::Ended;
+use super::offloads::OffloadResult;
 use super::sessions::Session;
 use super::stateid::stateid;
 use super::table::lock;
@@ -75,7 +75,7 @@ pub enum What {
     /// CB_NOTIFY_LOCK for this lock owner.
     MayLock(Arc<[u8]>),
     /// CB_OFFLOAD at the end of a copy.
-    Copied(StateId, Ended),
+    Copied(StateId, OffloadResult),
 }
 
 impl What {
@@ -316,7 +316,7 @@ impl<F, N: Clone> State<F, N> {
         };
         tracing::debug!(client = flight.client, ?became, "called back");
         if let (CalledBack::Answered(status), Some(serial)) = (became, flight.serial) {
-            self.copy_told(flight.client, serial, status);
+            self.copy_notified(flight.client, serial, status);
         }
         match became {
             CalledBack::Answered(Status::Ok) => self.landed(&flight, false),

@@ -13,7 +13,7 @@ use crate::v4::{SessionId, Status};
 use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
 use super::gone::{Gone, NodeKey, Unlock};
-use super::offloads::Copying;
+use super::offloads::CopyState;
 use super::owners::{LockOwner, OWNER, OpenOwner, Owners};
 use super::shares::Shares;
 use super::waiting::Waiting;
@@ -93,7 +93,7 @@ pub(super) enum Held<F, N> {
     Lock(LockState),
     Delegation(Delegation<F, N>),
     /// An asynchronous copy.
-    Copy(Copying<N>),
+    Copy(CopyState<N>),
     /// v4.0: a closed open of the open owner with this number, for a retransmitted CLOSE.
     Closed(u32),
     /// v4.1: revoked state, until the client sends FREE_STATEID.

@@ -80,7 +80,7 @@ pub use self::gone::{Gone, NodeKey, Release, Unlock};
 pub use self::holdings::Share;
 pub use self::limits::Limits;
 pub use self::locks::{Locker, Locking, Unlocking};
-pub use self::offloads::{Ended, Offload, Offloading};
+pub use self::offloads::{Offload, OffloadArgs, OffloadResult};
 pub use self::opens::{OpenAsk, Opened, Opening};
 pub use self::requester::Requester;
 pub use self::seqid::OwnerTurn;

@@ -21,7 +21,7 @@ use super::stateid;
 use super::table::lock;
 
 /// The parameters of a copy that becomes asynchronous.
-pub struct Offloading<N> {
+pub struct OffloadArgs<N> {
     /// The key of the target file.
     pub key: NodeKey,
     /// The target file.
@@ -46,7 +46,7 @@ pub struct Offload {
 
 /// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct OffloadResult {
     /// The error; `OK` if anything was copied, as the client gets the error when it asks for the
     /// rest.
     pub status: Status,
@@ -57,7 +57,7 @@ pub struct Ended {
 }
 
 /// The state of a copy.
-pub(super) struct Copying<N> {
+pub(super) struct CopyState<N> {
     key: NodeKey,
     pub(super) node: N,
     offload: Arc<Offload>,
@@ -79,7 +79,7 @@ impl Offload {
     }
 
     /// Records that `count` bytes are copied.
-    pub fn has_come_to(&self, count: u64) {
+    pub fn set_progress(&self, count: u64) {
         self.count.store(count, Ordering::Release);
     }
 
@@ -88,11 +88,11 @@ impl Offload {
     }
 }
 
-impl<N> Copying<N> {
+impl<N> CopyState<N> {
     /// Returns the result, if the copy has ended.
-    pub(super) fn ended(&self) -> Option<Ended> {
+    pub(super) fn ended(&self) -> Option<OffloadResult> {
         let (status, _) = self.ended?;
-        Some(Ended {
+        Some(OffloadResult {
             status,
             count: self.offload.count(),
             verifier: self.verifier,
@@ -116,7 +116,7 @@ impl<F, N: Clone> State<F, N> {
     pub fn offload(
         &self,
         client: &ClientRef<F, N>,
-        what: Offloading<N>,
+        what: OffloadArgs<N>,
     ) -> Option<(StateId, Arc<Offload>)> {
         let client = &client.0;
         let mut holdings = lock(&client.holdings);
@@ -132,7 +132,7 @@ impl<F, N: Clone> State<F, N> {
             count: AtomicU64::new(what.count),
             place: Mutex::new(Some(place)),
         });
-        let copying = Copying {
+        let copying = CopyState {
             key: what.key,
             node: what.node,
             offload: offload.clone(),
@@ -206,7 +206,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Handles the `status` with which client `id` answered the notification of `serial`.
-    pub(super) fn copy_told(&self, id: ClientId, serial: u32, status: Status) {
+    pub(super) fn copy_notified(&self, id: ClientId, serial: u32, status: Status) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
@@ -227,7 +227,7 @@ impl<F, N: Clone> Holdings<F, N> {
         serial: u32,
         given: &StateId,
         key: NodeKey,
-    ) -> Result<&mut Copying<N>, Status> {
+    ) -> Result<&mut CopyState<N>, Status> {
         match self.get_mut(serial) {
             Some(Held::Copy(copy)) if copy.key == key => {
                 stateid::check(client, given.seqid, SEQID)?;
