@@ -165,8 +165,8 @@ impl wire::Session for Connection {
             .set(Secured::by(&peer, &self.server.options.users));
     }
 
-    fn can_speak(&self, voice: Arc<dyn Voice>) {
-        self.server.voices().insert(self.id, voice);
+    fn can_speak(&self, writer: Arc<dyn Voice>) {
+        self.server.backchannel_writers().insert(self.id, writer);
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {
@@ -187,7 +187,7 @@ impl wire::Session for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.server.voices().remove(&self.id);
+        self.server.backchannel_writers().remove(&self.id);
         for client in self.server.state.disconnected(self.id) {
             self.server.call_back(client);
         }

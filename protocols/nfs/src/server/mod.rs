@@ -181,7 +181,7 @@ pub struct Server {
     connections: AtomicU64,
     state: State<v4::OpenFile, Tree>,
     /// The channels for callbacks to clients, by connection.
-    voices: Mutex<HashMap<u64, Arc<dyn Voice>>>,
+    backchannel_writers: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
 
 /// The memory in bytes that the server holds for clients between their requests.
@@ -230,7 +230,7 @@ impl Server {
             recovery,
             losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
-            voices: Mutex::default(),
+            backchannel_writers: Mutex::default(),
             export,
             options,
         })
@@ -278,12 +278,14 @@ impl Server {
     }
 
     /// Returns the channel for callbacks over `connection`.
-    fn voice(&self, connection: u64) -> Option<Arc<dyn Voice>> {
-        self.voices().get(&connection).cloned()
+    fn backchannel_writer(&self, connection: u64) -> Option<Arc<dyn Voice>> {
+        self.backchannel_writers().get(&connection).cloned()
     }
 
-    fn voices(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
-        self.voices.lock().unwrap_or_else(PoisonError::into_inner)
+    fn backchannel_writers(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
+        self.backchannel_writers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the maximum length of a record: a WRITE with its headers.

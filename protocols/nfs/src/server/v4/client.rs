@@ -7,9 +7,9 @@ use std::sync::Arc;
 use vfs::Sink as _;
 use wire::{Outgoing as _, Xdr as _};
 
-use super::callback::call_how;
+use super::callback::callback_parameters;
 use super::state::{
-    self, Begun, Callback, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
+    self, Begun, CallbackClient, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
 };
 use super::{Compound, OpError, OpResult, OpenFile};
 use crate::rpc;
@@ -148,7 +148,7 @@ impl Compound<'_, '_> {
             owner: op.id,
             verifier: op.verifier,
             by: self.turn.requester(&principal),
-            callback: Callback {
+            callback: CallbackClient {
                 program: op.program,
                 netid: text(op.addr.netid),
                 address: text(op.addr.addr),
@@ -224,7 +224,7 @@ impl Compound<'_, '_> {
         if op.flags & !(PERSIST | BACKCHANNEL | RDMA) != 0 {
             return Err(Status::Inval.into());
         }
-        let how = call_how(op.program, self.minor, &op.security);
+        let how = callback_parameters(op.program, self.minor, &op.security);
         let (server, principal) = (self.turn.server, self.turn.principal());
         let created = server.state.create_session(&state::CreateSession {
             client: op.client,
@@ -278,7 +278,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn backchannel_ctl(&mut self, op: BackchannelCtl<'_>) -> OpResult {
         let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
-        let how = call_how(op.program, self.minor, &op.security).ok_or(Status::Inval)?;
+        let how = callback_parameters(op.program, self.minor, &op.security).ok_or(Status::Inval)?;
         let state = &self.turn.server.state;
         Ok(state.set_callback(&slot.session(), how)?)
     }

@@ -11,7 +11,7 @@ use super::client::{Client, ClientRef, Minor};
 use super::gone::Gone;
 use super::registry::{Known, Registry};
 use super::requester::Requester;
-use super::setclientid::Callback;
+use super::setclientid::CallbackClient;
 use super::table::lock;
 
 /// The arguments of EXCHANGE_ID.
@@ -95,7 +95,7 @@ impl<F, N: Clone> State<F, N> {
         let known = Known {
             client: client.clone(),
             confirm: [0; 8],
-            callback: Callback::default(),
+            callback: CallbackClient::default(),
         };
         self.propose(registry, known, gone);
         Ok(client)

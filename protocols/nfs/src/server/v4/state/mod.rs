@@ -61,7 +61,7 @@ use vfs::Quota;
 
 use crate::v4::{ClientId, SessionId};
 
-use self::callbacks::AllFlights;
+use self::callbacks::AllPendingCalls;
 use self::client::Client;
 use self::delegations::Delegations;
 use self::grace::Grace;
@@ -71,7 +71,7 @@ use self::shares::Shares;
 use self::slots::Slots;
 use self::table::Table;
 
-pub use self::callbacks::{CallAs, CallHow, Calling, What};
+pub use self::callbacks::{Callback, CallbackCredential, CallbackKind, CallbackParameters};
 pub use self::client::{ClientRef, Minor};
 pub use self::connections::Direction;
 pub use self::delegations::NoDelegation;
@@ -85,7 +85,7 @@ pub use self::opens::{OpenAsk, Opened, Opening};
 pub use self::requester::Requester;
 pub use self::seqid::OwnerTurn;
 pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotTurn};
-pub use self::setclientid::{Callback, SetClientId, SetClientIdError};
+pub use self::setclientid::{CallbackClient, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
 pub use self::waiting::{Place, Waiter};
@@ -121,7 +121,7 @@ pub struct State<F, N> {
     connections: Mutex<HashMap<u64, Vec<SessionId>>>,
     shares: Shares,
     delegations: Delegations,
-    flights: AllFlights,
+    pending_calls: AllPendingCalls,
     quotas: Quotas,
     /// The key of the unguessable numbers.
     secret: RandomState,
@@ -207,7 +207,7 @@ impl<F, N> State<F, N> {
             limits: config.limits.clone(),
             shares: Shares::new(config.limits.all_opens),
             delegations: Delegations::new(),
-            flights: AllFlights::default(),
+            pending_calls: AllPendingCalls::default(),
         }
     }
 

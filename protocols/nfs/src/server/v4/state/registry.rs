@@ -11,7 +11,7 @@ use crate::v4::{ClientId, StateId, Status};
 use super::State;
 use super::client::{Client, ClientRef, Minor, Recorded};
 use super::gone::Gone;
-use super::setclientid::Callback;
+use super::setclientid::CallbackClient;
 use super::stateid::{self, Parts, client_id};
 use super::table::lock;
 
@@ -34,7 +34,7 @@ pub(super) struct Known<F, N> {
     pub(super) client: Arc<Client<F, N>>,
     /// v4.0: the verifier for SETCLIENTID_CONFIRM, and the client's callback address.
     pub(super) confirm: [u8; 8],
-    pub(super) callback: Callback,
+    pub(super) callback: CallbackClient,
 }
 
 impl<F, N> Clone for Known<F, N> {

@@ -7,7 +7,7 @@ use vfs::Charge;
 
 use crate::v4::{ClientId, SessionId, Status};
 
-use super::callbacks::{CallHow, Calls};
+use super::callbacks::{Backchannel, CallbackParameters};
 use super::client::{Client, ClientRef, Minor};
 use super::connections::Connections;
 use super::gone::Gone;
@@ -47,7 +47,7 @@ pub struct CreateSession<'a> {
     /// Whether to use the connection as a backchannel (`CREATE_SESSION4_FLAG_CONN_BACK_CHAN`).
     pub backchannel: bool,
     /// The program and security of callbacks.
-    pub callback: CallHow,
+    pub callback: CallbackParameters,
     /// The request's connection.
     pub connection: u64,
 }
@@ -87,8 +87,8 @@ pub(super) struct Session<F, N> {
     /// Whether the client has asked for a backchannel.
     pub(super) wants_backchannel: AtomicBool,
     pub(super) inner: Mutex<Inner>,
-    /// The server's callbacks.
-    pub(super) calls: Mutex<Calls>,
+    /// The callbacks to the client.
+    pub(super) backchannel: Mutex<Backchannel>,
     _charge: Charge,
 }
 
@@ -204,7 +204,7 @@ impl<F, N: Clone> State<F, N> {
                 slots,
                 connections: Connections::default(),
             }),
-            calls: Mutex::new(Calls::new(ask.callback.clone(), back.max_requests)),
+            backchannel: Mutex::new(Backchannel::new(ask.callback.clone(), back.max_requests)),
             _charge: charge,
         });
         holdings.sessions.push(id);

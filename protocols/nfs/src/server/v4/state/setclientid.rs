@@ -12,7 +12,7 @@ use super::table::lock;
 
 /// The callback address and identifier of a v4.0 client: `cb_client4` and `callback_ident`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Callback {
+pub struct CallbackClient {
     /// The RPC program.
     pub program: u32,
     /// The transport, `tcp` or `tcp6`.
@@ -32,14 +32,14 @@ pub struct SetClientId<'a> {
     /// The sender.
     pub by: Requester<'a>,
     /// The callback address.
-    pub callback: Callback,
+    pub callback: CallbackClient,
 }
 
 /// The error of a SETCLIENTID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetClientIdError {
     /// `CLID_INUSE`: the name belongs to another principal's client, with this callback address.
-    InUse(Callback),
+    InUse(CallbackClient),
     /// Any other error.
     Status(Status),
 }
@@ -148,7 +148,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns the callback address of a v4.0 client.
-    pub fn callback(&self, client: &ClientRef<F, N>) -> Option<Callback> {
+    pub fn callback(&self, client: &ClientRef<F, N>) -> Option<CallbackClient> {
         let known = lock(&self.registry).confirmed(&client.0.record)?;
         (known.client.id == client.0.id).then_some(known.callback)
     }

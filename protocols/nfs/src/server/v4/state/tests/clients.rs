@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn callback(ident: u32) -> Callback {
-    Callback {
+fn callback(ident: u32) -> CallbackClient {
+    CallbackClient {
         ident,
-        ..Callback::default()
+        ..CallbackClient::default()
     }
 }
 

@@ -231,7 +231,7 @@ fn set_client_id<'a>(owner: &'a str, verifier: u8, principal: &'a str) -> SetCli
         owner: owner.as_bytes(),
         verifier: [verifier; 8],
         by: by(principal),
-        callback: Callback::default(),
+        callback: CallbackClient::default(),
     }
 }
 
@@ -259,9 +259,9 @@ fn create_session(known: ExchangedId, connection: u64) -> CreateSession<'static>
         fore: channel,
         back: channel,
         backchannel: false,
-        callback: CallHow {
+        callback: CallbackParameters {
             minor: 2,
-            ..CallHow::default()
+            ..CallbackParameters::default()
         },
         connection,
     }

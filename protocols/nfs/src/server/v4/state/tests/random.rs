@@ -259,11 +259,11 @@ impl Run {
     fn call(&self, client: ClientId, status: Status) {
         let state = &self.world.state;
         loop {
-            let calling = state.callbacks(client);
-            if calling.is_empty() {
+            let callback = state.callbacks(client);
+            if callback.is_empty() {
                 return;
             }
-            for call in calling.iter().filter(|call| call.xid % 2 == 0) {
+            for call in callback.iter().filter(|call| call.xid % 2 == 0) {
                 let became = CalledBack::Answered(status);
                 let whose = state.called_back(call.connection, call.xid, became);
                 assert_eq!(whose, Some(client));
