@@ -210,7 +210,7 @@ impl<'a> Described<'a> {
         Attributes {
             acl: acl.map(|acls| acls.to_v4(directory)),
             created: created.map(NfsTime::from),
-            label: label.map(label::told),
+            label: label.map(label::to_wire),
             ..always
         }
     }

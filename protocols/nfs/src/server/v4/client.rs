@@ -230,8 +230,8 @@ impl Compound<'_, '_> {
             client: op.client,
             sequence: op.sequence,
             by: self.turn.requester(&principal),
-            fore: channel(&op.fore),
-            back: channel(&op.back),
+            fore: channel_from_wire(&op.fore),
+            back: channel_from_wire(&op.back),
             backchannel: op.flags & BACKCHANNEL != 0 && how.is_some(),
             callback: how.unwrap_or_default(),
             connection: self.turn.connection,
@@ -240,8 +240,8 @@ impl Compound<'_, '_> {
             session: created.session,
             sequence: created.sequence,
             flags: if created.backchannel { BACKCHANNEL } else { 0 },
-            fore: told(&created.fore),
-            back: told(&created.back),
+            fore: channel_to_wire(&created.fore),
+            back: channel_to_wire(&created.back),
         });
         server.call_back(op.client);
         Ok(())
@@ -369,7 +369,7 @@ impl Compound<'_, '_> {
 }
 
 /// Converts a channel's attributes from the wire.
-fn channel(asked: &types::Channel) -> Channel {
+fn channel_from_wire(asked: &types::Channel) -> Channel {
     Channel {
         max_request: asked.max_request,
         max_response: asked.max_response,
@@ -380,7 +380,7 @@ fn channel(asked: &types::Channel) -> Channel {
 }
 
 /// Converts a channel's attributes to the wire.
-fn told(agreed: &Channel) -> types::Channel {
+fn channel_to_wire(agreed: &Channel) -> types::Channel {
     types::Channel {
         header_pad: 0,
         max_request: agreed.max_request,

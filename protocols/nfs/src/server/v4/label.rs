@@ -22,7 +22,7 @@ const LONGEST: usize = 2048;
 const WHICHEVER: u32 = 0;
 
 /// Returns the attribute's value for a label.
-pub(super) fn told(label: &[u8]) -> SecLabel<'_> {
+pub(super) fn to_wire(label: &[u8]) -> SecLabel<'_> {
     SecLabel {
         format: WHICHEVER,
         policy: WHICHEVER,
@@ -31,7 +31,7 @@ pub(super) fn told(label: &[u8]) -> SecLabel<'_> {
 }
 
 /// Returns the label in the attribute's value.
-pub(super) fn given<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
+pub(super) fn from_wire<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
     match given.label {
         _ if given.format != WHICHEVER => Err(Status::WrongLfs),
         label if label.is_empty() || label.len() > LONGEST => Err(Status::Badlabel),

@@ -53,11 +53,11 @@ impl Compound<'_, '_> {
                 owner: lock.owner.id.clone(),
             };
             match waits {
-                true => compound.take_in_turn(client, &waiter, &node, &lock)?,
+                true => compound.lock_in_turn(client, &waiter, &node, &lock)?,
                 false => compound.take(&node, &lock)?,
             }
             compound.forbid_restart();
-            if let Some(call) = state.waits_no_longer(&waiter) {
+            if let Some(call) = state.end_wait(&waiter) {
                 leave(compound.turn.server, waiter.key, &call);
             }
             let state = locking.granted(start, end)?;
@@ -87,7 +87,7 @@ impl Compound<'_, '_> {
 
     /// Acquires a lock as [`Compound::take`] does, but for a waiting owner: after those that have
     /// waited longer, and from now on with a place in the queue.
-    fn take_in_turn(
+    fn lock_in_turn(
         &mut self,
         client: &ClientRef<OpenFile, Tree>,
         waiter: &Waiter,
@@ -96,12 +96,12 @@ impl Compound<'_, '_> {
     ) -> OpResult {
         let server = self.turn.server;
         let (state, locks) = (&server.state, &server.export.locks);
-        let told = Told {
+        let notifier = LockNotifier {
             server: Arc::downgrade(server),
             waiter: waiter.clone(),
         };
         let located = self.located(node.clone());
-        let make = || self.turn.call.polled(Waker::from(Arc::new(told)));
+        let make = || self.turn.call.polled(Waker::from(Arc::new(notifier)));
         let Some(place) = state.wait_for_lock(client, waiter, (&located, lock), make) else {
             return self.take(node, lock);
         };
@@ -120,7 +120,7 @@ impl Compound<'_, '_> {
                 done => return Ok(done?),
             }
             if place.call.take_wake_within().is_some() {
-                state.waits_unseen(waiter);
+                state.record_unseen_release(waiter);
             }
             let holder = locks.holder(&cx, &**node, lock)?;
             let Some(holder) = holder.or_else(|| locks.next(node.id(), lock)) else {
@@ -216,12 +216,12 @@ impl Compound<'_, '_> {
 }
 
 /// The waker of a waiting lock owner: notifies its client that the lock may be available.
-struct Told {
+struct LockNotifier {
     server: Weak<Server>,
     waiter: Waiter,
 }
 
-impl Wake for Told {
+impl Wake for LockNotifier {
     fn wake(self: Arc<Self>) {
         if let Some(server) = self.server.upgrade()
             && server.state.woken(&self.waiter)
@@ -234,7 +234,7 @@ impl Wake for Told {
 impl Server {
     /// Removes the waiting owners whose clients have not retried in time.
     pub(in crate::server) fn maintain_lock_waiters(&self) {
-        for (key, call) in self.state.places_over() {
+        for (key, call) in self.state.take_expired_waits() {
             leave(self, key, &call);
         }
     }

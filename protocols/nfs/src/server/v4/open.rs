@@ -189,7 +189,7 @@ impl Compound<'_, '_> {
         self.set_current(found.node);
         self.state = Some(opened.stateid);
         let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
-        let notify = if state.may_tell(client) {
+        let notify = if state.may_notify_lock(client) {
             flag::MAY_NOTIFY_LOCK
         } else {
             0

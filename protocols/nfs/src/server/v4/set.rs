@@ -91,7 +91,11 @@ pub(super) fn to_set(
     };
     let acls = attributes.acl.as_ref();
     let acls = acls.map(|aces| Acls::from_v4(aces, kind == Kind::Directory));
-    let label = attributes.label.as_ref().map(label::given).transpose()?;
+    let label = attributes
+        .label
+        .as_ref()
+        .map(label::from_wire)
+        .transpose()?;
     Ok(Change {
         set: changes,
         acls: acls.transpose()?,

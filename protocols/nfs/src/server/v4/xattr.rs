@@ -68,8 +68,8 @@ impl Compound<'_, '_> {
             .collect();
         // The cookie is the number of names already returned. The names come after the cookie, the
         // count and the eof flag.
-        let told = usize::try_from(op.cookie).unwrap_or(usize::MAX);
-        let rest = match names.get(told..) {
+        let returned = usize::try_from(op.cookie).unwrap_or(usize::MAX);
+        let rest = match names.get(returned..) {
             Some(rest) => rest,
             None => return Err(Status::BadCookie.into()),
         };
@@ -89,7 +89,7 @@ impl Compound<'_, '_> {
             return Err(Status::Toosmall.into());
         }
         self.reply.value(&XattrNames {
-            cookie: (told + fits) as u64,
+            cookie: (returned + fits) as u64,
             names: rest[..fits].to_vec(),
             eof: fits == rest.len(),
         });

@@ -221,10 +221,10 @@ impl<F, N: Clone> State<F, N> {
             return Some((None, None, CallbackKind::RecallAny(keep)));
         }
         loop {
-            let place = holdings.to_tell.pop_front()?;
-            if let Some(waits) = holdings.waiting.get_mut(&place) {
-                waits.to_be_told = false;
-                let node = waits.node.clone();
+            let place = holdings.to_notify.pop_front()?;
+            if let Some(wait) = holdings.waiting.get_mut(&place) {
+                wait.notification_due = false;
+                let node = wait.node.clone();
                 return Some((None, Some(node), CallbackKind::NotifyLock(place.1)));
             }
         }

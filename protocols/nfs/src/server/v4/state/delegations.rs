@@ -349,7 +349,7 @@ impl<F, N: Clone> State<F, N> {
         let mut gone = Gone::default();
         let mut whom = Vec::new();
         for client in self.clients.all() {
-            let tells = self.tell_unseen(&client);
+            let tells = self.notify_unseen(&client);
             let is_expired = self.is_expired(&client);
             let mut holdings = lock(&client.holdings);
             for serial in holdings.recalled.clone() {

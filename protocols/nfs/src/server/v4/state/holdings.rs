@@ -13,10 +13,10 @@ use crate::v4::{SessionId, Status};
 use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
 use super::gone::{Gone, NodeKey, Unlock};
+use super::lock_waits::Waiting;
 use super::offloads::CopyState;
 use super::owners::{LockOwner, OWNER, OpenOwner, Owners};
 use super::shares::Shares;
-use super::waiting::Waiting;
 
 bitflags! {
     /// The share access or deny bits of an open: `OPEN4_SHARE_ACCESS_*` and `OPEN4_SHARE_DENY_*`,
@@ -58,7 +58,7 @@ pub(super) struct Holdings<F, N> {
     /// The waiting lock owners.
     pub(super) waiting: Waiting<N>,
     /// The lock owners that are to be notified of an available lock, with the files.
-    pub(super) to_tell: VecDeque<(NodeKey, Arc<[u8]>)>,
+    pub(super) to_notify: VecDeque<(NodeKey, Arc<[u8]>)>,
 }
 
 impl<F, N> Default for Holdings<F, N> {
@@ -82,7 +82,7 @@ impl<F, N> Default for Holdings<F, N> {
             offloads: Vec::new(),
             to_call: VecDeque::new(),
             waiting: Waiting::default(),
-            to_tell: VecDeque::new(),
+            to_notify: VecDeque::new(),
         }
     }
 }
@@ -393,13 +393,13 @@ impl<F, N: Clone> Holdings<F, N> {
         self.end_copies();
         self.to_call.clear();
         self.keep = None;
-        self.to_tell.clear();
-        for ((key, name), waits) in self.waiting.drain() {
+        self.to_notify.clear();
+        for ((key, name), wait) in self.waiting.drain() {
             // Otherwise a request in progress could enter the queue, and would never leave it.
-            waits.call.cancel();
+            wait.call.cancel();
             gone.locks.push(Unlock {
                 key,
-                node: waits.node,
+                node: wait.node,
                 owner: client.lock_owner(name),
             });
         }

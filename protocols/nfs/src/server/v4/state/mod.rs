@@ -34,6 +34,7 @@ mod grace;
 mod holdings;
 mod lease;
 mod limits;
+mod lock_waits;
 mod locks;
 mod offloads;
 mod opens;
@@ -50,7 +51,6 @@ mod stateid;
 mod table;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -79,6 +79,7 @@ pub use self::exchange_id::{ExchangeId, ExchangedId};
 pub use self::gone::{Gone, NodeKey, Release, Unlock};
 pub use self::holdings::Share;
 pub use self::limits::Limits;
+pub use self::lock_waits::{QueuePlace, Waiter};
 pub use self::locks::{Locker, Locking, Unlocking};
 pub use self::offloads::{Offload, OffloadArgs, OffloadResult};
 pub use self::opens::{OpenAsk, Opened, Opening};
@@ -88,7 +89,6 @@ pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotT
 pub use self::setclientid::{CallbackClient, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
-pub use self::waiting::{Place, Waiter};
 
 /// The configuration of a [`State`].
 pub struct Config<F, N> {

@@ -43,7 +43,7 @@ struct Slot {
     digest: u64,
     reply: Option<(Arc<[u8]>, Charge)>,
     /// The generation of the `target` in the last reply.
-    told: u32,
+    announced: u32,
 }
 
 /// The handling of a request.
@@ -125,15 +125,15 @@ impl Slots {
                 None => Ok(Taken::Lost),
             };
         }
-        let knows_target = slot.told == self.generation;
+        let knows_target = slot.announced == self.generation;
         slot.busy = Some(seqid);
-        slot.told = self.generation;
+        slot.announced = self.generation;
         self.busy += 1;
         if knows_target && highest < self.target {
             self.shrink();
         }
         self.retarget(highest.max(number));
-        self.slots[number as usize].told = self.generation;
+        self.slots[number as usize].announced = self.generation;
         Ok(Taken::Serve)
     }
 
