@@ -9,7 +9,7 @@ use wire::{Outgoing as _, Xdr as _};
 
 use super::callback::callback_parameters;
 use super::state::{
-    self, Begun, CallbackClient, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
+    self, CallbackClient, Channel, ClientRef, Direction, OwnerRequest, SetClientIdError, Started,
 };
 use super::{Compound, OpError, OpResult, OpenFile};
 use crate::rpc;
@@ -69,7 +69,7 @@ impl Compound<'_, '_> {
         }
         self.check_holder(given)?;
         let server = self.turn.server;
-        self.numbered(|| server.state.stateid_turn(given, seqid), body)
+        self.numbered(|| server.state.start_on_stateid(given, seqid), body)
     }
 
     /// v4.0: returns `STALE_CLIENTID` unless the sender may act as `client`. In v4.1 SEQUENCE
@@ -97,29 +97,29 @@ impl Compound<'_, '_> {
     /// restores the current file handle of that time.
     pub(super) fn numbered(
         &mut self,
-        begin: impl FnOnce() -> Result<Begun<OwnerTurn<OpenFile, Tree>>, Status>,
+        begin: impl FnOnce() -> Result<Started<OwnerRequest<OpenFile, Tree>>, Status>,
         body: impl FnOnce(&mut Self, &ClientRef<OpenFile, Tree>) -> OpResult,
     ) -> OpResult {
         let start = self.reply.len();
-        let turn = match begin()? {
-            Begun::New(turn) => turn,
-            Begun::Replay(kept) => {
-                let kept = Kept::read(&kept).ok_or(Status::Serverfault)?;
-                if kept.number != self.number {
+        let request = match begin()? {
+            Started::New(request) => request,
+            Started::Replay(cached) => {
+                let cached = CachedResult::read(&cached).ok_or(Status::Serverfault)?;
+                if cached.number != self.number {
                     return Err(Status::BadSeqid.into());
                 }
-                self.reply.bytes(kept.body);
-                if let Some(handle) = kept.handle {
+                self.reply.bytes(cached.body);
+                if let Some(handle) = cached.handle {
                     self.putfh(handle)?;
                 }
-                return match kept.status {
+                return match cached.status {
                     Status::Ok => Ok(()),
                     status => Err(OpError::WithBody(status)),
                 };
             }
         };
         self.reply.keep(usize::MAX);
-        let done = body(self, &turn.client());
+        let done = body(self, &request.client());
         let status = match &done {
             Ok(()) => Status::Ok,
             Err(OpError::Status(status)) => {
@@ -137,7 +137,10 @@ impl Compound<'_, '_> {
             true => self.handle().ok(),
             false => None,
         };
-        turn.finish(status, Kept::write(self.number, status, handle, &body));
+        request.finish(
+            status,
+            CachedResult::write(self.number, status, handle, &body),
+        );
         done
     }
 
@@ -332,15 +335,15 @@ impl Compound<'_, '_> {
         };
         let principal = self.turn.principal();
         let by = self.turn.requester(&principal);
-        let begun = self.turn.server.state.sequence(request, &by)?;
-        match begun {
-            Begun::Replay(reply) => {
+        let started = self.turn.server.state.sequence(request, &by)?;
+        match started {
+            Started::Replay(reply) => {
                 self.reply.kept();
                 self.reply.truncate(self.start);
                 self.reply.bytes(&reply);
                 Ok(false)
             }
-            Begun::New(slot) => {
+            Started::New(slot) => {
                 let channel = slot.channel();
                 if self.turn.record.bytes().len() > channel.max_request as usize {
                     return Err(Status::ReqTooBig.into());
@@ -393,7 +396,7 @@ fn channel_to_wire(agreed: &Channel) -> types::Channel {
 }
 
 /// The cached result of an owner's last request (v4.0), with the current file handle after it.
-struct Kept<'a> {
+struct CachedResult<'a> {
     /// The operation's number.
     number: u32,
     status: Status,
@@ -401,20 +404,20 @@ struct Kept<'a> {
     body: &'a [u8],
 }
 
-impl<'a> Kept<'a> {
+impl<'a> CachedResult<'a> {
     fn write(number: u32, status: Status, handle: Option<FileHandle>, body: &[u8]) -> Arc<[u8]> {
-        let mut kept = Vec::new();
-        number.put(&mut kept);
-        status.put(&mut kept);
+        let mut cached = Vec::new();
+        number.put(&mut cached);
+        status.put(&mut cached);
         let handle = handle.map(|handle| handle.bytes());
-        handle.as_deref().put(&mut kept);
-        kept.extend_from_slice(body);
-        kept.into()
+        handle.as_deref().put(&mut cached);
+        cached.extend_from_slice(body);
+        cached.into()
     }
 
-    fn read(kept: &'a [u8]) -> Option<Kept<'a>> {
-        let mut from = wire::XdrReader::new(kept);
-        Some(Kept {
+    fn read(cached: &'a [u8]) -> Option<CachedResult<'a>> {
+        let mut from = wire::XdrReader::new(cached);
+        Some(CachedResult {
             number: from.u32().ok()?,
             status: Status::get(&mut from).ok()?,
             handle: Option::get(&mut from).ok()?,

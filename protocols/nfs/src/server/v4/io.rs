@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{Cx, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
-use super::state::{Share, SlotTurn, Special, special};
+use super::state::{Share, SlotRequest, Special, special};
 use super::{Compound, OpError, OpResult, OpenFile};
 use crate::server::data::Durable;
 use crate::v4::op::{Commit, Read, Write};
@@ -38,7 +38,7 @@ impl Compound<'_, '_> {
             Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
             None => {
                 self.check_holder(&given)?;
-                let client = self.slot.as_ref().map(SlotTurn::client);
+                let client = self.slot.as_ref().map(SlotRequest::client);
                 let open = state.io(client.as_ref(), &given, key, share)?;
                 self.check_user(&open, node, share)?;
                 Ok(Some(open))

@@ -79,7 +79,7 @@ impl Compound<'_, '_> {
                 // The conflicting lock has just been released, or is just being acquired.
                 return Err(Status::Delay.into());
             };
-            if !server.state.expire_courteous_holder(holder.owner.client) {
+            if !server.state.revoke_expired_holder(holder.owner.client) {
                 return self.denied(&holder);
             }
         }
@@ -127,7 +127,7 @@ impl Compound<'_, '_> {
                 // The conflicting lock has just been released, or is just being acquired.
                 return Err(Status::Delay.into());
             };
-            if !state.expire_courteous_holder(holder.owner.client) {
+            if !state.revoke_expired_holder(holder.owner.client) {
                 return self.denied(&holder);
             }
         }
@@ -184,7 +184,7 @@ impl Compound<'_, '_> {
         loop {
             match self.turn.server.export.locks.holder(&cx, &*node, &lock)? {
                 None => return Ok(()),
-                Some(holder) if state.expire_courteous_holder(holder.owner.client) => {}
+                Some(holder) if state.revoke_expired_holder(holder.owner.client) => {}
                 Some(holder) => return self.denied(&holder),
             }
         }

@@ -38,7 +38,7 @@ use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 use self::given::Given;
 use self::place::CurrentHandle;
 use self::reply::Reply;
-use self::state::{NodeKey, SlotTurn};
+use self::state::{NodeKey, SlotRequest};
 use super::duplicate_request_cache::DuplicateRequestCache;
 use super::{Stop, Tree, Turn, call_names, security};
 use crate::rpc::{self, Refusal};
@@ -244,7 +244,7 @@ struct Compound<'t, 'a> {
     /// The offset of the current operation's own results, after number and status.
     body: usize,
     /// The session's slot that the compound uses (v4.1).
-    slot: Option<SlotTurn<OpenFile, Tree>>,
+    slot: Option<SlotRequest<OpenFile, Tree>>,
     /// The current file handle.
     current: Option<CurrentHandle>,
     /// The saved file handle.
@@ -396,7 +396,7 @@ impl<'t, 'a> Compound<'t, 'a> {
             (n::SEQUENCE, _) if at > 0 => Err(Status::SequencePos.into()),
             // RFC 8881 section 2.10.6.1.3: a retry without a cached reply repeats the SEQUENCE and
             // nothing else.
-            _ if self.slot.as_ref().is_some_and(SlotTurn::is_repeated) => {
+            _ if self.slot.as_ref().is_some_and(SlotRequest::is_repeated) => {
                 Err(Status::RetryUncachedRep.into())
             }
             (n::SEQUENCE, _) | (_, true) => match number == n::BIND_CONN_TO_SESSION {

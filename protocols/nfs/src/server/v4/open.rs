@@ -82,7 +82,7 @@ impl Compound<'_, '_> {
         let begin = || {
             server
                 .state
-                .open_turn(op.owner.client, op.owner.name, op.seqid)
+                .start_open(op.owner.client, op.owner.name, op.seqid)
         };
         self.numbered(begin, |compound, client| {
             compound.open_as(client, op.clone())
@@ -346,7 +346,7 @@ impl Compound<'_, '_> {
         let key = self.key(&self.node()?);
         self.check_holder(&op.state)?;
         let server = self.turn.server;
-        let begin = || server.state.stateid_turn(&op.state, op.seqid);
+        let begin = || server.state.start_on_stateid(&op.state, op.seqid);
         self.numbered(begin, |compound, client| {
             let state = server.state.open_confirm(client, &op.state, key)?;
             compound.reply.value(&state);

@@ -79,7 +79,7 @@ pub(super) struct Client<F, N> {
     /// The time of the last lease renewal, in milliseconds of the clock.
     renewed: AtomicU64,
     /// The number of requests in progress.
-    turns: AtomicU32,
+    in_progress: AtomicU32,
     /// v4.1: whether the client has ever asked for a backchannel, and the number of connections
     /// that are one.
     pub(super) wants_backchannel: AtomicBool,
@@ -123,7 +123,7 @@ impl<F, N> Client<F, N> {
             confirmed: AtomicBool::new(false),
             reclaimed: AtomicBool::new(false),
             renewed: AtomicU64::new(now.as_millis() as u64),
-            turns: AtomicU32::new(0),
+            in_progress: AtomicU32::new(0),
             wants_backchannel: AtomicBool::new(false),
             backchannels: AtomicU32::new(0),
             flags: AtomicU32::new(0),
@@ -144,7 +144,7 @@ impl<F, N> Client<F, N> {
 
     /// Returns the time since the last renewal: zero while a request of the client is in progress.
     pub(super) fn silent(&self, now: Duration) -> Duration {
-        if self.turns.load(Ordering::Acquire) > 0 {
+        if self.in_progress.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }
         now.saturating_sub(Duration::from_millis(self.renewed.load(Ordering::Relaxed)))
@@ -152,11 +152,11 @@ impl<F, N> Client<F, N> {
 
     /// Counts a request in progress, until [`Client::leave`].
     pub(super) fn enter(&self) {
-        self.turns.fetch_add(1, Ordering::AcqRel);
+        self.in_progress.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn leave(&self) {
-        self.turns.fetch_sub(1, Ordering::AcqRel);
+        self.in_progress.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Charges `bytes` of state to the client.

@@ -30,7 +30,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Revokes the state of an expired client whose lock conflicts: the one with this number in the
     /// lock table. Returns `true` if it did, so that the caller may try again.
-    pub fn expire_courteous_holder(&self, number: u64) -> bool {
+    pub fn revoke_expired_holder(&self, number: u64) -> bool {
         let client = self
             .client_of_lock(number)
             .and_then(|id| self.clients.get(&id));
@@ -39,7 +39,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Revokes the state of `client`, which has `key` open in a conflicting mode, if it has
     /// expired. Returns whether the conflict is gone.
-    pub(super) fn expire_if_courteous(&self, client: ClientId, key: NodeKey) -> bool {
+    pub(super) fn revoke_if_expired(&self, client: ClientId, key: NodeKey) -> bool {
         match self.clients.get(&client) {
             Some(client) => self.expire(&client),
             None => {

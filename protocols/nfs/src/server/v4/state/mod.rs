@@ -2,8 +2,8 @@
 //! chapter 9, RFC 8881 sections 2.10 and 8 to 9).
 //!
 //! v4.0 and v4.1 share it: operations on opens and locks take a [`ClientRef`] for a client of
-//! either version. v4.0 gets it from an [`OwnerTurn`] or [`State::client`], v4.1 from a
-//! [`SlotTurn`].
+//! either version. v4.0 gets it from an [`OwnerRequest`] or [`State::client`], v4.1 from a
+//! [`SlotRequest`].
 //!
 //! The state deliberately excludes the messages; the file system (an open holds an `F` that the
 //! caller opened, and an `N` with which locks are released); the ranges of locks, which are in the
@@ -84,8 +84,8 @@ pub use self::locks::{Locker, Locking, Unlocking};
 pub use self::offloads::{Offload, OffloadArgs, OffloadResult};
 pub use self::opens::{OpenAsk, Opened, Opening};
 pub use self::requester::Requester;
-pub use self::seqid::OwnerTurn;
-pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotTurn};
+pub use self::seqid::OwnerRequest;
+pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotRequest};
 pub use self::setclientid::{CallbackClient, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
@@ -159,7 +159,7 @@ impl Quotas {
 
 /// The result of starting a request that is numbered so that it is served only once.
 #[derive(Debug)]
-pub enum Begun<T> {
+pub enum Started<T> {
     /// A new request.
     New(T),
     /// A repeated request, with its cached reply.

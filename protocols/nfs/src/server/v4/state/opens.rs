@@ -95,7 +95,7 @@ impl<F: Clone, N: Clone> State<F, N> {
                 .reserve(ask.key, client.id, &owner, ask.access, ask.deny);
             match reserved {
                 Ok(pending) => break pending,
-                Err(Refused::By(other)) if self.expire_if_courteous(other, ask.key) => {}
+                Err(Refused::By(other)) if self.revoke_if_expired(other, ask.key) => {}
                 Err(Refused::By(_)) if ask.reclaim => return Err(Status::ReclaimConflict),
                 Err(Refused::By(_)) => return Err(Status::ShareDenied),
                 Err(Refused::Full) if self.expire_oldest(None) => {}
@@ -128,7 +128,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
     }
 
-    /// Runs OPEN_CONFIRM (RFC 7530 section 16.18), during the owner's [`super::OwnerTurn`].
+    /// Runs OPEN_CONFIRM (RFC 7530 section 16.18), during the owner's [`super::OwnerRequest`].
     pub fn open_confirm(
         &self,
         client: &ClientRef<F, N>,
@@ -269,7 +269,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             return Err(Status::Grace);
         }
         while let Some(client) = self.shares.denier(key, access) {
-            if !self.expire_if_courteous(client, key) {
+            if !self.revoke_if_expired(client, key) {
                 return Err(Status::Locked);
             }
         }

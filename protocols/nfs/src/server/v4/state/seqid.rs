@@ -9,7 +9,7 @@ use super::client::{Client, ClientRef, Minor};
 use super::holdings::{Held, Holdings};
 use super::stateid::Parts;
 use super::table::lock;
-use super::{Begun, State};
+use super::{Started, State};
 
 /// The last request of an owner, and its reply.
 #[derive(Default)]
@@ -58,21 +58,21 @@ impl OwnerSeq {
 }
 
 /// A request of an owner in progress: there is at most one for each owner. Dropping it without
-/// [`OwnerTurn::finish`] undoes its start.
+/// [`OwnerRequest::finish`] undoes its start.
 #[must_use]
-pub struct OwnerTurn<F, N: Clone> {
+pub struct OwnerRequest<F, N: Clone> {
     client: Arc<Client<F, N>>,
-    owner: Which,
+    owner: OwnerNumber,
     seqid: u32,
 }
 
 #[derive(Clone, Copy)]
-enum Which {
+enum OwnerNumber {
     Open(u32),
     Lock(u32),
 }
 
-impl<F, N: Clone> OwnerTurn<F, N> {
+impl<F, N: Clone> OwnerRequest<F, N> {
     /// Returns the client of the owner.
     pub fn client(&self) -> ClientRef<F, N> {
         ClientRef(self.client.clone())
@@ -93,13 +93,13 @@ impl<F, N: Clone> OwnerTurn<F, N> {
 
     fn seq<'a>(&self, holdings: &'a mut Holdings<F, N>) -> Option<&'a mut OwnerSeq> {
         match self.owner {
-            Which::Open(number) => Some(&mut holdings.open_owners.get_mut(number)?.seq),
-            Which::Lock(number) => Some(&mut holdings.lock_owners.get_mut(number)?.seq),
+            OwnerNumber::Open(number) => Some(&mut holdings.open_owners.get_mut(number)?.seq),
+            OwnerNumber::Lock(number) => Some(&mut holdings.lock_owners.get_mut(number)?.seq),
         }
     }
 }
 
-impl<F, N: Clone> Drop for OwnerTurn<F, N> {
+impl<F, N: Clone> Drop for OwnerRequest<F, N> {
     fn drop(&mut self) {
         let mut holdings = lock(&self.client.holdings);
         let mut is_new = false;
@@ -108,13 +108,13 @@ impl<F, N: Clone> Drop for OwnerTurn<F, N> {
             is_new = seq.last.is_none();
         }
         match self.owner {
-            Which::Open(number) => {
+            OwnerNumber::Open(number) => {
                 let owner = holdings.open_owners.get(number);
                 if is_new && owner.is_some_and(|owner| owner.is_idle()) {
                     holdings.forget_open_owner(number);
                 }
             }
-            Which::Lock(number) => {
+            OwnerNumber::Lock(number) => {
                 let owner = holdings.lock_owners.get(number);
                 if owner.is_some_and(|owner| owner.states.is_empty()) {
                     holdings.lock_owners.remove(number);
@@ -128,16 +128,16 @@ impl<F, N: Clone> Drop for OwnerTurn<F, N> {
 impl<F, N: Clone> State<F, N> {
     /// v4.0: starts an OPEN of `owner`. Renews the lease. Returns `DELAY` while another request of
     /// the owner is in progress.
-    pub fn open_turn(
+    pub fn start_open(
         &self,
         client: ClientId,
         owner: &[u8],
         seqid: u32,
-    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<F, N>>, Status> {
         let ClientRef(client) = self.client(client)?;
         let name: Arc<[u8]> = owner.into();
         let mut gone = super::Gone::default();
-        let begun = {
+        let started = {
             let mut holdings = lock(&client.holdings);
             let holdings = &mut *holdings;
             holdings.alive()?;
@@ -158,20 +158,20 @@ impl<F, N: Clone> State<F, N> {
                 holdings.forget_open_owner(number);
                 number = holdings.open_owner(&client, &name, most, self.now())?;
             }
-            self.begin_open_turn(&client, holdings, number, seqid)
+            self.start_of_owner(&client, holdings, number, seqid)
         };
         self.release(gone);
-        begun
+        started
     }
 
     /// v4.0: starts an operation on a stateid with a seqid: OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE,
     /// LOCK (with the open's stateid and its owner's seqid for a new lock owner) and LOCKU. The
-    /// rest is the same as for [`State::open_turn`].
-    pub fn stateid_turn(
+    /// rest is the same as for [`State::start_open`].
+    pub fn start_on_stateid(
         &self,
         stateid: &StateId,
         seqid: u32,
-    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<F, N>>, Status> {
         let client = self.client_of(stateid)?;
         let mut holdings = lock(&client.holdings);
         let holdings = &mut *holdings;
@@ -181,19 +181,19 @@ impl<F, N: Clone> State<F, N> {
             Some(&Held::Closed(owner)) => {
                 let owner = holdings.open_owners.get(owner);
                 let reply = owner.and_then(|owner| owner.seq.reply(seqid));
-                reply.map(Begun::Replay).ok_or(Status::BadStateid)
+                reply.map(Started::Replay).ok_or(Status::BadStateid)
             }
             Some(Held::Open(open)) => {
                 let owner = open.owner;
-                self.begin_open_turn(&client, holdings, owner, seqid)
+                self.start_of_owner(&client, holdings, owner, seqid)
             }
             Some(Held::Lock(state)) => {
                 let number = state.owner;
                 let owner = holdings.lock_owners.get_mut(number);
                 let owner = owner.ok_or(Status::Serverfault)?;
                 Ok(match owner.seq.begin(seqid)? {
-                    Some(reply) => Begun::Replay(reply),
-                    None => Begun::New(turn(&client, Which::Lock(number), seqid)),
+                    Some(reply) => Started::Replay(reply),
+                    None => Started::New(new_request(&client, OwnerNumber::Lock(number), seqid)),
                 })
             }
             // Only clients with sessions have delegations.
@@ -202,31 +202,39 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    fn begin_open_turn(
+    fn start_of_owner(
         &self,
         client: &Arc<Client<F, N>>,
         holdings: &mut Holdings<F, N>,
         number: u32,
         seqid: u32,
-    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<F, N>>, Status> {
         let owner = holdings.open_owners.get_mut(number);
         let owner = owner.ok_or(Status::Serverfault)?;
         owner.used = self.now();
         if let Some(reply) = owner.seq.begin(seqid)? {
-            return Ok(Begun::Replay(reply));
+            return Ok(Started::Replay(reply));
         }
         // The client has received the reply to its last CLOSE, and does not retransmit it any more.
         if let Some(closed) = owner.closed.take() {
             holdings.remove(closed);
         }
-        Ok(Begun::New(turn(client, Which::Open(number), seqid)))
+        Ok(Started::New(new_request(
+            client,
+            OwnerNumber::Open(number),
+            seqid,
+        )))
     }
 }
 
-fn turn<F, N: Clone>(client: &Arc<Client<F, N>>, owner: Which, seqid: u32) -> OwnerTurn<F, N> {
+fn new_request<F, N: Clone>(
+    client: &Arc<Client<F, N>>,
+    owner: OwnerNumber,
+    seqid: u32,
+) -> OwnerRequest<F, N> {
     debug_assert_eq!(client.minor, Minor::V40);
     client.enter();
-    OwnerTurn {
+    OwnerRequest {
         client: client.clone(),
         owner,
         seqid,

@@ -15,7 +15,7 @@ use super::registry::Registry;
 use super::requester::Requester;
 use super::slots::{Slots, Taken};
 use super::table::lock;
-use super::{Begun, State, status_flags};
+use super::{Started, State, status_flags};
 
 /// The attributes of one direction of a session: `channel_attrs4`, except for RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,10 +119,10 @@ pub struct Sequence {
     pub digest: u64,
 }
 
-/// A request in progress on a slot, or a repeated one. Dropping it without [`SlotTurn::finish`]
+/// A request in progress on a slot, or a repeated one. Dropping it without [`SlotRequest::finish`]
 /// undoes its start.
 #[must_use]
-pub struct SlotTurn<F, N> {
+pub struct SlotRequest<F, N> {
     session: Arc<Session<F, N>>,
     request: Sequence,
     highest: u32,
@@ -244,7 +244,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         id: &SessionId,
         (connection, by): (u64, &Requester<'_>),
-        own: Option<&SlotTurn<F, N>>,
+        own: Option<&SlotRequest<F, N>>,
     ) -> Result<(), Status> {
         let session = self.sessions.get(id).ok_or(Status::Badsession)?;
         let is_own = own.is_some_and(|own| own.session.id == *id);
@@ -276,13 +276,13 @@ impl<F, N: Clone> State<F, N> {
 
     /// Runs SEQUENCE: starts the request, or returns the whole cached reply. Renews the lease, and
     /// binds the connection to the fore channel (RFC 8881 section 2.10.3.1). For a repeated request
-    /// without a cached reply, [`SlotTurn::is_repeated`] is true. Returns `BADSESSION` if the
+    /// without a cached reply, [`SlotRequest::is_repeated`] is true. Returns `BADSESSION` if the
     /// session belongs to another client and the connection is not bound to it.
     pub fn sequence(
         &self,
         request: Sequence,
         by: &Requester<'_>,
-    ) -> Result<Begun<SlotTurn<F, N>>, Status> {
+    ) -> Result<Started<SlotRequest<F, N>>, Status> {
         let session = self
             .sessions
             .get(&request.session)
@@ -317,8 +317,8 @@ impl<F, N: Clone> State<F, N> {
             self.bind(&session, request.connection, true, false);
         }
         match taken {
-            Taken::Answer(reply) => Ok(Begun::Replay(reply)),
-            Taken::Serve | Taken::Lost => Ok(Begun::New(SlotTurn {
+            Taken::Answer(reply) => Ok(Started::Replay(reply)),
+            Taken::Serve | Taken::Lost => Ok(Started::New(SlotRequest {
                 repeated: matches!(taken, Taken::Lost),
                 answered: matches!(taken, Taken::Lost),
                 must_reclaim: self.has_to_reclaim(client),
@@ -334,7 +334,7 @@ impl<F, N: Clone> State<F, N> {
 /// The size of a request or reply with a SEQUENCE and a little more, including the RPC header.
 const SMALLEST: u32 = 256;
 
-impl<F, N> SlotTurn<F, N> {
+impl<F, N> SlotRequest<F, N> {
     /// Returns the client of the request.
     pub fn client(&self) -> ClientRef<F, N> {
         ClientRef(self.session.client.clone())
@@ -407,10 +407,10 @@ impl<F, N> SlotTurn<F, N> {
     }
 }
 
-impl<F, N> Drop for SlotTurn<F, N> {
+impl<F, N> Drop for SlotRequest<F, N> {
     fn drop(&mut self) {
         if !self.answered {
-            lock(&self.session.inner).slots.give_back(self.request.slot);
+            lock(&self.session.inner).slots.undo(self.request.slot);
         }
         self.session.client.leave();
     }

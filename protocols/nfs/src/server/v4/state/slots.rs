@@ -153,7 +153,7 @@ impl Slots {
     }
 
     /// Undoes the start of the request on a slot.
-    pub(super) fn give_back(&mut self, number: u32) {
+    pub(super) fn undo(&mut self, number: u32) {
         if self.slots[number as usize].busy.take().is_some() {
             self.busy -= 1;
         }
@@ -279,7 +279,7 @@ mod tests {
     fn a_request_given_back_may_come_again() {
         let mut slots = slots(100, 1);
         assert!(matches!(slots.take(0, 1, 0, 0), Ok(Taken::Serve)));
-        slots.give_back(0);
+        slots.undo(0);
         assert_eq!(slots.busy(), 0);
         served(&mut slots, 0, 1, 0);
     }

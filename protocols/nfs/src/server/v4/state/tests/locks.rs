@@ -171,7 +171,7 @@ fn rfc7530_16_37_a_lock_owner_is_released_when_it_holds_nothing() {
     assert!(unlocking.done(5, 9).is_ok());
     assert_eq!(release(b"l"), Ok(()));
     assert_eq!(
-        world.state.stateid_turn(&unlocked, 1).err(),
+        world.state.start_on_stateid(&unlocked, 1).err(),
         Some(Status::BadStateid)
     );
     assert_eq!(lock(&client.0.holdings).lock_owners.len(), 0);

@@ -108,10 +108,10 @@ impl World {
     /// Returns a v4.1 client with a session that has finished reclaiming.
     fn v41(&self, owner: &str) -> Peer {
         let peer = self.v41_reclaiming(owner);
-        let turn = peer.turn(self);
-        let done = self.state.reclaim_complete(&turn.client());
+        let request = peer.request(self);
+        let done = self.state.reclaim_complete(&request.client());
         assert_eq!(done, Ok(()));
-        peer.done(turn);
+        peer.done(request);
         peer
     }
 
@@ -182,24 +182,24 @@ impl Peer {
         }
     }
 
-    fn turn(&self, world: &World) -> SlotTurn<File, u64> {
+    fn request(&self, world: &World) -> SlotRequest<File, u64> {
         match world.state.sequence(self.sequence(), &ROOT) {
-            Ok(Begun::New(turn)) => turn,
-            Ok(Begun::Replay(_)) => panic!("a replay"),
+            Ok(Started::New(request)) => request,
+            Ok(Started::Replay(_)) => panic!("a replay"),
             Err(status) => panic!("{status:?}"),
         }
     }
 
-    fn done(&self, turn: SlotTurn<File, u64>) {
-        turn.finish(None);
+    fn done(&self, request: SlotRequest<File, u64>) {
+        request.finish(None);
         self.seqid.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns the client, after a SEQUENCE.
     fn client(&self, world: &World) -> ClientRef<File, u64> {
-        let turn = self.turn(world);
-        let client = turn.client();
-        self.done(turn);
+        let request = self.request(world);
+        let client = request.client();
+        self.done(request);
         client
     }
 }
