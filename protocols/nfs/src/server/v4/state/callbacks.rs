@@ -14,8 +14,8 @@ use crate::v4::{ClientId, SessionId, StateId, Status};
 
 use super::State;
 use super::client::Client;
+use super::client_state::StateEntry;
 use super::delegations::SEQID;
-use super::holdings::Held;
 use super::offloads::OffloadResult;
 use super::sessions::Session;
 use super::stateid::stateid;
@@ -202,14 +202,14 @@ impl<F, N: Clone> State<F, N> {
 
     /// Returns the next callback for `client`.
     fn next_call(&self, client: &Client<F, N>) -> Option<(Option<u32>, Option<N>, CallbackKind)> {
-        let mut holdings = lock(&client.holdings);
-        while let Some(serial) = holdings.to_call.pop_front() {
+        let mut client_state = lock(&client.client_state);
+        while let Some(serial) = client_state.to_call.pop_front() {
             let state = stateid(client.id, serial, SEQID);
-            let (node, kind) = match holdings.get(serial) {
-                Some(Held::Delegation(delegation)) => {
+            let (node, kind) = match client_state.get(serial) {
+                Some(StateEntry::Delegation(delegation)) => {
                     (&delegation.node, CallbackKind::Recall(state))
                 }
-                Some(Held::Copy(copy)) => match copy.ended() {
+                Some(StateEntry::Copy(copy)) => match copy.ended() {
                     Some(ended) => (&copy.node, CallbackKind::Offload(state, ended)),
                     None => continue,
                 },
@@ -217,12 +217,12 @@ impl<F, N: Clone> State<F, N> {
             };
             return Some((Some(serial), Some(node.clone()), kind));
         }
-        if let Some(keep) = holdings.keep.take() {
+        if let Some(keep) = client_state.keep.take() {
             return Some((None, None, CallbackKind::RecallAny(keep)));
         }
         loop {
-            let place = holdings.to_notify.pop_front()?;
-            if let Some(wait) = holdings.waiting.get_mut(&place) {
+            let place = client_state.to_notify.pop_front()?;
+            if let Some(wait) = client_state.waiting.get_mut(&place) {
                 wait.notification_due = false;
                 let node = wait.node.clone();
                 return Some((None, Some(node), CallbackKind::NotifyLock(place.1)));
@@ -232,21 +232,21 @@ impl<F, N: Clone> State<F, N> {
 
     /// Records that `client` has not received the callback for `serial`.
     fn call_again(&self, client: &Client<F, N>, serial: u32, now: bool) {
-        let mut holdings = lock(&client.holdings);
-        let again = match holdings.get_mut(serial) {
-            Some(Held::Delegation(delegation)) => &mut delegation.again,
-            Some(Held::Copy(copy)) => &mut copy.again,
+        let mut client_state = lock(&client.client_state);
+        let again = match client_state.get_mut(serial) {
+            Some(StateEntry::Delegation(delegation)) => &mut delegation.again,
+            Some(StateEntry::Copy(copy)) => &mut copy.again,
             _ => return,
         };
         *again = !now;
         if now {
-            holdings.to_call.push_front(serial);
+            client_state.to_call.push_front(serial);
         }
     }
 
     /// Returns whether any session can carry callbacks of minor version `minor` to `client`.
     pub(super) fn can_call(&self, client: &Client<F, N>, minor: u32) -> bool {
-        let sessions = lock(&client.holdings).sessions.clone();
+        let sessions = lock(&client.client_state).sessions.clone();
         let mut sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
         sessions.any(|session| {
             session.newest_back().is_some() && lock(&session.backchannel).may_carry(minor)
@@ -261,7 +261,7 @@ impl<F, N: Clone> State<F, N> {
         node: Option<N>,
         kind: CallbackKind,
     ) -> Option<Callback<N>> {
-        let sessions = lock(&client.holdings).sessions.clone();
+        let sessions = lock(&client.client_state).sessions.clone();
         let sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
         for session in sessions {
             let Some(connection) = session.newest_back() else {

@@ -10,7 +10,7 @@ use vfs::{Account, Charge, Full, Quota};
 
 use crate::v4::{ClientId, Status};
 
-use super::holdings::{Holdings, full};
+use super::client_state::{ClientState, full};
 use super::requester::Requester;
 use super::sessions::Creation;
 
@@ -88,7 +88,7 @@ pub(super) struct Client<F, N> {
     pub(super) flags: AtomicU32,
     pub(super) recorded: Mutex<Recorded>,
     pub(super) creation: Mutex<Creation>,
-    pub(super) holdings: Mutex<Holdings<F, N>>,
+    pub(super) client_state: Mutex<ClientState<F, N>>,
 }
 
 /// Whether the stable storage has a client's record.
@@ -129,7 +129,7 @@ impl<F, N> Client<F, N> {
             flags: AtomicU32::new(0),
             recorded: Mutex::new(Recorded::No),
             creation: Mutex::default(),
-            holdings: Mutex::default(),
+            client_state: Mutex::default(),
         }
     }
 

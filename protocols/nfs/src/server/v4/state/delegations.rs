@@ -22,8 +22,8 @@ use vfs::{Charge, LogLimit, PeerKey};
 use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, ClientRef, Minor};
+use super::client_state::{ClientState, Share, StateEntry};
 use super::gone::{Gone, NodeKey};
-use super::holdings::{Held, Holdings, Share};
 use super::stateid;
 use super::table::lock;
 use super::{State, status_flags};
@@ -177,7 +177,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         if client.minor == Minor::V40
             || client.backchannels.load(Ordering::Acquire) == 0
             || self.delegations.count.load(Ordering::Relaxed) >= self.limits.all_delegations
-            || lock(&client.holdings).delegations >= self.limits.delegations
+            || lock(&client.client_state).delegations >= self.limits.delegations
             || !self.quotas.delegations.has_room(&client.peer, 1)
         {
             return Err(NoDelegation::Resource);
@@ -217,9 +217,9 @@ impl<F: Clone, N: Clone> State<F, N> {
             one.map_err(|_| Status::Resource)?,
             client.charged(DELEGATION)?,
         ];
-        let mut holdings = lock(&client.holdings);
-        holdings.alive()?;
-        let serial = holdings.insert(Held::Delegation(Delegation {
+        let mut client_state = lock(&client.client_state);
+        client_state.alive()?;
+        let serial = client_state.insert(StateEntry::Delegation(Delegation {
             key,
             node,
             kind,
@@ -252,13 +252,13 @@ impl<F: Clone, N: Clone> State<F, N> {
             let Some(client) = self.clients.get(&id) else {
                 continue;
             };
-            let mut holdings = lock(&client.holdings);
-            if let Some(Held::Delegation(delegation)) = holdings.get_mut(serial)
+            let mut client_state = lock(&client.client_state);
+            if let Some(StateEntry::Delegation(delegation)) = client_state.get_mut(serial)
                 && delegation.recalled.is_none()
             {
                 delegation.recalled = Some(now);
-                holdings.to_call.push_back(serial);
-                holdings.recalled.push(serial);
+                client_state.to_call.push_back(serial);
+                client_state.recalled.push(serial);
                 whom.push(id);
             }
         }
@@ -276,9 +276,9 @@ impl<F: Clone, N: Clone> State<F, N> {
         let serial = self.serial_of(client, stateid)?;
         let mut gone = Gone::default();
         {
-            let mut holdings = lock(&client.holdings);
-            holdings.delegation(client, serial, stateid, key)?;
-            holdings.end_delegation(client, serial, &self.delegations, &mut gone);
+            let mut client_state = lock(&client.client_state);
+            client_state.delegation(client, serial, stateid, key)?;
+            client_state.end_delegation(client, serial, &self.delegations, &mut gone);
         }
         self.release(gone);
         Ok(())
@@ -291,8 +291,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         let mut others = all.into_iter().filter(|one| one.0 != client.0.id);
         others.any(|(id, serial)| {
             let other = self.clients.get(&id);
-            other.is_some_and(|other| match lock(&other.holdings).get(serial) {
-                Some(Held::Delegation(delegation)) => delegation.kind.intersects(deny),
+            other.is_some_and(|other| match lock(&other.client_state).get(serial) {
+                Some(StateEntry::Delegation(delegation)) => delegation.kind.intersects(deny),
                 _ => false,
             })
         })
@@ -309,8 +309,8 @@ impl<F: Clone, N: Clone> State<F, N> {
     ) -> Result<F, Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let holdings = lock(&client.holdings);
-        let delegation = holdings.delegation(client, serial, stateid, key)?;
+        let client_state = lock(&client.client_state);
+        let delegation = client_state.delegation(client, serial, stateid, key)?;
         match delegation.kind.contains(access) {
             true => Ok(delegation.file.clone()),
             false => Err(Status::BadStateid),
@@ -328,8 +328,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         let client = &client.0;
         let all = self.delegations.of(key);
         let (_, serial) = all.into_iter().find(|one| one.0 == client.id)?;
-        match lock(&client.holdings).get(serial) {
-            Some(Held::Delegation(delegation)) if delegation.kind.contains(access) => {
+        match lock(&client.client_state).get(serial) {
+            Some(StateEntry::Delegation(delegation)) if delegation.kind.contains(access) => {
                 Some(delegation.file.clone())
             }
             _ => None,
@@ -351,29 +351,29 @@ impl<F, N: Clone> State<F, N> {
         for client in self.clients.all() {
             let tells = self.notify_unseen(&client);
             let is_expired = self.is_expired(&client);
-            let mut holdings = lock(&client.holdings);
-            for serial in holdings.recalled.clone() {
-                let Some(Held::Delegation(delegation)) = holdings.get_mut(serial) else {
+            let mut client_state = lock(&client.client_state);
+            for serial in client_state.recalled.clone() {
+                let Some(StateEntry::Delegation(delegation)) = client_state.get_mut(serial) else {
                     continue;
                 };
                 let since = delegation.recalled.unwrap_or(now);
                 if is_expired || now.saturating_sub(since) > in_time {
-                    self.revoke_delegation(&client, &mut holdings, serial, &mut gone);
+                    self.revoke_delegation(&client, &mut client_state, serial, &mut gone);
                 } else if std::mem::take(&mut delegation.again) {
-                    holdings.to_call.push_back(serial);
+                    client_state.to_call.push_back(serial);
                 }
             }
-            holdings.maintain_copies(now, self.lease, is_expired);
-            let count = holdings.delegations;
-            let asked = holdings.asked_to_keep;
+            client_state.maintain_copies(now, self.lease, is_expired);
+            let count = client_state.delegations;
+            let asked = client_state.asked_to_keep;
             if count > 0
                 && (all_tight || is_tight(count, self.limits.delegations))
                 && asked.is_none_or(|asked| now.saturating_sub(asked) >= ASK_AGAIN)
             {
-                holdings.asked_to_keep = Some(now);
-                holdings.keep = Some((count * 3 / 4) as u32);
+                client_state.asked_to_keep = Some(now);
+                client_state.keep = Some((count * 3 / 4) as u32);
             }
-            if tells || holdings.keep.is_some() || !holdings.to_call.is_empty() {
+            if tells || client_state.keep.is_some() || !client_state.to_call.is_empty() {
                 whom.push(client.id);
             }
         }
@@ -384,7 +384,7 @@ impl<F, N: Clone> State<F, N> {
     fn revoke_delegation(
         &self,
         client: &Arc<Client<F, N>>,
-        holdings: &mut Holdings<F, N>,
+        client_state: &mut ClientState<F, N>,
         serial: u32,
         gone: &mut Gone<F, N>,
     ) {
@@ -397,14 +397,14 @@ impl<F, N: Clone> State<F, N> {
                 "a client did not give a delegation back"
             );
         }
-        holdings.end_delegation(client, serial, &self.delegations, gone);
-        holdings.lost_delegation(serial);
+        client_state.end_delegation(client, serial, &self.delegations, gone);
+        client_state.lost_delegation(serial);
         let flag = status_flags::RECALLABLE_STATE_REVOKED;
         client.flags.fetch_or(flag, Ordering::AcqRel);
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
+impl<F, N: Clone> ClientState<F, N> {
     /// Returns the delegation `serial` if `given` is the stateid of a delegation of `key`.
     pub(super) fn delegation(
         &self,
@@ -414,12 +414,12 @@ impl<F, N: Clone> Holdings<F, N> {
         key: NodeKey,
     ) -> Result<&Delegation<F, N>, Status> {
         match self.get(serial) {
-            Some(Held::Delegation(delegation)) if delegation.key == key => {
+            Some(StateEntry::Delegation(delegation)) if delegation.key == key => {
                 stateid::check(client, given.seqid, SEQID)?;
                 Ok(delegation)
             }
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
-            Some(Held::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
             _ => Err(Status::BadStateid),
         }
     }
@@ -432,7 +432,7 @@ impl<F, N: Clone> Holdings<F, N> {
         delegations: &Delegations,
         gone: &mut Gone<F, N>,
     ) {
-        if let Some(Held::Delegation(delegation)) = self.remove(serial) {
+        if let Some(StateEntry::Delegation(delegation)) = self.remove(serial) {
             self.recalled.retain(|&one| one != serial);
             delegations.remove(delegation.key, client.id, serial);
             gone.files.push(delegation.file);

@@ -112,7 +112,7 @@ impl<F, N: Clone> State<F, N> {
                 .get(&id)
                 .filter(|client| client.minor == Minor::V41 && client.is(by));
             let client = client.ok_or(Status::StaleClientid)?;
-            let has_sessions = !lock(&client.holdings).sessions.is_empty();
+            let has_sessions = !lock(&client.client_state).sessions.is_empty();
             if has_sessions || self.has_state(&client) {
                 Err(Status::ClientidBusy)
             } else {

@@ -91,9 +91,9 @@ impl<F, N: Clone> State<F, N> {
     }
 
     fn revoke(&self, client: &Client<F, N>, gone: &mut Gone<F, N>) {
-        let mut holdings = lock(&client.holdings);
-        holdings.clear(client, true, &self.shares, &self.delegations, gone);
-        if holdings.revoked > 0 {
+        let mut client_state = lock(&client.client_state);
+        client_state.clear(client, true, &self.shares, &self.delegations, gone);
+        if client_state.revoked > 0 {
             let flag = status_flags::EXPIRED_ALL_STATE_REVOKED;
             client.flags.fetch_or(flag, Ordering::AcqRel);
         }
@@ -121,7 +121,7 @@ impl<F, N: Clone> State<F, N> {
                 }
             } else if client.minor == Minor::V40 {
                 let before = now.saturating_sub(self.lease);
-                lock(&client.holdings).forget_idle_owners(before);
+                lock(&client.client_state).forget_idle_owners(before);
             }
         }
         self.release(gone);

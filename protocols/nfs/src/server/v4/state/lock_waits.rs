@@ -122,9 +122,9 @@ impl<F, N: Clone> State<F, N> {
         make: impl FnOnce() -> Call,
     ) -> Option<QueuePlace> {
         let (now, is_notified) = (self.now(), self.may_notify_lock(client));
-        let mut holdings = lock(&client.0.holdings);
+        let mut client_state = lock(&client.0.client_state);
         let place = (waiter.key, waiter.owner.clone());
-        let known = holdings.waiting.get_mut(&place);
+        let known = client_state.waiting.get_mut(&place);
         if let Some(wait) = known.filter(|wait| wait.lock == *wanted) {
             wait.retried(now, is_notified);
             return Some(QueuePlace {
@@ -132,8 +132,8 @@ impl<F, N: Clone> State<F, N> {
                 before: None,
             });
         }
-        let is_known = holdings.waiting.contains_key(&place);
-        if holdings.gone || !is_known && holdings.waiting.len() >= MAX_WAITS {
+        let is_known = client_state.waiting.contains_key(&place);
+        if client_state.gone || !is_known && client_state.waiting.len() >= MAX_WAITS {
             return None;
         }
         let charge = client.0.charge(WAIT_BYTES + 2 * waiter.owner.len()).ok()?;
@@ -150,7 +150,7 @@ impl<F, N: Clone> State<F, N> {
             free: None,
             _charge: charge,
         };
-        let before = holdings.waiting.insert(place, wait);
+        let before = client_state.waiting.insert(place, wait);
         let before = before.map(|wait| wait.call);
         Some(QueuePlace { call, before })
     }
@@ -161,7 +161,7 @@ impl<F, N: Clone> State<F, N> {
             return;
         };
         let place = (waiter.key, waiter.owner.clone());
-        if let Some(wait) = lock(&client.holdings).waiting.get_mut(&place) {
+        if let Some(wait) = lock(&client.client_state).waiting.get_mut(&place) {
             (wait.unseen, wait.free) = (true, Some(wait.asked));
         }
     }
@@ -169,12 +169,12 @@ impl<F, N: Clone> State<F, N> {
     /// Removes `waiter` from the queue. Returns the call of its place, if it had one.
     pub fn end_wait(&self, waiter: &Waiter) -> Option<Arc<Call>> {
         let client = self.clients.get(&waiter.client)?;
-        let mut holdings = lock(&client.holdings);
-        if holdings.waiting.is_empty() {
+        let mut client_state = lock(&client.client_state);
+        if client_state.waiting.is_empty() {
             return None;
         }
         let place = (waiter.key, waiter.owner.clone());
-        Some(holdings.waiting.remove(&place)?.call)
+        Some(client_state.waiting.remove(&place)?.call)
     }
 
     /// Records that the lock table has woken `waiter`. Returns whether to call its client.
@@ -183,26 +183,26 @@ impl<F, N: Clone> State<F, N> {
         let Some(client) = self.clients.get(&waiter.client) else {
             return false;
         };
-        let holdings = &mut *lock(&client.holdings);
+        let client_state = &mut *lock(&client.client_state);
         let place = (waiter.key, waiter.owner.clone());
-        let Some(wait) = holdings.waiting.get_mut(&place) else {
+        let Some(wait) = client_state.waiting.get_mut(&place) else {
             return false;
         };
         wait.free = Some(now);
-        if !wait.is_notified || wait.notification_due || holdings.to_notify.len() >= MAX_WAITS {
+        if !wait.is_notified || wait.notification_due || client_state.to_notify.len() >= MAX_WAITS {
             return false;
         }
         wait.notification_due = true;
-        holdings.to_notify.push_back(place);
+        client_state.to_notify.push_back(place);
         true
     }
 
     /// Schedules notifications for the waiters of locks whose release is not observable. Returns
     /// whether any notifications are due.
     pub(super) fn notify_unseen(&self, client: &Client<F, N>) -> bool {
-        let mut holdings = lock(&client.holdings);
-        let room = MAX_WAITS.saturating_sub(holdings.to_notify.len());
-        let all = holdings.waiting.iter_mut();
+        let mut client_state = lock(&client.client_state);
+        let room = MAX_WAITS.saturating_sub(client_state.to_notify.len());
+        let all = client_state.waiting.iter_mut();
         let unseen =
             all.filter(|(_, wait)| wait.unseen && wait.is_notified && !wait.notification_due);
         let unseen: Vec<_> = unseen
@@ -212,8 +212,8 @@ impl<F, N: Clone> State<F, N> {
                 place.clone()
             })
             .collect();
-        holdings.to_notify.extend(unseen);
-        !holdings.to_notify.is_empty()
+        client_state.to_notify.extend(unseen);
+        !client_state.to_notify.is_empty()
     }
 
     /// Removes the waiters that have not retried in time, and returns the calls of their places.
@@ -222,13 +222,13 @@ impl<F, N: Clone> State<F, N> {
         let now = self.now();
         let mut over = Vec::new();
         for client in self.clients.all() {
-            let mut holdings = lock(&client.holdings);
-            if holdings.waiting.is_empty() {
+            let mut client_state = lock(&client.client_state);
+            if client_state.waiting.is_empty() {
                 continue;
             }
             let those =
                 |_: &(NodeKey, Arc<[u8]>), wait: &mut LockWait<N>| wait.is_expired(now, self.lease);
-            let those = holdings.waiting.extract_if(those);
+            let those = client_state.waiting.extract_if(those);
             over.extend(those.map(|((key, _), wait)| (key, wait.call)));
         }
         over

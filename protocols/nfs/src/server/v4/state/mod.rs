@@ -16,7 +16,7 @@
 //! Lock order; no lock is taken while a later one is held:
 //! 1. the registry of client names: only when clients are created, destroyed or expire;
 //! 2. a client's creation of sessions; a client's stable record;
-//! 3. a client's holdings: its owners, opens and locks;
+//! 3. a client's state: its owners, opens and locks;
 //! 4. a shard of the share reservations; the sessions of connections;
 //! 5. a session: its slots and connections;
 //! 6. a shard of the tables of clients, sessions or delegations; outstanding callbacks and their
@@ -26,12 +26,12 @@
 
 mod callbacks;
 mod client;
+mod client_state;
 mod connections;
 mod delegations;
 mod exchange_id;
 mod gone;
 mod grace;
-mod holdings;
 mod lease;
 mod limits;
 mod lock_waits;
@@ -73,11 +73,11 @@ use self::table::Table;
 
 pub use self::callbacks::{Callback, CallbackCredential, CallbackKind, CallbackParameters};
 pub use self::client::{ClientRef, Minor};
+pub use self::client_state::Share;
 pub use self::connections::Direction;
 pub use self::delegations::NoDelegation;
 pub use self::exchange_id::{ExchangeId, ExchangedId};
 pub use self::gone::{Gone, NodeKey, Release, Unlock};
-pub use self::holdings::Share;
 pub use self::limits::Limits;
 pub use self::lock_waits::{QueuePlace, Waiter};
 pub use self::locks::{Locker, Locking, Unlocking};

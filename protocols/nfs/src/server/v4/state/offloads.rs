@@ -14,9 +14,9 @@ use crate::v4::{ClientId, StateId, Status, Verifier};
 
 use super::State;
 use super::client::{Client, ClientRef};
+use super::client_state::{ClientState, StateEntry};
 use super::delegations::SEQID;
 use super::gone::NodeKey;
-use super::holdings::{Held, Holdings};
 use super::stateid;
 use super::table::lock;
 
@@ -105,7 +105,7 @@ impl<F, N: Clone> State<F, N> {
     /// there is room.
     pub fn may_offload(&self, client: &ClientRef<F, N>) -> bool {
         let client = &client.0;
-        let its = lock(&client.holdings).offloads.len();
+        let its = lock(&client.client_state).offloads.len();
         self.quotas.offloads.has_room(&client.peer, 1)
             && its < self.limits.offloads
             && self.can_call(client, 2)
@@ -119,12 +119,12 @@ impl<F, N: Clone> State<F, N> {
         what: OffloadArgs<N>,
     ) -> Option<(StateId, Arc<Offload>)> {
         let client = &client.0;
-        let mut holdings = lock(&client.holdings);
-        if holdings.gone || holdings.offloads.len() >= self.limits.offloads {
+        let mut client_state = lock(&client.client_state);
+        if client_state.gone || client_state.offloads.len() >= self.limits.offloads {
             return None;
         }
         let place = self.quotas.offloads.take(&client.peer, 1).ok()?;
-        let serial = holdings.next_serial();
+        let serial = client_state.next_serial();
         let offload = Arc::new(Offload {
             client: client.id,
             serial,
@@ -142,8 +142,8 @@ impl<F, N: Clone> State<F, N> {
             refused: false,
             again: false,
         };
-        holdings.insert_as(serial, Held::Copy(copying));
-        holdings.offloads.push(serial);
+        client_state.insert_as(serial, StateEntry::Copy(copying));
+        client_state.offloads.push(serial);
         Some((stateid::stateid(client.id, serial, SEQID), offload))
     }
 
@@ -153,8 +153,8 @@ impl<F, N: Clone> State<F, N> {
         lock(&offload.place).take();
         let client = self.clients.get(&offload.client)?;
         let now = self.now();
-        let mut holdings = lock(&client.holdings);
-        let Some(Held::Copy(copy)) = holdings.get_mut(offload.serial) else {
+        let mut client_state = lock(&client.client_state);
+        let Some(StateEntry::Copy(copy)) = client_state.get_mut(offload.serial) else {
             return None;
         };
         let status = match offload.count() {
@@ -165,7 +165,7 @@ impl<F, N: Clone> State<F, N> {
         if copy.cancelled {
             return None;
         }
-        holdings.to_call.push_back(offload.serial);
+        client_state.to_call.push_back(offload.serial);
         Some(client.id)
     }
 
@@ -179,8 +179,8 @@ impl<F, N: Clone> State<F, N> {
     ) -> Result<(u64, Option<Status>), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let copy = holdings.copy(client, serial, stateid, key)?;
+        let mut client_state = lock(&client.client_state);
+        let copy = client_state.copy(client, serial, stateid, key)?;
         Ok((copy.offload.count(), copy.ended.map(|(status, _)| status)))
     }
 
@@ -194,14 +194,14 @@ impl<F, N: Clone> State<F, N> {
     ) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let copy = holdings.copy(client, serial, stateid, key)?;
+        let mut client_state = lock(&client.client_state);
+        let copy = client_state.copy(client, serial, stateid, key)?;
         copy.cancelled = true;
         if copy.ended.is_none() {
             copy.offload.call.cancel();
             return Err(Status::Delay);
         }
-        holdings.forget_copy(serial);
+        client_state.forget_copy(serial);
         Ok(())
     }
 
@@ -210,16 +210,16 @@ impl<F, N: Clone> State<F, N> {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
-        let mut holdings = lock(&client.holdings);
-        match holdings.get_mut(serial) {
-            Some(Held::Copy(_)) if status == Status::Ok => holdings.forget_copy(serial),
-            Some(Held::Copy(copy)) => copy.refused = true,
+        let mut client_state = lock(&client.client_state);
+        match client_state.get_mut(serial) {
+            Some(StateEntry::Copy(_)) if status == Status::Ok => client_state.forget_copy(serial),
+            Some(StateEntry::Copy(copy)) => copy.refused = true,
             _ => {}
         }
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
+impl<F, N: Clone> ClientState<F, N> {
     /// Returns the copy `serial` if `given` is the stateid of a copy to `key`.
     fn copy(
         &mut self,
@@ -229,7 +229,7 @@ impl<F, N: Clone> Holdings<F, N> {
         key: NodeKey,
     ) -> Result<&mut CopyState<N>, Status> {
         match self.get_mut(serial) {
-            Some(Held::Copy(copy)) if copy.key == key => {
+            Some(StateEntry::Copy(copy)) if copy.key == key => {
                 stateid::check(client, given.seqid, SEQID)?;
                 Ok(copy)
             }
@@ -238,7 +238,7 @@ impl<F, N: Clone> Holdings<F, N> {
     }
 
     fn forget_copy(&mut self, serial: u32) {
-        if let Some(Held::Copy(_)) = self.get(serial) {
+        if let Some(StateEntry::Copy(_)) = self.get(serial) {
             self.remove(serial);
             self.offloads.retain(|&one| one != serial);
         }
@@ -247,7 +247,7 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Cancels and removes all copies.
     pub(super) fn end_copies(&mut self) {
         for serial in std::mem::take(&mut self.offloads) {
-            if let Some(Held::Copy(copy)) = self.remove(serial) {
+            if let Some(StateEntry::Copy(copy)) = self.remove(serial) {
                 copy.offload.call.cancel();
             }
         }
@@ -257,7 +257,7 @@ impl<F, N: Clone> Holdings<F, N> {
     /// client cancelled or does not know after a lease time.
     pub(super) fn maintain_copies(&mut self, now: Duration, lease: Duration, is_expired: bool) {
         for serial in self.offloads.clone() {
-            let Some(Held::Copy(copy)) = self.get_mut(serial) else {
+            let Some(StateEntry::Copy(copy)) = self.get_mut(serial) else {
                 continue;
             };
             match copy.ended {

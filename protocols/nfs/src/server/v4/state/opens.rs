@@ -12,8 +12,8 @@ use crate::v4::{StateId, Status};
 
 use super::State;
 use super::client::{Client, ClientRef, Minor};
+use super::client_state::{ClientState, FilesByAccess, OPEN, Open, Share, StateEntry, full};
 use super::gone::{Gone, NodeKey};
-use super::holdings::{Files, Held, Holdings, OPEN, Open, Share, full};
 use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
 use super::table::lock;
@@ -78,11 +78,11 @@ impl<F: Clone, N: Clone> State<F, N> {
         self.may_open(client, ask.reclaim)?;
         let owner: Arc<[u8]> = ask.owner.into();
         let (held, is_new) = {
-            let holdings = lock(&client.holdings);
-            holdings.alive()?;
-            match holdings.opened(&owner, ask.key) {
+            let client_state = lock(&client.client_state);
+            client_state.alive()?;
+            match client_state.opened(&owner, ask.key) {
                 Some((_, open)) => (open.files.get(ask.access).cloned(), false),
-                None if holdings.opens + holdings.revoked >= self.limits.opens => {
+                None if client_state.opens + client_state.revoked >= self.limits.opens => {
                     return Err(full(client.minor));
                 }
                 None => (None, true),
@@ -137,14 +137,14 @@ impl<F: Clone, N: Clone> State<F, N> {
     ) -> Result<StateId, Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let open = holdings.open(serial)?;
+        let mut client_state = lock(&client.client_state);
+        let open = client_state.open(serial)?;
         let owner = open.owner;
         open.check(client, stateid, key)?;
-        let owner = holdings.open_owners.get_mut(owner);
+        let owner = client_state.open_owners.get_mut(owner);
         let owner = owner.filter(|owner| !owner.confirmed);
         owner.ok_or(Status::BadStateid)?.confirmed = true;
-        Ok(holdings.open_mut(serial)?.changed(client, serial))
+        Ok(client_state.open_mut(serial)?.changed(client, serial))
     }
 
     /// Runs OPEN_DOWNGRADE (RFC 7530 section 16.19, RFC 8881 section 18.18). Returns `INVAL` unless
@@ -160,14 +160,14 @@ impl<F: Clone, N: Clone> State<F, N> {
         let client = &client.0;
         let mut gone = Gone::default();
         let stateid = {
-            let mut holdings = lock(&client.holdings);
-            let serial = self.confirmed_open(client, &holdings, stateid, key)?;
-            let owner = holdings.open(serial)?.owner;
-            let name = holdings
+            let mut client_state = lock(&client.client_state);
+            let serial = self.confirmed_open(client, &client_state, stateid, key)?;
+            let owner = client_state.open(serial)?.owner;
+            let name = client_state
                 .open_owners
                 .get(owner)
                 .map(|owner| owner.name.clone());
-            let open = holdings.open_mut(serial)?;
+            let open = client_state.open_mut(serial)?;
             let within = open.seen & combinations_within(access, deny);
             if access.is_empty() || union(within) != (access, deny) {
                 return Err(Status::Inval);
@@ -193,19 +193,19 @@ impl<F: Clone, N: Clone> State<F, N> {
         let client = &client.0;
         let mut gone = Gone::default();
         let stateid = {
-            let mut holdings = lock(&client.holdings);
-            let serial = self.confirmed_open(client, &holdings, stateid, key)?;
-            let open = holdings.open_mut(serial)?;
+            let mut client_state = lock(&client.client_state);
+            let serial = self.confirmed_open(client, &client_state, stateid, key)?;
+            let open = client_state.open_mut(serial)?;
             let (number, last) = (open.owner, open.changed(client, serial));
-            holdings.close(client, serial, &self.shares, &mut gone);
+            client_state.close(client, serial, &self.shares, &mut gone);
             match client.minor {
                 Minor::V41 => INVALID,
                 Minor::V40 => {
-                    if let Some(owner) = holdings.open_owners.get_mut(number) {
+                    if let Some(owner) = client_state.open_owners.get_mut(number) {
                         let before = owner.closed.replace(serial);
                         owner.used = self.now();
-                        before.map(|before| holdings.remove(before));
-                        holdings.was_open(serial, number);
+                        before.map(|before| client_state.remove(before));
+                        client_state.was_open(serial, number);
                     }
                     last
                 }
@@ -235,24 +235,24 @@ impl<F: Clone, N: Clone> State<F, N> {
             }
         };
         let serial = self.serial_of(client, stateid)?;
-        let holdings = lock(&client.holdings);
-        let open = match holdings.get(serial) {
-            Some(Held::Lock(state)) => {
+        let client_state = lock(&client.client_state);
+        let open = match client_state.get(serial) {
+            Some(StateEntry::Lock(state)) => {
                 stateid::check(client, stateid.seqid, state.seqid)?;
-                let open = holdings.open(state.open)?;
+                let open = client_state.open(state.open)?;
                 open.of(key)?;
                 open
             }
-            Some(Held::Delegation(_) | Held::RevokedDelegation) => {
-                let delegation = holdings.delegation(client, serial, stateid, key)?;
+            Some(StateEntry::Delegation(_) | StateEntry::RevokedDelegation) => {
+                let delegation = client_state.delegation(client, serial, stateid, key)?;
                 return match delegation.kind.contains(access) {
                     true => Ok(delegation.file.clone()),
                     false => Err(Status::Openmode),
                 };
             }
             _ => {
-                let serial = self.confirmed_open(client, &holdings, stateid, key)?;
-                holdings.open(serial)?
+                let serial = self.confirmed_open(client, &client_state, stateid, key)?;
+                client_state.open(serial)?
             }
         };
         if !open.access.contains(access) {
@@ -281,14 +281,14 @@ impl<F: Clone, N: Clone> State<F, N> {
     pub(super) fn confirmed_open(
         &self,
         client: &Client<F, N>,
-        holdings: &Holdings<F, N>,
+        client_state: &ClientState<F, N>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<u32, Status> {
         let serial = self.serial_of(client, stateid)?;
-        let open = holdings.open(serial)?;
+        let open = client_state.open(serial)?;
         open.check(client, stateid, key)?;
-        let owner = holdings.open_owners.get(open.owner);
+        let owner = client_state.open_owners.get(open.owner);
         if client.minor == Minor::V40 && !owner.is_some_and(|owner| owner.confirmed) {
             return Err(Status::BadStateid);
         }
@@ -333,8 +333,8 @@ impl<F, N: Clone> Opening<'_, F, N> {
         self.state.record(&client);
         let mut spare = None;
         let opened = {
-            let mut holdings = lock(&client.holdings);
-            self.settle(&mut holdings, file, &mut spare)
+            let mut client_state = lock(&client.client_state);
+            self.settle(&mut client_state, file, &mut spare)
         };
         // It is dropped with no lock held.
         drop(spare);
@@ -343,17 +343,17 @@ impl<F, N: Clone> Opening<'_, F, N> {
 
     fn settle(
         &mut self,
-        holdings: &mut Holdings<F, N>,
+        client_state: &mut ClientState<F, N>,
         file: F,
         spare: &mut Option<F>,
     ) -> Result<Opened, Status> {
         let client = &self.client;
         let limits = &self.state.limits;
-        let known = holdings
+        let known = client_state
             .opened(&self.owner, self.key)
             .map(|(serial, _)| serial);
-        let room = known.is_some() || holdings.opens + holdings.revoked < limits.opens;
-        let checked = holdings.alive().and(if room {
+        let room = known.is_some() || client_state.opens + client_state.revoked < limits.opens;
+        let checked = client_state.alive().and(if room {
             Ok(())
         } else {
             Err(full(client.minor))
@@ -364,7 +364,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
         });
         let owner = charge.and_then(|charge| {
             let now = self.state.now();
-            let owner = holdings.open_owner(client, &self.owner, limits.opens, now)?;
+            let owner = client_state.open_owner(client, &self.owner, limits.opens, now)?;
             Ok((owner, charge))
         });
         let (owner, charge) = match owner {
@@ -380,7 +380,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
         };
         let serial = match known.ok_or(charge) {
             Ok(serial) => {
-                let open = holdings.open_mut(serial)?;
+                let open = client_state.open_mut(serial)?;
                 open.access |= self.access;
                 open.deny |= self.deny;
                 open.seen |= combination(self.access, self.deny);
@@ -388,7 +388,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
                 serial
             }
             Err(charge) => {
-                let serial = holdings.insert(Held::Open(Open {
+                let serial = client_state.insert(StateEntry::Open(Open {
                     owner,
                     key: self.key,
                     node: self.node.clone(),
@@ -396,23 +396,26 @@ impl<F, N: Clone> Opening<'_, F, N> {
                     deny: self.deny,
                     seen: combination(self.access, self.deny),
                     seqid: 0,
-                    files: Files::new(self.access, file),
+                    files: FilesByAccess::new(self.access, file),
                     locks: Vec::new(),
                     _charge: charge.ok_or(Status::Serverfault)?,
                 }));
-                if let Some(owner) = holdings.open_owners.get_mut(owner) {
+                if let Some(owner) = client_state.open_owners.get_mut(owner) {
                     owner.opens.insert(self.key, serial);
                 }
                 serial
             }
         };
-        let confirmed = holdings.open_owners.get_mut(owner).is_some_and(|owner| {
-            // RFC 7530 section 9.1.11: a reclaim needs no confirmation.
-            owner.confirmed |= self.reclaim;
-            owner.confirmed
-        });
+        let confirmed = client_state
+            .open_owners
+            .get_mut(owner)
+            .is_some_and(|owner| {
+                // RFC 7530 section 9.1.11: a reclaim needs no confirmation.
+                owner.confirmed |= self.reclaim;
+                owner.confirmed
+            });
         Ok(Opened {
-            stateid: holdings.open_mut(serial)?.changed(client, serial),
+            stateid: client_state.open_mut(serial)?.changed(client, serial),
             confirm: client.minor == Minor::V40 && !confirmed,
         })
     }
@@ -424,7 +427,7 @@ impl<F, N: Clone> Drop for Opening<'_, F, N> {
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
+impl<F, N: Clone> ClientState<F, N> {
     /// Returns the open of `key` by `owner`.
     fn opened(&self, owner: &[u8], key: NodeKey) -> Option<(u32, &Open<F, N>)> {
         let owner = self.open_owners.get(self.open_owners.find(owner)?)?;

@@ -199,7 +199,9 @@ impl<F, N: Clone> State<F, N> {
         let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|client| client.is_confirmed());
         let idle = |client: &&Arc<Client<F, N>>| {
-            peer.is_some() && !self.has_state(client) && lock(&client.holdings).sessions.is_empty()
+            peer.is_some()
+                && !self.has_state(client)
+                && lock(&client.client_state).sessions.is_empty()
         };
         let expired = || {
             let expired = confirmed.iter().filter(|client| self.is_expired(client));
@@ -254,10 +256,10 @@ impl<F, N: Clone> State<F, N> {
         self.clients.remove(&client.id);
         lock(&client.place).take();
         let sessions = {
-            let mut holdings = lock(&client.holdings);
-            holdings.gone = true;
-            holdings.clear(client, false, &self.shares, &self.delegations, gone);
-            std::mem::take(&mut holdings.sessions)
+            let mut client_state = lock(&client.client_state);
+            client_state.gone = true;
+            client_state.clear(client, false, &self.shares, &self.delegations, gone);
+            std::mem::take(&mut client_state.sessions)
         };
         for session in sessions {
             self.forget_session(&session);
@@ -302,8 +304,8 @@ impl<F, N: Clone> State<F, N> {
 
     /// Returns whether a client has any state that it could lose.
     pub(super) fn has_state(&self, client: &Client<F, N>) -> bool {
-        let holdings = lock(&client.holdings);
-        holdings.opens + holdings.locks + holdings.delegations > 0
+        let client_state = lock(&client.client_state);
+        client_state.opens + client_state.locks + client_state.delegations > 0
     }
 
     /// Records that the client may reclaim after a restart, before its first open is answered.
@@ -311,7 +313,7 @@ impl<F, N: Clone> State<F, N> {
         let mut recorded = lock(&client.recorded);
         // A client that has lost state must not reclaim it.
         if *recorded == Recorded::No
-            && lock(&client.holdings).revoked == 0
+            && lock(&client.client_state).revoked == 0
             && self.stable.put(&client.record).is_ok()
         {
             *recorded = Recorded::Yes;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, ClientRef, Minor};
-use super::holdings::{Held, Holdings};
+use super::client_state::{ClientState, StateEntry};
 use super::stateid::Parts;
 use super::table::lock;
 use super::{Started, State};
@@ -83,41 +83,41 @@ impl<F, N: Clone> OwnerRequest<F, N> {
     /// section 9.1.9). Some errors do not consume the seqid (section 9.1.7).
     pub fn finish(self, status: Status, reply: Arc<[u8]>) {
         if status.counts() {
-            let mut holdings = lock(&self.client.holdings);
-            if let Some(seq) = self.seq(&mut holdings) {
+            let mut client_state = lock(&self.client.client_state);
+            if let Some(seq) = self.seq(&mut client_state) {
                 seq.last = Some(self.seqid);
                 seq.reply = Some(reply);
             }
         }
     }
 
-    fn seq<'a>(&self, holdings: &'a mut Holdings<F, N>) -> Option<&'a mut OwnerSeq> {
+    fn seq<'a>(&self, client_state: &'a mut ClientState<F, N>) -> Option<&'a mut OwnerSeq> {
         match self.owner {
-            OwnerNumber::Open(number) => Some(&mut holdings.open_owners.get_mut(number)?.seq),
-            OwnerNumber::Lock(number) => Some(&mut holdings.lock_owners.get_mut(number)?.seq),
+            OwnerNumber::Open(number) => Some(&mut client_state.open_owners.get_mut(number)?.seq),
+            OwnerNumber::Lock(number) => Some(&mut client_state.lock_owners.get_mut(number)?.seq),
         }
     }
 }
 
 impl<F, N: Clone> Drop for OwnerRequest<F, N> {
     fn drop(&mut self) {
-        let mut holdings = lock(&self.client.holdings);
+        let mut client_state = lock(&self.client.client_state);
         let mut is_new = false;
-        if let Some(seq) = self.seq(&mut holdings) {
+        if let Some(seq) = self.seq(&mut client_state) {
             seq.busy = None;
             is_new = seq.last.is_none();
         }
         match self.owner {
             OwnerNumber::Open(number) => {
-                let owner = holdings.open_owners.get(number);
+                let owner = client_state.open_owners.get(number);
                 if is_new && owner.is_some_and(|owner| owner.is_idle()) {
-                    holdings.forget_open_owner(number);
+                    client_state.forget_open_owner(number);
                 }
             }
             OwnerNumber::Lock(number) => {
-                let owner = holdings.lock_owners.get(number);
+                let owner = client_state.lock_owners.get(number);
                 if owner.is_some_and(|owner| owner.states.is_empty()) {
-                    holdings.lock_owners.remove(number);
+                    client_state.lock_owners.remove(number);
                 }
             }
         }
@@ -138,12 +138,12 @@ impl<F, N: Clone> State<F, N> {
         let name: Arc<[u8]> = owner.into();
         let mut gone = super::Gone::default();
         let started = {
-            let mut holdings = lock(&client.holdings);
-            let holdings = &mut *holdings;
-            holdings.alive()?;
+            let mut client_state = lock(&client.client_state);
+            let client_state = &mut *client_state;
+            client_state.alive()?;
             let most = self.limits.opens;
-            let mut number = holdings.open_owner(&client, &name, most, self.now())?;
-            let owner = holdings
+            let mut number = client_state.open_owner(&client, &name, most, self.now())?;
+            let owner = client_state
                 .open_owners
                 .get(number)
                 .ok_or(Status::Serverfault)?;
@@ -153,12 +153,12 @@ impl<F, N: Clone> State<F, N> {
             let forgotten = !owner.confirmed && owner.seq.last.is_some() && !owner.seq.is_busy();
             if forgotten {
                 for serial in owner.opens.values().copied().collect::<Vec<_>>() {
-                    holdings.close(&client, serial, &self.shares, &mut gone);
+                    client_state.close(&client, serial, &self.shares, &mut gone);
                 }
-                holdings.forget_open_owner(number);
-                number = holdings.open_owner(&client, &name, most, self.now())?;
+                client_state.forget_open_owner(number);
+                number = client_state.open_owner(&client, &name, most, self.now())?;
             }
-            self.start_of_owner(&client, holdings, number, seqid)
+            self.start_of_owner(&client, client_state, number, seqid)
         };
         self.release(gone);
         started
@@ -173,23 +173,23 @@ impl<F, N: Clone> State<F, N> {
         seqid: u32,
     ) -> Result<Started<OwnerRequest<F, N>>, Status> {
         let client = self.client_of(stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let holdings = &mut *holdings;
-        holdings.alive()?;
+        let mut client_state = lock(&client.client_state);
+        let client_state = &mut *client_state;
+        client_state.alive()?;
         let serial = Parts::of(stateid).serial;
-        match holdings.get(serial) {
-            Some(&Held::Closed(owner)) => {
-                let owner = holdings.open_owners.get(owner);
+        match client_state.get(serial) {
+            Some(&StateEntry::Closed(owner)) => {
+                let owner = client_state.open_owners.get(owner);
                 let reply = owner.and_then(|owner| owner.seq.reply(seqid));
                 reply.map(Started::Replay).ok_or(Status::BadStateid)
             }
-            Some(Held::Open(open)) => {
+            Some(StateEntry::Open(open)) => {
                 let owner = open.owner;
-                self.start_of_owner(&client, holdings, owner, seqid)
+                self.start_of_owner(&client, client_state, owner, seqid)
             }
-            Some(Held::Lock(state)) => {
+            Some(StateEntry::Lock(state)) => {
                 let number = state.owner;
-                let owner = holdings.lock_owners.get_mut(number);
+                let owner = client_state.lock_owners.get_mut(number);
                 let owner = owner.ok_or(Status::Serverfault)?;
                 Ok(match owner.seq.begin(seqid)? {
                     Some(reply) => Started::Replay(reply),
@@ -197,7 +197,12 @@ impl<F, N: Clone> State<F, N> {
                 })
             }
             // Only clients with sessions have delegations.
-            Some(Held::Revoked | Held::Delegation(_) | Held::RevokedDelegation | Held::Copy(_))
+            Some(
+                StateEntry::Revoked
+                | StateEntry::Delegation(_)
+                | StateEntry::RevokedDelegation
+                | StateEntry::Copy(_),
+            )
             | None => Err(Status::BadStateid),
         }
     }
@@ -205,11 +210,11 @@ impl<F, N: Clone> State<F, N> {
     fn start_of_owner(
         &self,
         client: &Arc<Client<F, N>>,
-        holdings: &mut Holdings<F, N>,
+        client_state: &mut ClientState<F, N>,
         number: u32,
         seqid: u32,
     ) -> Result<Started<OwnerRequest<F, N>>, Status> {
-        let owner = holdings.open_owners.get_mut(number);
+        let owner = client_state.open_owners.get_mut(number);
         let owner = owner.ok_or(Status::Serverfault)?;
         owner.used = self.now();
         if let Some(reply) = owner.seq.begin(seqid)? {
@@ -217,7 +222,7 @@ impl<F, N: Clone> State<F, N> {
         }
         // The client has received the reply to its last CLOSE, and does not retransmit it any more.
         if let Some(closed) = owner.closed.take() {
-            holdings.remove(closed);
+            client_state.remove(closed);
         }
         Ok(Started::New(new_request(
             client,

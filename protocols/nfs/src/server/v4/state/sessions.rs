@@ -186,8 +186,8 @@ impl<F, N: Clone> State<F, N> {
         if back.max_request.min(back.max_response) < SMALLEST || back.max_operations < 2 {
             return Err(Status::Toosmall);
         }
-        let mut holdings = lock(&client.holdings);
-        if holdings.sessions.len() >= self.limits.sessions {
+        let mut client_state = lock(&client.client_state);
+        if client_state.sessions.len() >= self.limits.sessions {
             return Err(Status::Nospc);
         }
         let charge = client.charged(SESSION)?;
@@ -207,7 +207,7 @@ impl<F, N: Clone> State<F, N> {
             backchannel: Mutex::new(Backchannel::new(ask.callback.clone(), back.max_requests)),
             _charge: charge,
         });
-        holdings.sessions.push(id);
+        client_state.sessions.push(id);
         self.sessions.insert(id, session.clone());
         self.bind(&session, ask.connection, true, ask.backchannel);
         Ok(CreatedSession {
@@ -260,7 +260,7 @@ impl<F, N: Clone> State<F, N> {
                 return Err(Status::Delay);
             }
         }
-        lock(&session.client.holdings)
+        lock(&session.client.client_state)
             .sessions
             .retain(|one| one != id);
         self.forget_session(id);

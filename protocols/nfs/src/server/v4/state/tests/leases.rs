@@ -144,7 +144,7 @@ fn states_that_were_revoked_take_room_until_they_are_freed() {
     let held = || world.state.quotas.held.in_use();
     let before = held();
     assert!(world.open(&other.client(&world), "o", A, W, NONE).is_ok());
-    let revoked = 100 * super::super::holdings::REVOKED;
+    let revoked = 100 * super::super::client_state::REVOKED;
     let after = held();
     assert!((revoked..before).contains(&after), "{after} bytes");
     let client = holder.client(&world);

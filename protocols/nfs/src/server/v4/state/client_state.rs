@@ -30,13 +30,13 @@ bitflags! {
     }
 }
 
-pub(super) struct Holdings<F, N> {
+pub(super) struct ClientState<F, N> {
     /// Whether the client is destroyed: then no state may be added.
     pub(super) gone: bool,
     pub(super) open_owners: Owners<OpenOwner>,
     pub(super) lock_owners: Owners<LockOwner>,
     pub(super) sessions: Vec<SessionId>,
-    states: HashMap<u32, Held<F, N>>,
+    states: HashMap<u32, StateEntry<F, N>>,
     last_serial: u32,
     pub(super) opens: usize,
     pub(super) locks: usize,
@@ -61,9 +61,9 @@ pub(super) struct Holdings<F, N> {
     pub(super) to_notify: VecDeque<(NodeKey, Arc<[u8]>)>,
 }
 
-impl<F, N> Default for Holdings<F, N> {
-    fn default() -> Holdings<F, N> {
-        Holdings {
+impl<F, N> Default for ClientState<F, N> {
+    fn default() -> ClientState<F, N> {
+        ClientState {
             gone: false,
             open_owners: Owners::default(),
             lock_owners: Owners::default(),
@@ -88,7 +88,7 @@ impl<F, N> Default for Holdings<F, N> {
 }
 
 /// The state that a stateid names.
-pub(super) enum Held<F, N> {
+pub(super) enum StateEntry<F, N> {
     Open(Open<F, N>),
     Lock(LockState),
     Delegation(Delegation<F, N>),
@@ -111,7 +111,7 @@ pub(super) struct Open<F, N> {
     /// The combinations of access and deny bits opened so far: bit `access * 4 + deny`.
     pub(super) seen: u16,
     pub(super) seqid: u32,
-    pub(super) files: Files<F>,
+    pub(super) files: FilesByAccess<F>,
     /// The serial numbers of its lock states.
     pub(super) locks: Vec<u32>,
     /// The charge of [`OPEN`] bytes.
@@ -125,7 +125,7 @@ pub(super) const OPEN: usize = 640;
 pub(super) const REVOKED: usize = 256;
 
 /// The files of an open: one for each access mode with which it was opened.
-pub(super) struct Files<F> {
+pub(super) struct FilesByAccess<F> {
     read: Option<F>,
     write: Option<F>,
     both: Option<F>,
@@ -137,9 +137,9 @@ pub(super) struct LockState {
     pub(super) seqid: u32,
 }
 
-impl<F> Files<F> {
-    pub(super) fn new(access: Share, file: F) -> Files<F> {
-        let mut files = Files {
+impl<F> FilesByAccess<F> {
+    pub(super) fn new(access: Share, file: F) -> FilesByAccess<F> {
+        let mut files = FilesByAccess {
             read: None,
             write: None,
             both: None,
@@ -195,21 +195,21 @@ impl<F> Files<F> {
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
-    pub(super) fn get(&self, serial: u32) -> Option<&Held<F, N>> {
+impl<F, N: Clone> ClientState<F, N> {
+    pub(super) fn get(&self, serial: u32) -> Option<&StateEntry<F, N>> {
         self.states.get(&serial)
     }
 
-    pub(super) fn get_mut(&mut self, serial: u32) -> Option<&mut Held<F, N>> {
+    pub(super) fn get_mut(&mut self, serial: u32) -> Option<&mut StateEntry<F, N>> {
         self.states.get_mut(&serial)
     }
 
     #[cfg(test)]
-    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &Held<F, N>)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &StateEntry<F, N>)> {
         self.states.iter()
     }
 
-    pub(super) fn insert(&mut self, state: Held<F, N>) -> u32 {
+    pub(super) fn insert(&mut self, state: StateEntry<F, N>) -> u32 {
         let serial = self.next_serial();
         self.insert_as(serial, state);
         serial
@@ -226,39 +226,39 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    pub(super) fn insert_as(&mut self, serial: u32, state: Held<F, N>) {
+    pub(super) fn insert_as(&mut self, serial: u32, state: StateEntry<F, N>) {
         match &state {
-            Held::Open(_) => self.opens += 1,
-            Held::Lock(_) => self.locks += 1,
-            Held::Delegation(_) => self.delegations += 1,
-            Held::Revoked => self.revoked += 1,
-            Held::RevokedDelegation => self.lost += 1,
-            Held::Copy(_) | Held::Closed(_) => {}
+            StateEntry::Open(_) => self.opens += 1,
+            StateEntry::Lock(_) => self.locks += 1,
+            StateEntry::Delegation(_) => self.delegations += 1,
+            StateEntry::Revoked => self.revoked += 1,
+            StateEntry::RevokedDelegation => self.lost += 1,
+            StateEntry::Copy(_) | StateEntry::Closed(_) => {}
         }
         self.states.insert(serial, state);
     }
 
-    pub(super) fn remove(&mut self, serial: u32) -> Option<Held<F, N>> {
+    pub(super) fn remove(&mut self, serial: u32) -> Option<StateEntry<F, N>> {
         let state = self.states.remove(&serial)?;
         match &state {
-            Held::Open(_) => self.opens -= 1,
-            Held::Lock(_) => self.locks -= 1,
-            Held::Delegation(_) => self.delegations -= 1,
-            Held::Revoked => {
+            StateEntry::Open(_) => self.opens -= 1,
+            StateEntry::Lock(_) => self.locks -= 1,
+            StateEntry::Delegation(_) => self.delegations -= 1,
+            StateEntry::Revoked => {
                 self.revoked -= 1;
                 if self.revoked == 0 {
                     self.revoked_charge = None;
                 }
             }
-            Held::RevokedDelegation => self.lost -= 1,
-            Held::Copy(_) | Held::Closed(_) => {}
+            StateEntry::RevokedDelegation => self.lost -= 1,
+            StateEntry::Copy(_) | StateEntry::Closed(_) => {}
         }
         Some(state)
     }
 
     /// Marks the removed delegation `serial` as revoked.
     pub(super) fn lost_delegation(&mut self, serial: u32) {
-        self.states.insert(serial, Held::RevokedDelegation);
+        self.states.insert(serial, StateEntry::RevokedDelegation);
         self.lost += 1;
     }
 
@@ -269,24 +269,24 @@ impl<F, N: Clone> Holdings<F, N> {
 
     /// v4.0: marks `serial` as a closed open of `owner`.
     pub(super) fn was_open(&mut self, serial: u32, owner: u32) {
-        self.states.insert(serial, Held::Closed(owner));
+        self.states.insert(serial, StateEntry::Closed(owner));
     }
 
     /// Returns the open `serial`, if it exists.
     pub(super) fn open(&self, serial: u32) -> Result<&Open<F, N>, Status> {
         match self.states.get(&serial) {
-            Some(Held::Open(open)) => Ok(open),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Open(open)) => Ok(open),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
 
     pub(super) fn open_mut(&mut self, serial: u32) -> Result<&mut Open<F, N>, Status> {
         match self.states.get_mut(&serial) {
-            Some(Held::Open(open)) => Ok(open),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Open(open)) => Ok(open),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -294,18 +294,18 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Returns the lock state `serial`, if it exists.
     pub(super) fn lock(&self, serial: u32) -> Result<&LockState, Status> {
         match self.states.get(&serial) {
-            Some(Held::Lock(lock)) => Ok(lock),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Lock(lock)) => Ok(lock),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
 
     pub(super) fn lock_mut(&mut self, serial: u32) -> Result<&mut LockState, Status> {
         match self.states.get_mut(&serial) {
-            Some(Held::Lock(lock)) => Ok(lock),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Lock(lock)) => Ok(lock),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -327,7 +327,7 @@ impl<F, N: Clone> Holdings<F, N> {
         shares: &Shares,
         gone: &mut Gone<F, N>,
     ) {
-        let Some(Held::Open(open)) = self.remove(serial) else {
+        let Some(StateEntry::Open(open)) = self.remove(serial) else {
             return;
         };
         for &lock in &open.locks {
@@ -353,7 +353,7 @@ impl<F, N: Clone> Holdings<F, N> {
         node: &N,
         gone: &mut Gone<F, N>,
     ) {
-        let Some(Held::Lock(lock)) = self.remove(serial) else {
+        let Some(StateEntry::Lock(lock)) = self.remove(serial) else {
             return;
         };
         let Some(owner) = self.lock_owners.get_mut(lock.owner) else {
@@ -384,7 +384,7 @@ impl<F, N: Clone> Holdings<F, N> {
         let delegated: Vec<u32> = self
             .states
             .iter()
-            .filter(|(_, state)| matches!(state, Held::Delegation(_)))
+            .filter(|(_, state)| matches!(state, StateEntry::Delegation(_)))
             .map(|(serial, _)| *serial)
             .collect();
         for &serial in &delegated {
@@ -404,10 +404,15 @@ impl<F, N: Clone> Holdings<F, N> {
             });
         }
         let serials: Vec<u32> = self.states.keys().copied().collect();
-        let is_open = |state: &Held<F, N>| matches!(state, Held::Open(_));
+        let is_open = |state: &StateEntry<F, N>| matches!(state, StateEntry::Open(_));
         let (opens, locks): (Vec<u32>, Vec<u32>) = serials
             .iter()
-            .filter(|serial| matches!(self.states[serial], Held::Open(_) | Held::Lock(_)))
+            .filter(|serial| {
+                matches!(
+                    self.states[serial],
+                    StateEntry::Open(_) | StateEntry::Lock(_)
+                )
+            })
             .partition(|serial| is_open(&self.states[*serial]));
         for &serial in &opens {
             self.close(client, serial, shares, gone);
@@ -436,7 +441,9 @@ impl<F, N: Clone> Holdings<F, N> {
             none => *none = Some(charge),
         }
         self.revoked += serials.len();
-        let revoked = serials.into_iter().map(|serial| (serial, Held::Revoked));
+        let revoked = serials
+            .into_iter()
+            .map(|serial| (serial, StateEntry::Revoked));
         self.states.extend(revoked);
     }
 
