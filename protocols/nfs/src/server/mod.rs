@@ -47,7 +47,7 @@ pub use self::security::{CertifiedUser, Transports};
 pub(crate) use self::turn::{Stop, Turn};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
-use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
+use self::v4::state::{Config, InMemory, Limits, Released, Stable, State};
 
 /// The settings of a [`Server`].
 #[derive(Clone)]
@@ -295,7 +295,7 @@ impl Server {
 }
 
 /// Releases the byte-range locks of v4 clients that have lost them.
-fn release(export: &Export, gone: Gone<v4::OpenFile, Tree>) {
+fn release(export: &Export, gone: Released<v4::OpenFile, Tree>) {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     for lock in gone.locks {

@@ -12,10 +12,10 @@ use crate::v4::{SessionId, Status};
 
 use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
-use super::gone::{Gone, NodeKey, Unlock};
 use super::lock_waits::Waiting;
 use super::offloads::CopyState;
 use super::owners::{LockOwner, OWNER, OpenOwner, Owners};
+use super::released::{NodeKey, Released, Unlock};
 use super::shares::Shares;
 
 bitflags! {
@@ -325,7 +325,7 @@ impl<F, N: Clone> ClientState<F, N> {
         client: &Client<F, N>,
         serial: u32,
         shares: &Shares,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         let Some(StateEntry::Open(open)) = self.remove(serial) else {
             return;
@@ -351,7 +351,7 @@ impl<F, N: Clone> ClientState<F, N> {
         serial: u32,
         key: NodeKey,
         node: &N,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         let Some(StateEntry::Lock(lock)) = self.remove(serial) else {
             return;
@@ -379,7 +379,7 @@ impl<F, N: Clone> ClientState<F, N> {
         revoke: bool,
         shares: &Shares,
         delegations: &Delegations,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         let delegated: Vec<u32> = self
             .states

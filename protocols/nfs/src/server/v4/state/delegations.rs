@@ -23,7 +23,7 @@ use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, Share, StateEntry};
-use super::gone::{Gone, NodeKey};
+use super::released::{NodeKey, Released};
 use super::stateid;
 use super::table::lock;
 use super::{State, status_flags};
@@ -274,7 +274,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     ) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         {
             let mut client_state = lock(&client.client_state);
             client_state.delegation(client, serial, stateid, key)?;
@@ -346,7 +346,7 @@ impl<F, N: Clone> State<F, N> {
         let count = self.delegations.count.load(Ordering::Relaxed);
         let refused = self.delegations.refused.swap(false, Ordering::Relaxed);
         let all_tight = refused || is_tight(count, self.limits.all_delegations);
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let mut whom = Vec::new();
         for client in self.clients.all() {
             let tells = self.notify_unseen(&client);
@@ -386,7 +386,7 @@ impl<F, N: Clone> State<F, N> {
         client: &Arc<Client<F, N>>,
         client_state: &mut ClientState<F, N>,
         serial: u32,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         static REVOKED: LogLimit<Option<PeerKey>> = LogLimit::new();
         if let Some(suppressed) = REVOKED.permit(client.peer.client()) {
@@ -430,7 +430,7 @@ impl<F, N: Clone> ClientState<F, N> {
         client: &Client<F, N>,
         serial: u32,
         delegations: &Delegations,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         if let Some(StateEntry::Delegation(delegation)) = self.remove(serial) {
             self.recalled.retain(|&one| one != serial);

@@ -8,8 +8,8 @@ use crate::v4::{ClientId, Status};
 
 use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::Gone;
 use super::registry::{Known, Registry};
+use super::released::Released;
 use super::requester::Requester;
 use super::setclientid::CallbackClient;
 use super::table::lock;
@@ -40,7 +40,7 @@ pub struct ExchangedId {
 impl<F, N: Clone> State<F, N> {
     /// Runs EXCHANGE_ID, with the nine cases of RFC 8881 section 18.35.4.
     pub fn exchange_id(&self, ask: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let client = self.exchange(&mut lock(&self.registry), ask, &mut gone);
         self.release(gone);
         let client = client?;
@@ -56,7 +56,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         registry: &mut Registry<F, N>,
         ask: &ExchangeId<'_>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) -> Result<Arc<Client<F, N>>, Status> {
         let owner = (Minor::V41, ask.owner);
         let record = self.record_of(registry, owner, &ask.verifier, &ask.by);
@@ -104,7 +104,7 @@ impl<F, N: Clone> State<F, N> {
     /// Runs DESTROY_CLIENTID. Returns `CLIENTID_BUSY` while the client has sessions or state,
     /// `STALE_CLIENTID` if it is not the requester's.
     pub fn destroy_client_id(&self, id: ClientId, by: &Requester<'_>) -> Result<(), Status> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let destroyed = {
             let mut registry = lock(&self.registry);
             let client = self

@@ -12,7 +12,7 @@ use vfs::Account;
 use crate::v4::ClientId;
 
 use super::client::{Client, Minor, Recorded};
-use super::gone::{Gone, NodeKey};
+use super::released::{NodeKey, Released};
 use super::table::lock;
 use super::{State, status_flags};
 
@@ -62,7 +62,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Revokes the state of a client, if it has expired.
     fn expire(&self, client: &Arc<Client<F, N>>) -> bool {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         {
             let mut registry = lock(&self.registry);
             let mut recorded = lock(&client.recorded);
@@ -90,7 +90,7 @@ impl<F, N: Clone> State<F, N> {
         true
     }
 
-    fn revoke(&self, client: &Client<F, N>, gone: &mut Gone<F, N>) {
+    fn revoke(&self, client: &Client<F, N>, gone: &mut Released<F, N>) {
         let mut client_state = lock(&client.client_state);
         client_state.clear(client, true, &self.shares, &self.delegations, gone);
         if client_state.revoked > 0 {
@@ -105,7 +105,7 @@ impl<F, N: Clone> State<F, N> {
     pub fn reap(&self) {
         self.in_grace();
         let now = self.now();
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         for client in self.clients.all() {
             let silent = client.silent(now);
             if silent > self.lease {

@@ -20,7 +20,7 @@ use crate::v4::ClientId;
 
 use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::NodeKey;
+use super::released::NodeKey;
 use super::table::lock;
 
 /// The waiting lock owners of a client, by file and name.

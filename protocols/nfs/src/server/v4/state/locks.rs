@@ -15,8 +15,8 @@ use crate::v4::{StateId, Status};
 use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, LockState, Share, StateEntry};
-use super::gone::{Gone, NodeKey, Unlock};
 use super::owners::LockOwner;
+use super::released::{NodeKey, Released, Unlock};
 use super::stateid;
 use super::table::lock;
 
@@ -263,7 +263,7 @@ impl<F, N: Clone> Locking<'_, F, N> {
         };
         let granted = self.settle(&mut lock(&client.client_state), start, end);
         if granted.is_err() {
-            state.release(Gone {
+            state.release(Released {
                 files: Vec::new(),
                 locks: vec![unlock],
             });
@@ -368,7 +368,7 @@ impl<F, N: Clone> ClientState<F, N> {
         if let Ok(open) = self.open_mut(open) {
             open.locks.retain(|&lock| lock != serial);
             let (key, node) = (open.key, open.node.clone());
-            let mut gone = Gone::default();
+            let mut gone = Released::default();
             self.forget_lock(client, serial, key, &node, &mut gone);
             debug_assert!(gone.is_empty(), "it had locked something");
         }

@@ -30,7 +30,6 @@ mod client_state;
 mod connections;
 mod delegations;
 mod exchange_id;
-mod gone;
 mod grace;
 mod lease;
 mod limits;
@@ -40,6 +39,7 @@ mod offloads;
 mod opens;
 mod owners;
 mod registry;
+mod released;
 mod requester;
 mod seqid;
 mod sessions;
@@ -77,12 +77,12 @@ pub use self::client_state::Share;
 pub use self::connections::Direction;
 pub use self::delegations::NoDelegation;
 pub use self::exchange_id::{ExchangeId, ExchangedId};
-pub use self::gone::{Gone, NodeKey, Release, Unlock};
 pub use self::limits::Limits;
 pub use self::lock_waits::{QueuePlace, Waiter};
 pub use self::locks::{Locker, Locking, Unlocking};
 pub use self::offloads::{Offload, OffloadArgs, OffloadResult};
 pub use self::opens::{OpenAsk, Opened, Opening};
+pub use self::released::{NodeKey, Release, Released, Unlock};
 pub use self::requester::Requester;
 pub use self::seqid::OwnerRequest;
 pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotRequest};
@@ -225,7 +225,7 @@ impl<F, N> State<F, N> {
         (self.clock)()
     }
 
-    fn release(&self, gone: Gone<F, N>) {
+    fn release(&self, gone: Released<F, N>) {
         if !gone.is_empty() {
             (self.release)(gone);
         }

@@ -16,7 +16,7 @@ use super::State;
 use super::client::{Client, ClientRef};
 use super::client_state::{ClientState, StateEntry};
 use super::delegations::SEQID;
-use super::gone::NodeKey;
+use super::released::NodeKey;
 use super::stateid;
 use super::table::lock;
 

@@ -13,7 +13,7 @@ use crate::v4::{StateId, Status};
 use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, FilesByAccess, OPEN, Open, Share, StateEntry, full};
-use super::gone::{Gone, NodeKey};
+use super::released::{NodeKey, Released};
 use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
 use super::table::lock;
@@ -158,7 +158,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         deny: Share,
     ) -> Result<StateId, Status> {
         let client = &client.0;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let stateid = {
             let mut client_state = lock(&client.client_state);
             let serial = self.confirmed_open(client, &client_state, stateid, key)?;
@@ -191,7 +191,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         key: NodeKey,
     ) -> Result<StateId, Status> {
         let client = &client.0;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let stateid = {
             let mut client_state = lock(&client.client_state);
             let serial = self.confirmed_open(client, &client_state, stateid, key)?;

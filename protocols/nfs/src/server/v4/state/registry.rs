@@ -10,7 +10,7 @@ use crate::v4::{ClientId, StateId, Status};
 
 use super::State;
 use super::client::{Client, ClientRef, Minor, Recorded};
-use super::gone::Gone;
+use super::released::Released;
 use super::setclientid::CallbackClient;
 use super::stateid::{self, Parts, client_id};
 use super::table::lock;
@@ -161,7 +161,7 @@ impl<F, N: Clone> State<F, N> {
         peer: &Account,
         make: impl FnOnce(ClientId) -> Client<F, N>,
         full: Status,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) -> Result<Arc<Client<F, N>>, Status> {
         let place = loop {
             match self.quotas.clients.take(peer, 1) {
@@ -190,7 +190,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         registry: &mut Registry<F, N>,
         peer: Option<&Account>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) -> bool {
         let now = self.now();
         let silent = |client: &Arc<Client<F, N>>| client.silent(now);
@@ -234,7 +234,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         registry: &mut Registry<F, N>,
         client: &Arc<Client<F, N>>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         let mut recorded = lock(&client.recorded);
         if *recorded == Recorded::Yes {
@@ -250,7 +250,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         registry: &mut Registry<F, N>,
         client: &Arc<Client<F, N>>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         registry.forget(client);
         self.clients.remove(&client.id);
@@ -271,7 +271,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         registry: &mut Registry<F, N>,
         known: Known<F, N>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         let client = known.client.clone();
         let before = registry.confirmed(&client.record);
@@ -290,7 +290,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         registry: &mut Registry<F, N>,
         known: Known<F, N>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) {
         let record = known.client.record.clone();
         if let Some(before) = registry.unconfirmed(&record)

@@ -136,7 +136,7 @@ impl<F, N: Clone> State<F, N> {
     ) -> Result<Started<OwnerRequest<F, N>>, Status> {
         let ClientRef(client) = self.client(client)?;
         let name: Arc<[u8]> = owner.into();
-        let mut gone = super::Gone::default();
+        let mut gone = super::Released::default();
         let started = {
             let mut client_state = lock(&client.client_state);
             let client_state = &mut *client_state;

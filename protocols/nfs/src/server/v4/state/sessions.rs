@@ -10,8 +10,8 @@ use crate::v4::{ClientId, SessionId, Status};
 use super::callbacks::{Backchannel, CallbackParameters};
 use super::client::{Client, ClientRef, Minor};
 use super::connections::Connections;
-use super::gone::Gone;
 use super::registry::Registry;
+use super::released::Released;
 use super::requester::Requester;
 use super::slots::{Slots, Taken};
 use super::table::lock;
@@ -136,7 +136,7 @@ impl<F, N: Clone> State<F, N> {
     /// Runs CREATE_SESSION. A client's first session confirms it and destroys the state of its
     /// previous boot. A repetition gets the same result.
     pub fn create_session(&self, ask: &CreateSession<'_>) -> Result<CreatedSession, Status> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let created = self.create(&mut lock(&self.registry), ask, &mut gone);
         self.release(gone);
         created
@@ -146,7 +146,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         registry: &mut Registry<F, N>,
         ask: &CreateSession<'_>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<F, N>,
     ) -> Result<CreatedSession, Status> {
         let client = self.clients.get(&ask.client);
         let client = client.filter(|client| client.minor == Minor::V41 && client.is(&ask.by));

@@ -5,8 +5,8 @@ use crate::v4::{ClientId, Status};
 
 use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::Gone;
 use super::registry::Known;
+use super::released::Released;
 use super::requester::Requester;
 use super::table::lock;
 
@@ -50,7 +50,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         ask: SetClientId<'_>,
     ) -> Result<(ClientId, [u8; 8]), SetClientIdError> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let answer = {
             let mut registry = lock(&self.registry);
             let owner = (Minor::V40, ask.owner);
@@ -111,7 +111,7 @@ impl<F, N: Clone> State<F, N> {
         confirm: [u8; 8],
         principal: &[u8],
     ) -> Result<(), Status> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let answer = (|| {
             let mut registry = lock(&self.registry);
             let client = self.clients.get(&id).ok_or(Status::StaleClientid)?;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::v4::ClientId;
 
 use super::client_state::Share;
-use super::gone::NodeKey;
+use super::released::NodeKey;
 use super::table::lock;
 
 /// All reservations, sharded by node, with a mutex per shard. No operation takes time in proportion

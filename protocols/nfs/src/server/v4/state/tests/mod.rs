@@ -43,7 +43,7 @@ struct World {
     state: State<File, u64>,
     stable: Arc<InMemory>,
     clock: Arc<AtomicU64>,
-    gone: Arc<Mutex<Vec<Gone<File, u64>>>>,
+    gone: Arc<Mutex<Vec<Released<File, u64>>>>,
 }
 
 impl World {

@@ -423,7 +423,7 @@ proptest! {
             run.check();
         }
         let world = &run.world;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         for client in world.state.clients.all() {
             world.state.destroy(&mut lock(&world.state.registry), &client, &mut gone);
         }

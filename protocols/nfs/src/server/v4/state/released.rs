@@ -28,23 +28,23 @@ pub struct Unlock<N> {
 
 /// Files and locks that clients no longer hold.
 #[derive(Debug)]
-pub struct Gone<F, N> {
+pub struct Released<F, N> {
     /// The files: dropping them closes them.
     pub files: Vec<F>,
     /// The locks to release.
     pub locks: Vec<Unlock<N>>,
 }
 
-impl<F, N> Default for Gone<F, N> {
-    fn default() -> Gone<F, N> {
-        Gone {
+impl<F, N> Default for Released<F, N> {
+    fn default() -> Released<F, N> {
+        Released {
             files: Vec::new(),
             locks: Vec::new(),
         }
     }
 }
 
-impl<F, N> Gone<F, N> {
+impl<F, N> Released<F, N> {
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.locks.is_empty()
     }
@@ -52,4 +52,4 @@ impl<F, N> Gone<F, N> {
 
 /// A function called with the removed files and locks before the operation that removed them
 /// returns, and with none of the state's locks held.
-pub type Release<F, N> = Arc<dyn Fn(Gone<F, N>) + Send + Sync>;
+pub type Release<F, N> = Arc<dyn Fn(Released<F, N>) + Send + Sync>;
