@@ -41,7 +41,7 @@ use self::duplicate_request_cache::DuplicateRequestCache;
 use self::files::FileCache;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
-use self::handle::{FileHandle, Located};
+use self::handle::FileHandle;
 pub use self::nlm::{Monitored, NlmCallback};
 pub use self::security::{CertifiedUser, Transports};
 pub(crate) use self::turn::{Stop, Turn};
@@ -179,7 +179,7 @@ pub struct Server {
     /// The number of failed syncs, after each of which unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
-    state: State<v4::OpenFile, Tree>,
+    state: State<v4::ExportTree>,
     /// The channels for callbacks to clients, by connection.
     backchannel_writers: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
@@ -192,9 +192,6 @@ pub struct HeldBytes {
     /// v4 sessions, owners, opens, locks and delegations, estimated.
     pub state: usize,
 }
-
-/// The type by which the v4 state identifies nodes.
-type Tree = Located;
 
 impl Server {
     /// Creates a server of `export`.
@@ -295,7 +292,7 @@ impl Server {
 }
 
 /// Releases the byte-range locks of v4 clients that have lost them.
-fn release(export: &Export, gone: Released<v4::OpenFile, Tree>) {
+fn release(export: &Export, gone: Released<v4::ExportTree>) {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     for lock in gone.locks {

@@ -9,7 +9,8 @@ use wire::{Xdr as _, XdrReader};
 
 use super::state::{Callback, CallbackCredential, CallbackKind, CallbackParameters, NodeKey};
 use crate::rpc::{self, CALL, OpaqueAuth, flavor};
-use crate::server::{Server, Tree};
+use crate::server::Server;
+use crate::server::handle::Located;
 use crate::v4::callback::{
     COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, DELEGATIONS, NotifyLock,
     Offload, Offloaded, Recall, RecallAny, VERSION,
@@ -36,7 +37,7 @@ impl Server {
         }
     }
 
-    fn send(&self, callback: &Callback<Tree>) -> bool {
+    fn send(&self, callback: &Callback<Located>) -> bool {
         let Some(writer) = self.backchannel_writer(callback.connection) else {
             return false;
         };
@@ -104,7 +105,7 @@ pub(super) fn callback_parameters(
 }
 
 /// Encodes a call. `handle` is the handle of the file that it concerns, empty if none.
-fn message(callback: &Callback<Tree>, handle: &[u8]) -> Vec<u8> {
+fn message(callback: &Callback<Located>, handle: &[u8]) -> Vec<u8> {
     let mut message = vec![0; rpc::MARK];
     callback.xid.put(&mut message);
     CALL.put(&mut message);

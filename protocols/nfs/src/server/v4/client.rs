@@ -11,9 +11,8 @@ use super::callback::callback_parameters;
 use super::state::{
     self, CallbackClient, Channel, ClientRef, Direction, OwnerRequest, SetClientIdError, Started,
 };
-use super::{Compound, OpError, OpResult, OpenFile};
+use super::{Compound, ExportTree, OpError, OpResult};
 use crate::rpc;
-use crate::server::Tree;
 use crate::server::handle::FileHandle;
 use crate::v4::op::{
     BackchannelCtl, BindConnToSession, CreateSession, ExchangeId, Protect, Sequence, SetClientId,
@@ -50,7 +49,7 @@ const RDMA: u32 = 4;
 
 impl Compound<'_, '_> {
     /// Returns the client of the compound's session.
-    pub(super) fn session_client(&self) -> Result<ClientRef<OpenFile, Tree>, Status> {
+    pub(super) fn session_client(&self) -> Result<ClientRef<ExportTree>, Status> {
         let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
         Ok(slot.client())
     }
@@ -61,7 +60,7 @@ impl Compound<'_, '_> {
         &mut self,
         given: &StateId,
         seqid: u32,
-        body: impl FnOnce(&mut Self, &ClientRef<OpenFile, Tree>) -> OpResult,
+        body: impl FnOnce(&mut Self, &ClientRef<ExportTree>) -> OpResult,
     ) -> OpResult {
         if self.minor > 0 {
             let client = self.session_client()?;
@@ -97,8 +96,8 @@ impl Compound<'_, '_> {
     /// restores the current file handle of that time.
     pub(super) fn numbered(
         &mut self,
-        begin: impl FnOnce() -> Result<Started<OwnerRequest<OpenFile, Tree>>, Status>,
-        body: impl FnOnce(&mut Self, &ClientRef<OpenFile, Tree>) -> OpResult,
+        begin: impl FnOnce() -> Result<Started<OwnerRequest<ExportTree>>, Status>,
+        body: impl FnOnce(&mut Self, &ClientRef<ExportTree>) -> OpResult,
     ) -> OpResult {
         let start = self.reply.len();
         let request = match begin()? {

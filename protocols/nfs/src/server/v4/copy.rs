@@ -12,8 +12,8 @@ use std::time::Duration;
 use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
 
 use super::state::{ClientRef, NodeKey, Offload, OffloadArgs, Share, Special, special};
-use super::{Compound, OpResult, OpenFile};
-use crate::server::{Server, Stop, Tree};
+use super::{Compound, ExportTree, OpResult};
+use crate::server::{Server, Stop};
 use crate::v4::op::Copy;
 use crate::v4::reply::{Copied, OffloadState};
 use crate::v4::types::{Stable, WriteResponse};
@@ -211,7 +211,7 @@ struct CopyStateid {
 impl CopyStateid {
     /// Checks that the stateid is still valid: neither closed nor revoked, and no conflicting deny
     /// bits.
-    fn check(&self, server: &Server, client: &ClientRef<OpenFile, Tree>) -> Result<(), Status> {
+    fn check(&self, server: &Server, client: &ClientRef<ExportTree>) -> Result<(), Status> {
         match special(&self.state) {
             Some(Special::Bypass) if self.share == Share::READ => Ok(()),
             Some(_) => server.state.anonymous(self.key, self.share),
@@ -227,7 +227,7 @@ impl CopyStateid {
 /// An asynchronous copy. Dropping it reports its completion.
 struct AsyncCopy {
     server: Weak<Server>,
-    client: ClientRef<OpenFile, Tree>,
+    client: ClientRef<ExportTree>,
     caller: Caller,
     /// The source and the target.
     stateids: [CopyStateid; 2],

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use vfs::{Errno, LeaseKind, Node};
 
 use super::state::{ClientRef, NoDelegation, NodeKey, Share};
-use super::{Compound, OpResult, OpenFile};
-use crate::server::Tree;
+use super::{Compound, ExportTree, OpResult, OpenFile};
 use crate::v4::attr::{Ace, Who};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
 use crate::v4::{StateId, Status};
@@ -45,7 +44,7 @@ impl Compound<'_, '_> {
     /// is none.
     pub(super) fn delegation(
         &self,
-        client: &ClientRef<OpenFile, Tree>,
+        client: &ClientRef<ExportTree>,
         node: &Arc<dyn Node>,
         file: &OpenFile,
         asked: &Asked,
@@ -79,7 +78,7 @@ impl Compound<'_, '_> {
 
     fn delegate(
         &self,
-        client: &ClientRef<OpenFile, Tree>,
+        client: &ClientRef<ExportTree>,
         node: &Arc<dyn Node>,
         file: &OpenFile,
         kind: Share,
@@ -133,7 +132,7 @@ impl Compound<'_, '_> {
     /// Returns the file of a delegation of `key` that the client already holds, for an open by it.
     pub(super) fn delegated(
         &self,
-        client: &ClientRef<OpenFile, Tree>,
+        client: &ClientRef<ExportTree>,
         key: NodeKey,
         access: Share,
     ) -> Option<OpenFile> {
@@ -157,7 +156,7 @@ impl Compound<'_, '_> {
     /// of other clients, which could open the file locally.
     pub(super) fn clear_of_delegations(
         &self,
-        client: &ClientRef<OpenFile, Tree>,
+        client: &ClientRef<ExportTree>,
         key: NodeKey,
         deny: Share,
     ) -> OpResult {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use super::state::{ClientRef, Locker, NodeKey, Waiter};
-use super::{Compound, OpError, OpResult, OpenFile};
-use crate::server::{Server, Tree};
+use super::{Compound, ExportTree, OpError, OpResult};
+use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
 use crate::v4::types::{Denied, LockKind, Owner};
@@ -89,7 +89,7 @@ impl Compound<'_, '_> {
     /// waited longer, and from now on with a place in the queue.
     fn lock_in_turn(
         &mut self,
-        client: &ClientRef<OpenFile, Tree>,
+        client: &ClientRef<ExportTree>,
         waiter: &Waiter,
         node: &Arc<dyn Node>,
         lock: &Range,
@@ -165,7 +165,7 @@ impl Compound<'_, '_> {
         if state.locks_in_grace() {
             return Err(Status::Grace.into());
         }
-        let client: ClientRef<OpenFile, Tree> = match self.minor {
+        let client: ClientRef<ExportTree> = match self.minor {
             0 => {
                 self.check_client(op.owner.client)?;
                 state.client(op.owner.client)?

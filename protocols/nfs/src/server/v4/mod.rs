@@ -16,6 +16,7 @@ mod label;
 mod lock;
 mod make;
 mod open;
+mod open_file;
 mod opnum;
 mod place;
 mod read_plus;
@@ -28,35 +29,22 @@ pub mod state;
 mod tests;
 mod xattr;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use vfs::holes::Solid;
-use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
+use vfs::{Cx, Errno, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::given::Given;
+pub(super) use self::open_file::{ExportTree, OpenFile};
 use self::place::CurrentHandle;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotRequest};
 use super::duplicate_request_cache::DuplicateRequestCache;
-use super::{Stop, Tree, Turn, call_names, security};
+use super::{Stop, Turn, call_names, security};
 use crate::rpc::{self, Refusal};
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Op, OpenHow};
 use crate::v4::{StateId, Status};
-
-/// The state of a v4 open: its file and the caller that opened it.
-#[derive(Clone)]
-pub(crate) struct OpenFile {
-    file: Arc<dyn File>,
-    caller: Caller,
-    solid: Arc<Solid>,
-    /// The client's address at the time of the OPEN.
-    addr: Option<IpAddr>,
-    /// The source's lease, if these are a delegation's.
-    _lease: Option<Arc<dyn vfs::Lease>>,
-}
 
 /// Serves a v4 call.
 pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
@@ -244,7 +232,7 @@ struct Compound<'t, 'a> {
     /// The offset of the current operation's own results, after number and status.
     body: usize,
     /// The session's slot that the compound uses (v4.1).
-    slot: Option<SlotRequest<OpenFile, Tree>>,
+    slot: Option<SlotRequest<ExportTree>>,
     /// The current file handle.
     current: Option<CurrentHandle>,
     /// The saved file handle.

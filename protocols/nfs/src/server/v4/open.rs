@@ -12,8 +12,7 @@ use super::delegation::Asked;
 use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
-use super::{Compound, OpError, OpResult, OpenFile};
-use crate::server::Tree;
+use super::{Compound, ExportTree, OpError, OpResult, OpenFile};
 use crate::server::exclusive;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
@@ -89,7 +88,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    fn open_as(&mut self, client: &ClientRef<OpenFile, Tree>, op: Open<'_>) -> OpResult {
+    fn open_as(&mut self, client: &ClientRef<ExportTree>, op: Open<'_>) -> OpResult {
         let (access, deny) = shares(self.minor, op.access, op.deny)?;
         let state = &self.turn.server.state;
         let reclaim = matches!(op.claim, Claim::Previous(_));

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex};
 use crate::v4::callback::CalledBack;
 use crate::v4::{ClientId, SessionId, StateId, Status};
 
-use super::State;
 use super::client::Client;
 use super::client_state::StateEntry;
 use super::delegations::SEQID;
@@ -20,6 +19,7 @@ use super::offloads::OffloadResult;
 use super::sessions::Session;
 use super::stateid::stateid;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The credential of callbacks (`callback_sec_parms4`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl Backchannel {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs BACKCHANNEL_CTL (RFC 8881 section 18.33): sets the parameters of the session's
     /// callbacks.
     pub fn set_callback(
@@ -176,7 +176,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns the callbacks to be sent to `client` now, as many as there are free slots for.
-    pub fn callbacks(&self, client: ClientId) -> Vec<Callback<N>> {
+    pub fn callbacks(&self, client: ClientId) -> Vec<Callback<T::Node>> {
         let mut calling = Vec::new();
         let Some(client) = self.clients.get(&client) else {
             return calling;
@@ -201,7 +201,10 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns the next callback for `client`.
-    fn next_call(&self, client: &Client<F, N>) -> Option<(Option<u32>, Option<N>, CallbackKind)> {
+    fn next_call(
+        &self,
+        client: &Client<T>,
+    ) -> Option<(Option<u32>, Option<T::Node>, CallbackKind)> {
         let mut client_state = lock(&client.client_state);
         while let Some(serial) = client_state.to_call.pop_front() {
             let state = stateid(client.id, serial, SEQID);
@@ -231,7 +234,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Records that `client` has not received the callback for `serial`.
-    fn call_again(&self, client: &Client<F, N>, serial: u32, now: bool) {
+    fn call_again(&self, client: &Client<T>, serial: u32, now: bool) {
         let mut client_state = lock(&client.client_state);
         let again = match client_state.get_mut(serial) {
             Some(StateEntry::Delegation(delegation)) => &mut delegation.again,
@@ -245,7 +248,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns whether any session can carry callbacks of minor version `minor` to `client`.
-    pub(super) fn can_call(&self, client: &Client<F, N>, minor: u32) -> bool {
+    pub(super) fn can_call(&self, client: &Client<T>, minor: u32) -> bool {
         let sessions = lock(&client.client_state).sessions.clone();
         let mut sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
         sessions.any(|session| {
@@ -256,11 +259,11 @@ impl<F, N: Clone> State<F, N> {
     /// Starts a callback to `client`, if a session can carry it.
     fn start_callback(
         &self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: Option<u32>,
-        node: Option<N>,
+        node: Option<T::Node>,
         kind: CallbackKind,
-    ) -> Option<Callback<N>> {
+    ) -> Option<Callback<T::Node>> {
         let sessions = lock(&client.client_state).sessions.clone();
         let sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
         for session in sessions {
@@ -376,7 +379,7 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N> Session<F, N> {
+impl<T: Tree> Session<T> {
     /// Clears a fault after a change of the backchannel's connections or parameters.
     pub(super) fn forgive(&self) {
         lock(&self.backchannel).faulty = false;

@@ -10,6 +10,7 @@ use vfs::{Account, Charge, Full, Quota};
 
 use crate::v4::{ClientId, Status};
 
+use super::Tree;
 use super::client_state::{ClientState, full};
 use super::requester::Requester;
 use super::sessions::Creation;
@@ -25,21 +26,21 @@ pub enum Minor {
 
 /// A client known to the server, as a parameter of the operations on state. The reference does not
 /// keep the client: if it has been destroyed meanwhile, those operations fail.
-pub struct ClientRef<F, N>(pub(super) Arc<Client<F, N>>);
+pub struct ClientRef<T: Tree>(pub(super) Arc<Client<T>>);
 
-impl<F, N> Clone for ClientRef<F, N> {
+impl<T: Tree> Clone for ClientRef<T> {
     fn clone(&self) -> Self {
         ClientRef(self.0.clone())
     }
 }
 
-impl<F, N> fmt::Debug for ClientRef<F, N> {
+impl<T: Tree> fmt::Debug for ClientRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ClientRef({:#x})", self.0.id)
     }
 }
 
-impl<F, N> ClientRef<F, N> {
+impl<T: Tree> ClientRef<T> {
     /// Returns the client ID.
     pub fn id(&self) -> ClientId {
         self.0.id
@@ -56,7 +57,7 @@ impl<F, N> ClientRef<F, N> {
     }
 }
 
-pub(super) struct Client<F, N> {
+pub(super) struct Client<T: Tree> {
     pub(super) id: ClientId,
     pub(super) minor: Minor,
     /// The client's name in the registry and in the stable storage: [`record`].
@@ -88,7 +89,7 @@ pub(super) struct Client<F, N> {
     pub(super) flags: AtomicU32,
     pub(super) recorded: Mutex<Recorded>,
     pub(super) creation: Mutex<Creation>,
-    pub(super) client_state: Mutex<ClientState<F, N>>,
+    pub(super) client_state: Mutex<ClientState<T>>,
 }
 
 /// Whether the stable storage has a client's record.
@@ -100,7 +101,7 @@ pub(super) enum Recorded {
     Never,
 }
 
-impl<F, N> Client<F, N> {
+impl<T: Tree> Client<T> {
     pub(super) fn new(
         id: ClientId,
         (minor, record): (Minor, &[u8]),
@@ -108,7 +109,7 @@ impl<F, N> Client<F, N> {
         by: &Requester<'_>,
         held: &Arc<Quota>,
         now: Duration,
-    ) -> Client<F, N> {
+    ) -> Client<T> {
         Client {
             id,
             minor,

@@ -10,6 +10,7 @@ use vfs::Charge;
 
 use crate::v4::{SessionId, Status};
 
+use super::Tree;
 use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
 use super::lock_waits::Waiting;
@@ -30,13 +31,13 @@ bitflags! {
     }
 }
 
-pub(super) struct ClientState<F, N> {
+pub(super) struct ClientState<T: Tree> {
     /// Whether the client is destroyed: then no state may be added.
     pub(super) gone: bool,
     pub(super) open_owners: Owners<OpenOwner>,
     pub(super) lock_owners: Owners<LockOwner>,
     pub(super) sessions: Vec<SessionId>,
-    states: HashMap<u32, StateEntry<F, N>>,
+    states: HashMap<u32, StateEntry<T>>,
     last_serial: u32,
     pub(super) opens: usize,
     pub(super) locks: usize,
@@ -56,13 +57,13 @@ pub(super) struct ClientState<F, N> {
     /// The delegations and copies for which a callback is due.
     pub(super) to_call: VecDeque<u32>,
     /// The waiting lock owners.
-    pub(super) waiting: Waiting<N>,
+    pub(super) waiting: Waiting<T::Node>,
     /// The lock owners that are to be notified of an available lock, with the files.
     pub(super) to_notify: VecDeque<(NodeKey, Arc<[u8]>)>,
 }
 
-impl<F, N> Default for ClientState<F, N> {
-    fn default() -> ClientState<F, N> {
+impl<T: Tree> Default for ClientState<T> {
+    fn default() -> ClientState<T> {
         ClientState {
             gone: false,
             open_owners: Owners::default(),
@@ -88,12 +89,12 @@ impl<F, N> Default for ClientState<F, N> {
 }
 
 /// The state that a stateid names.
-pub(super) enum StateEntry<F, N> {
-    Open(Open<F, N>),
+pub(super) enum StateEntry<T: Tree> {
+    Open(Open<T>),
     Lock(LockState),
-    Delegation(Delegation<F, N>),
+    Delegation(Delegation<T>),
     /// An asynchronous copy.
-    Copy(CopyState<N>),
+    Copy(CopyState<T::Node>),
     /// v4.0: a closed open of the open owner with this number, for a retransmitted CLOSE.
     Closed(u32),
     /// v4.1: revoked state, until the client sends FREE_STATEID.
@@ -102,16 +103,16 @@ pub(super) enum StateEntry<F, N> {
     RevokedDelegation,
 }
 
-pub(super) struct Open<F, N> {
+pub(super) struct Open<T: Tree> {
     pub(super) owner: u32,
     pub(super) key: NodeKey,
-    pub(super) node: N,
+    pub(super) node: T::Node,
     pub(super) access: Share,
     pub(super) deny: Share,
     /// The combinations of access and deny bits opened so far: bit `access * 4 + deny`.
     pub(super) seen: u16,
     pub(super) seqid: u32,
-    pub(super) files: FilesByAccess<F>,
+    pub(super) files: FilesByAccess<T::File>,
     /// The serial numbers of its lock states.
     pub(super) locks: Vec<u32>,
     /// The charge of [`OPEN`] bytes.
@@ -195,21 +196,21 @@ impl<F> FilesByAccess<F> {
     }
 }
 
-impl<F, N: Clone> ClientState<F, N> {
-    pub(super) fn get(&self, serial: u32) -> Option<&StateEntry<F, N>> {
+impl<T: Tree> ClientState<T> {
+    pub(super) fn get(&self, serial: u32) -> Option<&StateEntry<T>> {
         self.states.get(&serial)
     }
 
-    pub(super) fn get_mut(&mut self, serial: u32) -> Option<&mut StateEntry<F, N>> {
+    pub(super) fn get_mut(&mut self, serial: u32) -> Option<&mut StateEntry<T>> {
         self.states.get_mut(&serial)
     }
 
     #[cfg(test)]
-    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &StateEntry<F, N>)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &StateEntry<T>)> {
         self.states.iter()
     }
 
-    pub(super) fn insert(&mut self, state: StateEntry<F, N>) -> u32 {
+    pub(super) fn insert(&mut self, state: StateEntry<T>) -> u32 {
         let serial = self.next_serial();
         self.insert_as(serial, state);
         serial
@@ -226,7 +227,7 @@ impl<F, N: Clone> ClientState<F, N> {
         }
     }
 
-    pub(super) fn insert_as(&mut self, serial: u32, state: StateEntry<F, N>) {
+    pub(super) fn insert_as(&mut self, serial: u32, state: StateEntry<T>) {
         match &state {
             StateEntry::Open(_) => self.opens += 1,
             StateEntry::Lock(_) => self.locks += 1,
@@ -238,7 +239,7 @@ impl<F, N: Clone> ClientState<F, N> {
         self.states.insert(serial, state);
     }
 
-    pub(super) fn remove(&mut self, serial: u32) -> Option<StateEntry<F, N>> {
+    pub(super) fn remove(&mut self, serial: u32) -> Option<StateEntry<T>> {
         let state = self.states.remove(&serial)?;
         match &state {
             StateEntry::Open(_) => self.opens -= 1,
@@ -273,7 +274,7 @@ impl<F, N: Clone> ClientState<F, N> {
     }
 
     /// Returns the open `serial`, if it exists.
-    pub(super) fn open(&self, serial: u32) -> Result<&Open<F, N>, Status> {
+    pub(super) fn open(&self, serial: u32) -> Result<&Open<T>, Status> {
         match self.states.get(&serial) {
             Some(StateEntry::Open(open)) => Ok(open),
             Some(StateEntry::Revoked) => Err(Status::Expired),
@@ -282,7 +283,7 @@ impl<F, N: Clone> ClientState<F, N> {
         }
     }
 
-    pub(super) fn open_mut(&mut self, serial: u32) -> Result<&mut Open<F, N>, Status> {
+    pub(super) fn open_mut(&mut self, serial: u32) -> Result<&mut Open<T>, Status> {
         match self.states.get_mut(&serial) {
             Some(StateEntry::Open(open)) => Ok(open),
             Some(StateEntry::Revoked) => Err(Status::Expired),
@@ -322,10 +323,10 @@ impl<F, N: Clone> ClientState<F, N> {
     /// Removes the open `serial`, with its locks and its share reservation.
     pub(super) fn close(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         shares: &Shares,
-        gone: &mut Released<F, N>,
+        gone: &mut Released<T>,
     ) {
         let Some(StateEntry::Open(open)) = self.remove(serial) else {
             return;
@@ -347,11 +348,11 @@ impl<F, N: Clone> ClientState<F, N> {
     /// node: as with close(2), also those acquired through another open.
     pub(super) fn forget_lock(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         key: NodeKey,
-        node: &N,
-        gone: &mut Released<F, N>,
+        node: &T::Node,
+        gone: &mut Released<T>,
     ) {
         let Some(StateEntry::Lock(lock)) = self.remove(serial) else {
             return;
@@ -375,11 +376,11 @@ impl<F, N: Clone> ClientState<F, N> {
     /// Removes all state. The stateids stay known as revoked if `revoke` is set.
     pub(super) fn clear(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         revoke: bool,
         shares: &Shares,
         delegations: &Delegations,
-        gone: &mut Released<F, N>,
+        gone: &mut Released<T>,
     ) {
         let delegated: Vec<u32> = self
             .states
@@ -404,7 +405,7 @@ impl<F, N: Clone> ClientState<F, N> {
             });
         }
         let serials: Vec<u32> = self.states.keys().copied().collect();
-        let is_open = |state: &StateEntry<F, N>| matches!(state, StateEntry::Open(_));
+        let is_open = |state: &StateEntry<T>| matches!(state, StateEntry::Open(_));
         let (opens, locks): (Vec<u32>, Vec<u32>) = serials
             .iter()
             .filter(|serial| {
@@ -431,7 +432,7 @@ impl<F, N: Clone> ClientState<F, N> {
 
     /// Marks removed states as revoked. If there is no room for that, they cause `BAD_STATEID`
     /// instead of `EXPIRED`.
-    fn revoke(&mut self, client: &Client<F, N>, serials: Vec<u32>) {
+    fn revoke(&mut self, client: &Client<T>, serials: Vec<u32>) {
         // The states' own charges have been returned already.
         let Ok(charge) = client.charge(serials.len() * REVOKED) else {
             return;
@@ -469,7 +470,7 @@ impl<F, N: Clone> ClientState<F, N> {
     /// Returns the number of the open owner `name`, created if there is room.
     pub(super) fn open_owner(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         name: &Arc<[u8]>,
         most: usize,
         now: Duration,

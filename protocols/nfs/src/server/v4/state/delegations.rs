@@ -21,6 +21,7 @@ use vfs::{Charge, LogLimit, PeerKey};
 
 use crate::v4::{ClientId, StateId, Status};
 
+use super::Tree;
 use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, Share, StateEntry};
 use super::released::{NodeKey, Released};
@@ -29,13 +30,13 @@ use super::table::lock;
 use super::{State, status_flags};
 
 /// A delegation.
-pub(super) struct Delegation<F, N> {
+pub(super) struct Delegation<T: Tree> {
     pub(super) key: NodeKey,
-    pub(super) node: N,
+    pub(super) node: T::Node,
     /// The access: read, or both read and write.
     pub(super) kind: Share,
     /// The file, open for that access, and its lease.
-    pub(super) file: F,
+    pub(super) file: T::File,
     /// The time of the recall.
     recalled: Option<Duration>,
     /// Whether to repeat the recall in the next second.
@@ -164,12 +165,12 @@ impl Delegations {
     }
 }
 
-impl<F: Clone, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether `client` may get a delegation of `key`, provided that the source grants a
     /// lease. `again` means that it reclaims one from before the server's restart.
     pub fn may_delegate(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         key: NodeKey,
         again: bool,
     ) -> Result<(), NoDelegation> {
@@ -205,11 +206,11 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// Adds a delegation: `file` is open for `kind` and has a lease.
     pub fn delegate(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         key: NodeKey,
-        node: N,
+        node: T::Node,
         kind: Share,
-        file: F,
+        file: T::File,
     ) -> Result<StateId, Status> {
         let client = &client.0;
         let one = self.quotas.delegations.take(&client.peer, 1);
@@ -268,7 +269,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// Runs DELEGRETURN (RFC 8881 section 18.6).
     pub fn delegation_return(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<(), Status> {
@@ -286,7 +287,7 @@ impl<F: Clone, N: Clone> State<F, N> {
 
     /// Returns whether a client other than `client` may locally open `key` in a mode that `deny`
     /// denies.
-    pub fn is_delegated(&self, client: &ClientRef<F, N>, key: NodeKey, deny: Share) -> bool {
+    pub fn is_delegated(&self, client: &ClientRef<T>, key: NodeKey, deny: Share) -> bool {
         let all = self.delegations.of(key);
         let mut others = all.into_iter().filter(|one| one.0 != client.0.id);
         others.any(|(id, serial)| {
@@ -302,11 +303,11 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// OPEN that the client has done locally (`CLAIM_DELEGATE_CUR`).
     pub fn delegated(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
         access: Share,
-    ) -> Result<F, Status> {
+    ) -> Result<T::File, Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
         let client_state = lock(&client.client_state);
@@ -321,10 +322,10 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// need not be opened again.
     pub fn delegated_file(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         key: NodeKey,
         access: Share,
-    ) -> Option<F> {
+    ) -> Option<T::File> {
         let client = &client.0;
         let all = self.delegations.of(key);
         let (_, serial) = all.into_iter().find(|one| one.0 == client.id)?;
@@ -337,7 +338,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Revokes delegations that were not returned in time. Returns the clients to call, or to call
     /// again. Must be called about once a second.
     pub fn maintain_callbacks(&self) -> Vec<ClientId> {
@@ -383,10 +384,10 @@ impl<F, N: Clone> State<F, N> {
 
     fn revoke_delegation(
         &self,
-        client: &Arc<Client<F, N>>,
-        client_state: &mut ClientState<F, N>,
+        client: &Arc<Client<T>>,
+        client_state: &mut ClientState<T>,
         serial: u32,
-        gone: &mut Released<F, N>,
+        gone: &mut Released<T>,
     ) {
         static REVOKED: LogLimit<Option<PeerKey>> = LogLimit::new();
         if let Some(suppressed) = REVOKED.permit(client.peer.client()) {
@@ -404,15 +405,15 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> ClientState<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Returns the delegation `serial` if `given` is the stateid of a delegation of `key`.
     pub(super) fn delegation(
         &self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         given: &StateId,
         key: NodeKey,
-    ) -> Result<&Delegation<F, N>, Status> {
+    ) -> Result<&Delegation<T>, Status> {
         match self.get(serial) {
             Some(StateEntry::Delegation(delegation)) if delegation.key == key => {
                 stateid::check(client, given.seqid, SEQID)?;
@@ -427,10 +428,10 @@ impl<F, N: Clone> ClientState<F, N> {
     /// Removes the delegation `serial`.
     pub(super) fn end_delegation(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         delegations: &Delegations,
-        gone: &mut Released<F, N>,
+        gone: &mut Released<T>,
     ) {
         if let Some(StateEntry::Delegation(delegation)) = self.remove(serial) {
             self.recalled.retain(|&one| one != serial);
@@ -441,7 +442,7 @@ impl<F, N: Clone> ClientState<F, N> {
 }
 
 /// Clears the flag after the client has sent FREE_STATEID for all revoked delegations.
-pub(super) fn nothing_revoked<F, N>(client: &Client<F, N>) {
+pub(super) fn nothing_revoked<T: Tree>(client: &Client<T>) {
     client
         .flags
         .fetch_and(!status_flags::RECALLABLE_STATE_REVOKED, Ordering::AcqRel);

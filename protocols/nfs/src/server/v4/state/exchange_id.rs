@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use crate::v4::{ClientId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::registry::{Known, Registry};
 use super::released::Released;
 use super::requester::Requester;
 use super::setclientid::CallbackClient;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The arguments of EXCHANGE_ID.
 pub struct ExchangeId<'a> {
@@ -37,7 +37,7 @@ pub struct ExchangedId {
     pub confirmed: bool,
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs EXCHANGE_ID, with the nine cases of RFC 8881 section 18.35.4.
     pub fn exchange_id(&self, ask: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
         let mut gone = Released::default();
@@ -54,10 +54,10 @@ impl<F, N: Clone> State<F, N> {
 
     fn exchange(
         &self,
-        registry: &mut Registry<F, N>,
+        registry: &mut Registry<T>,
         ask: &ExchangeId<'_>,
-        gone: &mut Released<F, N>,
-    ) -> Result<Arc<Client<F, N>>, Status> {
+        gone: &mut Released<T>,
+    ) -> Result<Arc<Client<T>>, Status> {
         let owner = (Minor::V41, ask.owner);
         let record = self.record_of(registry, owner, &ask.verifier, &ask.by);
         let confirmed = registry.confirmed(&record);
@@ -126,7 +126,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Runs RECLAIM_COMPLETE for all file systems. For one file system (`rca_one_fs`) there is
     /// nothing to do.
-    pub fn reclaim_complete(&self, client: &ClientRef<F, N>) -> Result<(), Status> {
+    pub fn reclaim_complete(&self, client: &ClientRef<T>) -> Result<(), Status> {
         if client.0.reclaimed.swap(true, Ordering::AcqRel) {
             return Err(Status::CompleteAlready);
         }

@@ -11,20 +11,21 @@ use vfs::Account;
 
 use crate::v4::ClientId;
 
+use super::Tree;
 use super::client::{Client, Minor, Recorded};
 use super::released::{NodeKey, Released};
 use super::table::lock;
 use super::{State, status_flags};
 
 /// Clears the flag after the client has sent FREE_STATEID for all revoked state.
-pub(super) fn nothing_revoked<F, N>(client: &Client<F, N>) {
+pub(super) fn nothing_revoked<T: Tree>(client: &Client<T>) {
     client
         .flags
         .fetch_and(!status_flags::EXPIRED_ALL_STATE_REVOKED, Ordering::AcqRel);
 }
 
-impl<F, N: Clone> State<F, N> {
-    pub(super) fn is_expired(&self, client: &Client<F, N>) -> bool {
+impl<T: Tree> State<T> {
+    pub(super) fn is_expired(&self, client: &Client<T>) -> bool {
         client.silent(self.now()) > self.lease
     }
 
@@ -61,7 +62,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Revokes the state of a client, if it has expired.
-    fn expire(&self, client: &Arc<Client<F, N>>) -> bool {
+    fn expire(&self, client: &Arc<Client<T>>) -> bool {
         let mut gone = Released::default();
         {
             let mut registry = lock(&self.registry);
@@ -90,7 +91,7 @@ impl<F, N: Clone> State<F, N> {
         true
     }
 
-    fn revoke(&self, client: &Client<F, N>, gone: &mut Released<F, N>) {
+    fn revoke(&self, client: &Client<T>, gone: &mut Released<T>) {
         let mut client_state = lock(&client.client_state);
         client_state.clear(client, true, &self.shares, &self.delegations, gone);
         if client_state.revoked > 0 {

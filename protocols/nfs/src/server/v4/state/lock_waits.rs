@@ -18,10 +18,10 @@ use vfs::{Call, Charge};
 
 use crate::v4::ClientId;
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::released::NodeKey;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The waiting lock owners of a client, by file and name.
 pub(super) type Waiting<N> = HashMap<(NodeKey, Arc<[u8]>), LockWait<N>>;
@@ -104,10 +104,10 @@ impl<N> LockWait<N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether `client` can be notified of available locks, which an OPEN then announces
     /// (`OPEN4_RESULT_MAY_NOTIFY_LOCK`).
-    pub fn may_notify_lock(&self, client: &ClientRef<F, N>) -> bool {
+    pub fn may_notify_lock(&self, client: &ClientRef<T>) -> bool {
         client.0.minor == Minor::V41 && client.0.backchannels.load(Ordering::Acquire) > 0
     }
 
@@ -116,9 +116,9 @@ impl<F, N: Clone> State<F, N> {
     /// from `make`. Returns `None` if too many of the client's owners wait.
     pub fn wait_for_lock(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         waiter: &Waiter,
-        (node, wanted): (&N, &Lock),
+        (node, wanted): (&T::Node, &Lock),
         make: impl FnOnce() -> Call,
     ) -> Option<QueuePlace> {
         let (now, is_notified) = (self.now(), self.may_notify_lock(client));
@@ -199,7 +199,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Schedules notifications for the waiters of locks whose release is not observable. Returns
     /// whether any notifications are due.
-    pub(super) fn notify_unseen(&self, client: &Client<F, N>) -> bool {
+    pub(super) fn notify_unseen(&self, client: &Client<T>) -> bool {
         let mut client_state = lock(&client.client_state);
         let room = MAX_WAITS.saturating_sub(client_state.to_notify.len());
         let all = client_state.waiting.iter_mut();
@@ -226,8 +226,9 @@ impl<F, N: Clone> State<F, N> {
             if client_state.waiting.is_empty() {
                 continue;
             }
-            let those =
-                |_: &(NodeKey, Arc<[u8]>), wait: &mut LockWait<N>| wait.is_expired(now, self.lease);
+            let those = |_: &(NodeKey, Arc<[u8]>), wait: &mut LockWait<T::Node>| {
+                wait.is_expired(now, self.lease)
+            };
             let those = client_state.waiting.extract_if(those);
             over.extend(those.map(|((key, _), wait)| (key, wait.call)));
         }

@@ -12,13 +12,13 @@ use vfs::lock::{LockKind, Owner};
 
 use crate::v4::{StateId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, LockState, Share, StateEntry};
 use super::owners::LockOwner;
 use super::released::{NodeKey, Released, Unlock};
 use super::stateid;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The lock owner of a LOCK: `locker4`.
 #[derive(Clone, Copy, Debug)]
@@ -41,12 +41,12 @@ pub enum Locker<'a> {
 
 /// A LOCK that the lock table may grant. Dropping it has no effect on the state.
 #[must_use]
-pub struct Locking<'a, F, N: Clone> {
-    state: &'a State<F, N>,
-    client: Arc<Client<F, N>>,
+pub struct Locking<'a, T: Tree> {
+    state: &'a State<T>,
+    client: Arc<Client<T>>,
     open: u32,
     key: NodeKey,
-    node: N,
+    node: T::Node,
     owner: Owner,
     first_seqid: u32,
     charge: Charge,
@@ -54,24 +54,24 @@ pub struct Locking<'a, F, N: Clone> {
 
 /// A LOCKU for the lock table.
 #[must_use]
-pub struct Unlocking<F, N: Clone> {
-    client: Arc<Client<F, N>>,
+pub struct Unlocking<T: Tree> {
+    client: Arc<Client<T>>,
     serial: u32,
     key: NodeKey,
     owner: Owner,
 }
 
-impl<F: Clone, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Starts a LOCK (RFC 7530 section 16.10, RFC 8881 section 18.10). Returns `OPENMODE` if the
     /// file is not open for that kind of lock. `reclaim` is the same as for an OPEN.
     pub fn lock(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         locker: Locker<'_>,
         key: NodeKey,
         kind: LockKind,
         reclaim: bool,
-    ) -> Result<Locking<'_, F, N>, Status> {
+    ) -> Result<Locking<'_, T>, Status> {
         let client = &client.0;
         self.may_lock(client, reclaim)?;
         let client_state = lock(&client.client_state);
@@ -131,10 +131,10 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// Starts a LOCKU (RFC 7530 section 16.12, RFC 8881 section 18.12).
     pub fn unlock(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
-    ) -> Result<Unlocking<F, N>, Status> {
+    ) -> Result<Unlocking<T>, Status> {
         let client = &client.0;
         let client_state = lock(&client.client_state);
         let serial = self.lock_serial(client, &client_state, stateid, key)?;
@@ -150,7 +150,7 @@ impl<F: Clone, N: Clone> State<F, N> {
 
     /// Runs RELEASE_LOCKOWNER (RFC 7530 section 16.37). Returns `LOCKS_HELD` if the owner has
     /// locks.
-    pub fn release_lock_owner(&self, client: &ClientRef<F, N>, owner: &[u8]) -> Result<(), Status> {
+    pub fn release_lock_owner(&self, client: &ClientRef<T>, owner: &[u8]) -> Result<(), Status> {
         let client = &client.0;
         let mut client_state = lock(&client.client_state);
         client_state.alive()?;
@@ -172,7 +172,7 @@ impl<F: Clone, N: Clone> State<F, N> {
 
     /// Runs FREE_STATEID (RFC 8881 section 18.38), for lock states without locks and for revoked
     /// state.
-    pub fn free_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Result<(), Status> {
+    pub fn free_stateid(&self, client: &ClientRef<T>, stateid: &StateId) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
         let mut client_state = lock(&client.client_state);
@@ -210,7 +210,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 
     /// Returns TEST_STATEID's result for one stateid (RFC 8881 section 18.48).
-    pub fn test_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Status {
+    pub fn test_stateid(&self, client: &ClientRef<T>, stateid: &StateId) -> Status {
         let client = &client.0;
         let tested = self.serial_of(client, stateid).and_then(|serial| {
             let client_state = lock(&client.client_state);
@@ -231,8 +231,8 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// `client` on `key`.
     fn lock_serial(
         &self,
-        client: &Client<F, N>,
-        client_state: &ClientState<F, N>,
+        client: &Client<T>,
+        client_state: &ClientState<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<u32, Status> {
@@ -246,7 +246,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> Locking<'_, F, N> {
+impl<T: Tree> Locking<'_, T> {
     /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -273,7 +273,7 @@ impl<F, N: Clone> Locking<'_, F, N> {
 
     fn settle(
         self,
-        client_state: &mut ClientState<F, N>,
+        client_state: &mut ClientState<T>,
         start: u64,
         end: u64,
     ) -> Result<StateId, Status> {
@@ -326,7 +326,7 @@ impl<F, N: Clone> Locking<'_, F, N> {
     }
 }
 
-impl<F, N: Clone> Unlocking<F, N> {
+impl<T: Tree> Unlocking<T> {
     /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -353,15 +353,15 @@ impl LockOwner {
 
 impl LockState {
     /// Increments the seqid and returns the new stateid.
-    fn changed<F, N>(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
+    fn changed<T: Tree>(&mut self, client: &Client<T>, serial: u32) -> StateId {
         self.seqid = stateid::next(self.seqid);
         stateid::stateid(client.id, serial, self.seqid)
     }
 }
 
-impl<F, N: Clone> ClientState<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Removes the lock state `serial`, whose owner has no locks.
-    fn forget_free_lock(&mut self, client: &Client<F, N>, serial: u32) {
+    fn forget_free_lock(&mut self, client: &Client<T>, serial: u32) {
         let Ok(open) = self.lock(serial).map(|state| state.open) else {
             return;
         };

@@ -5,9 +5,10 @@
 //! either version. v4.0 gets it from an [`OwnerRequest`] or [`State::client`], v4.1 from a
 //! [`SlotRequest`].
 //!
-//! The state deliberately excludes the messages; the file system (an open holds an `F` that the
-//! caller opened, and an `N` with which locks are released); the ranges of locks, which are in the
-//! [`vfs::lock::LockTable`] shared by all protocols; and threads and a clock of its own.
+//! The state deliberately excludes the messages; the file system (an open holds a [`Tree::File`]
+//! that the caller opened, and a [`Tree::Node`] with which locks are released); the ranges of
+//! locks, which are in the [`vfs::lock::LockTable`] shared by all protocols; and threads and a
+//! clock of its own.
 //!
 //! Every method may be called from many threads at once. An operation that would have to wait
 //! returns `DELAY`. No method holds a lock while it calls [`Release`]; [`Stable`] is called with
@@ -51,6 +52,7 @@ mod stateid;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -89,9 +91,10 @@ pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotR
 pub use self::setclientid::{CallbackClient, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
+pub use self::tree::Tree;
 
 /// The configuration of a [`State`].
-pub struct Config<F, N> {
+pub struct Config<T: Tree> {
     /// A number that identifies this run of the server: neither 0 nor [`u32::MAX`].
     pub boot: u32,
     /// The lease time.
@@ -103,21 +106,21 @@ pub struct Config<F, N> {
     /// The storage of the records that survive a restart.
     pub stable: Arc<dyn Stable>,
     /// The function that closes files and releases locks that are no longer held.
-    pub release: Release<F, N>,
+    pub release: Release<T>,
 }
 
-/// The state of all v4 clients. An open holds an `F`, the open file, and an `N`, the node.
-pub struct State<F, N> {
+/// The state of all v4 clients, with the files and nodes of a [`Tree`].
+pub struct State<T: Tree> {
     boot: u32,
     lease: Duration,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     limits: Limits,
     stable: Arc<dyn Stable>,
-    release: Release<F, N>,
+    release: Release<T>,
     grace: Grace,
-    registry: Mutex<Registry<F, N>>,
-    clients: Table<ClientId, Arc<Client<F, N>>>,
-    sessions: Table<SessionId, Arc<Session<F, N>>>,
+    registry: Mutex<Registry<T>>,
+    clients: Table<ClientId, Arc<Client<T>>>,
+    sessions: Table<SessionId, Arc<Session<T>>>,
     connections: Mutex<HashMap<u64, Vec<SessionId>>>,
     shares: Shares,
     delegations: Delegations,
@@ -182,10 +185,10 @@ pub mod status_flags {
     pub const BACKCHANNEL_FAULT: u32 = 0x400;
 }
 
-impl<F, N> State<F, N> {
+impl<T: Tree> State<T> {
     /// Creates the state of a starting server: in the grace period if the stable storage lists
     /// clients.
-    pub fn new(config: Config<F, N>) -> State<F, N> {
+    pub fn new(config: Config<T>) -> State<T> {
         assert!(
             ![0, u32::MAX].contains(&config.boot),
             "stateids of such a boot would be special"
@@ -225,7 +228,7 @@ impl<F, N> State<F, N> {
         (self.clock)()
     }
 
-    fn release(&self, gone: Released<F, N>) {
+    fn release(&self, gone: Released<T>) {
         if !gone.is_empty() {
             (self.release)(gone);
         }

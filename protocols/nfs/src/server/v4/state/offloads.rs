@@ -12,13 +12,13 @@ use vfs::{Call, Charge};
 
 use crate::v4::{ClientId, StateId, Status, Verifier};
 
-use super::State;
 use super::client::{Client, ClientRef};
 use super::client_state::{ClientState, StateEntry};
 use super::delegations::SEQID;
 use super::released::NodeKey;
 use super::stateid;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The parameters of a copy that becomes asynchronous.
 pub struct OffloadArgs<N> {
@@ -100,10 +100,10 @@ impl<N> CopyState<N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether a copy of `client` may become asynchronous: its end can be notified, and
     /// there is room.
-    pub fn may_offload(&self, client: &ClientRef<F, N>) -> bool {
+    pub fn may_offload(&self, client: &ClientRef<T>) -> bool {
         let client = &client.0;
         let its = lock(&client.client_state).offloads.len();
         self.quotas.offloads.has_room(&client.peer, 1)
@@ -115,8 +115,8 @@ impl<F, N: Clone> State<F, N> {
     /// if there is no room or the client is gone.
     pub fn offload(
         &self,
-        client: &ClientRef<F, N>,
-        what: OffloadArgs<N>,
+        client: &ClientRef<T>,
+        what: OffloadArgs<T::Node>,
     ) -> Option<(StateId, Arc<Offload>)> {
         let client = &client.0;
         let mut client_state = lock(&client.client_state);
@@ -173,7 +173,7 @@ impl<F, N: Clone> State<F, N> {
     /// and the status if the copy has ended.
     pub fn offload_status(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<(u64, Option<Status>), Status> {
@@ -188,7 +188,7 @@ impl<F, N: Clone> State<F, N> {
     /// Returns `DELAY` until it has stopped writing.
     pub fn offload_cancel(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<(), Status> {
@@ -219,15 +219,15 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> ClientState<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Returns the copy `serial` if `given` is the stateid of a copy to `key`.
     fn copy(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         given: &StateId,
         key: NodeKey,
-    ) -> Result<&mut CopyState<N>, Status> {
+    ) -> Result<&mut CopyState<T::Node>, Status> {
         match self.get_mut(serial) {
             Some(StateEntry::Copy(copy)) if copy.key == key => {
                 stateid::check(client, given.seqid, SEQID)?;

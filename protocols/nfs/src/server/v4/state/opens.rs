@@ -10,13 +10,13 @@ use vfs::Charge;
 
 use crate::v4::{StateId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, FilesByAccess, OPEN, Open, Share, StateEntry, full};
 use super::released::{NodeKey, Released};
 use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
 use super::table::lock;
+use super::{State, Tree};
 
 /// The arguments of OPEN.
 pub struct OpenAsk<'a, N> {
@@ -36,17 +36,17 @@ pub struct OpenAsk<'a, N> {
 
 /// An OPEN with a reservation. Dropping it without [`Opening::commit`] removes the reservation.
 #[must_use]
-pub struct Opening<'a, F, N: Clone> {
-    state: &'a State<F, N>,
-    client: Arc<Client<F, N>>,
+pub struct Opening<'a, T: Tree> {
+    state: &'a State<T>,
+    client: Arc<Client<T>>,
     owner: Arc<[u8]>,
     key: NodeKey,
-    node: N,
+    node: T::Node,
     access: Share,
     deny: Share,
     reclaim: bool,
     pending: u64,
-    held: Option<F>,
+    held: Option<T::File>,
     /// The charge of a new open.
     charge: Option<Charge>,
 }
@@ -60,7 +60,7 @@ pub struct Opened {
     pub confirm: bool,
 }
 
-impl<F: Clone, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Starts an OPEN (RFC 7530 section 16.16, RFC 8881 section 18.16). Returns `SHARE_DENIED`
     /// (`RECLAIM_CONFLICT` for a reclaim) if another open conflicts, even one of the same owner; if
     /// it is an expired client's, that client loses its state instead. Returns `GRACE`, `NO_GRACE`
@@ -68,9 +68,9 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// node.
     pub fn open(
         &self,
-        client: &ClientRef<F, N>,
-        ask: OpenAsk<'_, N>,
-    ) -> Result<Opening<'_, F, N>, Status> {
+        client: &ClientRef<T>,
+        ask: OpenAsk<'_, T::Node>,
+    ) -> Result<Opening<'_, T>, Status> {
         let client = &client.0;
         if ask.access.is_empty() {
             return Err(Status::Inval);
@@ -118,7 +118,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 
     /// Charges `bytes` of state to `client`. If there is no room, expired clients lose their state.
-    fn charge(&self, client: &Client<F, N>, bytes: usize) -> Result<Charge, Status> {
+    fn charge(&self, client: &Client<T>, bytes: usize) -> Result<Charge, Status> {
         loop {
             match client.charge(bytes) {
                 Ok(charge) => return Ok(charge),
@@ -131,7 +131,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// Runs OPEN_CONFIRM (RFC 7530 section 16.18), during the owner's [`super::OwnerRequest`].
     pub fn open_confirm(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<StateId, Status> {
@@ -151,7 +151,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// the new modes are the union of some of the owner's OPENs.
     pub fn open_downgrade(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
         access: Share,
@@ -186,7 +186,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// through the open.
     pub fn close(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<StateId, Status> {
@@ -221,11 +221,11 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// for that. Special stateids are handled by [`State::anonymous`].
     pub fn io(
         &self,
-        client: Option<&ClientRef<F, N>>,
+        client: Option<&ClientRef<T>>,
         stateid: &StateId,
         key: NodeKey,
         access: Share,
-    ) -> Result<F, Status> {
+    ) -> Result<T::File, Status> {
         let found;
         let client = match client {
             Some(client) => &client.0,
@@ -280,8 +280,8 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// on `key` with a confirmed owner.
     pub(super) fn confirmed_open(
         &self,
-        client: &Client<F, N>,
-        client_state: &ClientState<F, N>,
+        client: &Client<T>,
+        client_state: &ClientState<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<u32, Status> {
@@ -296,13 +296,9 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns the serial number in `stateid`, if it is of this boot and of `client`.
-    pub(super) fn serial_of(
-        &self,
-        client: &Client<F, N>,
-        stateid: &StateId,
-    ) -> Result<u32, Status> {
+    pub(super) fn serial_of(&self, client: &Client<T>, stateid: &StateId) -> Result<u32, Status> {
         let parts = Parts::of(stateid);
         if stateid::client_id(parts.boot, parts.client) == client.id {
             return Ok(parts.serial);
@@ -319,16 +315,16 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> Opening<'_, F, N> {
+impl<T: Tree> Opening<'_, T> {
     /// Returns a suitable file that the owner already has open: pass a clone of it to
     /// [`Opening::commit`] instead of opening another.
-    pub fn held(&self) -> Option<&F> {
+    pub fn held(&self) -> Option<&T::File> {
         self.held.as_ref()
     }
 
     /// Completes the OPEN: `file` is open as requested. Fails only if the client was destroyed
     /// meanwhile, or its tables became full.
-    pub fn commit(mut self, file: F) -> Result<Opened, Status> {
+    pub fn commit(mut self, file: T::File) -> Result<Opened, Status> {
         let client = self.client.clone();
         self.state.record(&client);
         let mut spare = None;
@@ -343,9 +339,9 @@ impl<F, N: Clone> Opening<'_, F, N> {
 
     fn settle(
         &mut self,
-        client_state: &mut ClientState<F, N>,
-        file: F,
-        spare: &mut Option<F>,
+        client_state: &mut ClientState<T>,
+        file: T::File,
+        spare: &mut Option<T::File>,
     ) -> Result<Opened, Status> {
         let client = &self.client;
         let limits = &self.state.limits;
@@ -421,22 +417,22 @@ impl<F, N: Clone> Opening<'_, F, N> {
     }
 }
 
-impl<F, N: Clone> Drop for Opening<'_, F, N> {
+impl<T: Tree> Drop for Opening<'_, T> {
     fn drop(&mut self) {
         self.state.shares.cancel(self.key, self.pending);
     }
 }
 
-impl<F, N: Clone> ClientState<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Returns the open of `key` by `owner`.
-    fn opened(&self, owner: &[u8], key: NodeKey) -> Option<(u32, &Open<F, N>)> {
+    fn opened(&self, owner: &[u8], key: NodeKey) -> Option<(u32, &Open<T>)> {
         let owner = self.open_owners.get(self.open_owners.find(owner)?)?;
         let serial = *owner.opens.get(&key)?;
         Some((serial, self.open(serial).ok()?))
     }
 }
 
-impl<F, N> Open<F, N> {
+impl<T: Tree> Open<T> {
     /// Returns `BAD_STATEID` unless this is an open of `key`.
     fn of(&self, key: NodeKey) -> Result<(), Status> {
         if self.key == key {
@@ -446,13 +442,13 @@ impl<F, N> Open<F, N> {
         }
     }
 
-    fn check(&self, client: &Client<F, N>, given: &StateId, key: NodeKey) -> Result<(), Status> {
+    fn check(&self, client: &Client<T>, given: &StateId, key: NodeKey) -> Result<(), Status> {
         self.of(key)?;
         stateid::check(client, given.seqid, self.seqid)
     }
 
     /// Increments the seqid and returns the new stateid.
-    fn changed(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
+    fn changed(&mut self, client: &Client<T>, serial: u32) -> StateId {
         self.seqid = stateid::next(self.seqid);
         stateid::stateid(client.id, serial, self.seqid)
     }

@@ -28,15 +28,15 @@ pub struct Unlock<N> {
 
 /// Files and locks that clients no longer hold.
 #[derive(Debug)]
-pub struct Released<F, N> {
+pub struct Released<T: Tree> {
     /// The files: dropping them closes them.
-    pub files: Vec<F>,
+    pub files: Vec<T::File>,
     /// The locks to release.
-    pub locks: Vec<Unlock<N>>,
+    pub locks: Vec<Unlock<T::Node>>,
 }
 
-impl<F, N> Default for Released<F, N> {
-    fn default() -> Released<F, N> {
+impl<T: Tree> Default for Released<T> {
+    fn default() -> Released<T> {
         Released {
             files: Vec::new(),
             locks: Vec::new(),
@@ -44,7 +44,7 @@ impl<F, N> Default for Released<F, N> {
     }
 }
 
-impl<F, N> Released<F, N> {
+impl<T: Tree> Released<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.locks.is_empty()
     }
@@ -52,4 +52,4 @@ impl<F, N> Released<F, N> {
 
 /// A function called with the removed files and locks before the operation that removed them
 /// returns, and with none of the state's locks held.
-pub type Release<F, N> = Arc<dyn Fn(Released<F, N>) + Send + Sync>;
+pub type Release<T> = Arc<dyn Fn(Released<T>) + Send + Sync>;

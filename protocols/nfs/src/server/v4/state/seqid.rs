@@ -9,7 +9,7 @@ use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, StateEntry};
 use super::stateid::Parts;
 use super::table::lock;
-use super::{Started, State};
+use super::{Started, State, Tree};
 
 /// The last request of an owner, and its reply.
 #[derive(Default)]
@@ -60,8 +60,8 @@ impl OwnerSeq {
 /// A request of an owner in progress: there is at most one for each owner. Dropping it without
 /// [`OwnerRequest::finish`] undoes its start.
 #[must_use]
-pub struct OwnerRequest<F, N: Clone> {
-    client: Arc<Client<F, N>>,
+pub struct OwnerRequest<T: Tree> {
+    client: Arc<Client<T>>,
     owner: OwnerNumber,
     seqid: u32,
 }
@@ -72,9 +72,9 @@ enum OwnerNumber {
     Lock(u32),
 }
 
-impl<F, N: Clone> OwnerRequest<F, N> {
+impl<T: Tree> OwnerRequest<T> {
     /// Returns the client of the owner.
-    pub fn client(&self) -> ClientRef<F, N> {
+    pub fn client(&self) -> ClientRef<T> {
         ClientRef(self.client.clone())
     }
 
@@ -91,7 +91,7 @@ impl<F, N: Clone> OwnerRequest<F, N> {
         }
     }
 
-    fn seq<'a>(&self, client_state: &'a mut ClientState<F, N>) -> Option<&'a mut OwnerSeq> {
+    fn seq<'a>(&self, client_state: &'a mut ClientState<T>) -> Option<&'a mut OwnerSeq> {
         match self.owner {
             OwnerNumber::Open(number) => Some(&mut client_state.open_owners.get_mut(number)?.seq),
             OwnerNumber::Lock(number) => Some(&mut client_state.lock_owners.get_mut(number)?.seq),
@@ -99,7 +99,7 @@ impl<F, N: Clone> OwnerRequest<F, N> {
     }
 }
 
-impl<F, N: Clone> Drop for OwnerRequest<F, N> {
+impl<T: Tree> Drop for OwnerRequest<T> {
     fn drop(&mut self) {
         let mut client_state = lock(&self.client.client_state);
         let mut is_new = false;
@@ -125,7 +125,7 @@ impl<F, N: Clone> Drop for OwnerRequest<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// v4.0: starts an OPEN of `owner`. Renews the lease. Returns `DELAY` while another request of
     /// the owner is in progress.
     pub fn start_open(
@@ -133,7 +133,7 @@ impl<F, N: Clone> State<F, N> {
         client: ClientId,
         owner: &[u8],
         seqid: u32,
-    ) -> Result<Started<OwnerRequest<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<T>>, Status> {
         let ClientRef(client) = self.client(client)?;
         let name: Arc<[u8]> = owner.into();
         let mut gone = super::Released::default();
@@ -171,7 +171,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         stateid: &StateId,
         seqid: u32,
-    ) -> Result<Started<OwnerRequest<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<T>>, Status> {
         let client = self.client_of(stateid)?;
         let mut client_state = lock(&client.client_state);
         let client_state = &mut *client_state;
@@ -209,11 +209,11 @@ impl<F, N: Clone> State<F, N> {
 
     fn start_of_owner(
         &self,
-        client: &Arc<Client<F, N>>,
-        client_state: &mut ClientState<F, N>,
+        client: &Arc<Client<T>>,
+        client_state: &mut ClientState<T>,
         number: u32,
         seqid: u32,
-    ) -> Result<Started<OwnerRequest<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<T>>, Status> {
         let owner = client_state.open_owners.get_mut(number);
         let owner = owner.ok_or(Status::Serverfault)?;
         owner.used = self.now();
@@ -232,11 +232,11 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-fn new_request<F, N: Clone>(
-    client: &Arc<Client<F, N>>,
+fn new_request<T: Tree>(
+    client: &Arc<Client<T>>,
     owner: OwnerNumber,
     seqid: u32,
-) -> OwnerRequest<F, N> {
+) -> OwnerRequest<T> {
     debug_assert_eq!(client.minor, Minor::V40);
     client.enter();
     OwnerRequest {

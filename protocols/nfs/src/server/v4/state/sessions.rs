@@ -7,6 +7,7 @@ use vfs::Charge;
 
 use crate::v4::{ClientId, SessionId, Status};
 
+use super::Tree;
 use super::callbacks::{Backchannel, CallbackParameters};
 use super::client::{Client, ClientRef, Minor};
 use super::connections::Connections;
@@ -80,9 +81,9 @@ impl Creation {
     }
 }
 
-pub(super) struct Session<F, N> {
+pub(super) struct Session<T: Tree> {
     pub(super) id: SessionId,
-    pub(super) client: Arc<Client<F, N>>,
+    pub(super) client: Arc<Client<T>>,
     fore: Channel,
     /// Whether the client has asked for a backchannel.
     pub(super) wants_backchannel: AtomicBool,
@@ -122,8 +123,8 @@ pub struct Sequence {
 /// A request in progress on a slot, or a repeated one. Dropping it without [`SlotRequest::finish`]
 /// undoes its start.
 #[must_use]
-pub struct SlotRequest<F, N> {
-    session: Arc<Session<F, N>>,
+pub struct SlotRequest<T: Tree> {
+    session: Arc<Session<T>>,
     request: Sequence,
     highest: u32,
     target: u32,
@@ -132,7 +133,7 @@ pub struct SlotRequest<F, N> {
     answered: bool,
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs CREATE_SESSION. A client's first session confirms it and destroys the state of its
     /// previous boot. A repetition gets the same result.
     pub fn create_session(&self, ask: &CreateSession<'_>) -> Result<CreatedSession, Status> {
@@ -144,9 +145,9 @@ impl<F, N: Clone> State<F, N> {
 
     fn create(
         &self,
-        registry: &mut Registry<F, N>,
+        registry: &mut Registry<T>,
         ask: &CreateSession<'_>,
-        gone: &mut Released<F, N>,
+        gone: &mut Released<T>,
     ) -> Result<CreatedSession, Status> {
         let client = self.clients.get(&ask.client);
         let client = client.filter(|client| client.minor == Minor::V41 && client.is(&ask.by));
@@ -178,8 +179,8 @@ impl<F, N: Clone> State<F, N> {
 
     fn make_session(
         &self,
-        registry: &mut Registry<F, N>,
-        client: &Arc<Client<F, N>>,
+        registry: &mut Registry<T>,
+        client: &Arc<Client<T>>,
         ask: &CreateSession<'_>,
     ) -> Result<CreatedSession, Status> {
         let (mut fore, back) = (self.negotiated(ask.fore)?, ask.back);
@@ -244,7 +245,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         id: &SessionId,
         (connection, by): (u64, &Requester<'_>),
-        own: Option<&SlotRequest<F, N>>,
+        own: Option<&SlotRequest<T>>,
     ) -> Result<(), Status> {
         let session = self.sessions.get(id).ok_or(Status::Badsession)?;
         let is_own = own.is_some_and(|own| own.session.id == *id);
@@ -282,7 +283,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         request: Sequence,
         by: &Requester<'_>,
-    ) -> Result<Started<SlotRequest<F, N>>, Status> {
+    ) -> Result<Started<SlotRequest<T>>, Status> {
         let session = self
             .sessions
             .get(&request.session)
@@ -334,9 +335,9 @@ impl<F, N: Clone> State<F, N> {
 /// The size of a request or reply with a SEQUENCE and a little more, including the RPC header.
 const SMALLEST: u32 = 256;
 
-impl<F, N> SlotRequest<F, N> {
+impl<T: Tree> SlotRequest<T> {
     /// Returns the client of the request.
-    pub fn client(&self) -> ClientRef<F, N> {
+    pub fn client(&self) -> ClientRef<T> {
         ClientRef(self.session.client.clone())
     }
 
@@ -407,7 +408,7 @@ impl<F, N> SlotRequest<F, N> {
     }
 }
 
-impl<F, N> Drop for SlotRequest<F, N> {
+impl<T: Tree> Drop for SlotRequest<T> {
     fn drop(&mut self) {
         if !self.answered {
             lock(&self.session.inner).slots.undo(self.request.slot);

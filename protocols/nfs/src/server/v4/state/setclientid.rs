@@ -3,12 +3,12 @@
 
 use crate::v4::{ClientId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::registry::Known;
 use super::released::Released;
 use super::requester::Requester;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The callback address and identifier of a v4.0 client: `cb_client4` and `callback_ident`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum SetClientIdError {
     Status(Status),
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs SETCLIENTID. Returns the client ID and the verifier with which to confirm it.
     pub fn set_client_id(
         &self,
@@ -121,7 +121,7 @@ impl<F, N: Clone> State<F, N> {
             if *client.principal != *principal {
                 return Err(Status::ClidInuse);
             }
-            let is_it = |known: &Known<F, N>| known.client.id == id && known.confirm == confirm;
+            let is_it = |known: &Known<T>| known.client.id == id && known.confirm == confirm;
             if let Some(known) = registry.unconfirmed(&client.record).filter(is_it) {
                 let others = registry.confirmed(&client.record).filter(|confirmed| {
                     *confirmed.client.principal != *principal
@@ -148,7 +148,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns the callback address of a v4.0 client.
-    pub fn callback(&self, client: &ClientRef<F, N>) -> Option<CallbackClient> {
+    pub fn callback(&self, client: &ClientRef<T>) -> Option<CallbackClient> {
         let known = lock(&self.registry).confirmed(&client.0.record)?;
         (known.client.id == client.0.id).then_some(known.callback)
     }

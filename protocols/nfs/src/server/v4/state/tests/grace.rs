@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn reclaim(world: &World, client: &ClientRef<File, u64>, key: NodeKey) -> Result<StateId, Status> {
+fn reclaim(world: &World, client: &ClientRef<TestTree>, key: NodeKey) -> Result<StateId, Status> {
     let asked = OpenAsk {
         reclaim: true,
         ..ask("o", key, RW, NONE)

@@ -38,12 +38,20 @@ const NONE: Share = Share::empty();
 /// An open file: dropped when its last holder is.
 type File = Arc<&'static str>;
 
+/// A tree whose nodes are numbers.
+struct TestTree;
+
+impl Tree for TestTree {
+    type File = File;
+    type Node = u64;
+}
+
 /// A state, with its clock and storage, and the files and locks that it released.
 struct World {
-    state: State<File, u64>,
+    state: State<TestTree>,
     stable: Arc<InMemory>,
     clock: Arc<AtomicU64>,
-    gone: Arc<Mutex<Vec<Released<File, u64>>>>,
+    gone: Arc<Mutex<Vec<Released<TestTree>>>>,
 }
 
 impl World {
@@ -94,7 +102,7 @@ impl World {
     }
 
     /// Returns a confirmed v4.0 client.
-    fn v40(&self, owner: &str) -> ClientRef<File, u64> {
+    fn v40(&self, owner: &str) -> ClientRef<TestTree> {
         let (id, confirm) = self
             .state
             .set_client_id(set_client_id(owner, 1, "root"))
@@ -133,7 +141,7 @@ impl World {
     /// Opens a file as `client`.
     fn open(
         &self,
-        client: &ClientRef<File, u64>,
+        client: &ClientRef<TestTree>,
         owner: &str,
         key: NodeKey,
         access: Share,
@@ -146,7 +154,7 @@ impl World {
     /// Locks a range for a new lock owner of an open.
     fn lock(
         &self,
-        client: &ClientRef<File, u64>,
+        client: &ClientRef<TestTree>,
         open: &StateId,
         owner: &str,
         (start, end): (u64, u64),
@@ -182,7 +190,7 @@ impl Peer {
         }
     }
 
-    fn request(&self, world: &World) -> SlotRequest<File, u64> {
+    fn request(&self, world: &World) -> SlotRequest<TestTree> {
         match world.state.sequence(self.sequence(), &ROOT) {
             Ok(Started::New(request)) => request,
             Ok(Started::Replay(_)) => panic!("a replay"),
@@ -190,13 +198,13 @@ impl Peer {
         }
     }
 
-    fn done(&self, request: SlotRequest<File, u64>) {
+    fn done(&self, request: SlotRequest<TestTree>) {
         request.finish(None);
         self.seqid.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns the client, after a SEQUENCE.
-    fn client(&self, world: &World) -> ClientRef<File, u64> {
+    fn client(&self, world: &World) -> ClientRef<TestTree> {
         let request = self.request(world);
         let client = request.client();
         self.done(request);

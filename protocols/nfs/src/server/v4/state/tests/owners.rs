@@ -5,14 +5,14 @@ use super::*;
 /// Returns the request of an OPEN, which must be new.
 pub(super) fn start_open(
     world: &World,
-    client: &ClientRef<File, u64>,
+    client: &ClientRef<TestTree>,
     owner: &str,
     seqid: u32,
-) -> OwnerRequest<File, u64> {
+) -> OwnerRequest<TestTree> {
     new(world.state.start_open(client.id(), owner.as_bytes(), seqid))
 }
 
-fn new(started: Result<Started<OwnerRequest<File, u64>>, Status>) -> OwnerRequest<File, u64> {
+fn new(started: Result<Started<OwnerRequest<TestTree>>, Status>) -> OwnerRequest<TestTree> {
     match started {
         Ok(Started::New(request)) => request,
         Ok(Started::Replay(_)) => panic!("a replay"),
@@ -20,7 +20,7 @@ fn new(started: Result<Started<OwnerRequest<File, u64>>, Status>) -> OwnerReques
     }
 }
 
-fn replay(started: Result<Started<OwnerRequest<File, u64>>, Status>) -> Arc<[u8]> {
+fn replay(started: Result<Started<OwnerRequest<TestTree>>, Status>) -> Arc<[u8]> {
     match started {
         Ok(Started::Replay(reply)) => reply,
         Ok(Started::New(_)) => panic!("new"),
@@ -35,7 +35,7 @@ fn reply(text: &str) -> Arc<[u8]> {
 /// Opens `key` and confirms the owner, whose next seqid is 3.
 pub(super) fn confirmed_open(
     world: &World,
-    client: &ClientRef<File, u64>,
+    client: &ClientRef<TestTree>,
     owner: &str,
     access: Share,
 ) -> StateId {

@@ -105,7 +105,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Two v4.0 and two v4.1 clients, and their stateids.
 struct Run {
     world: World,
-    clients: Vec<ClientRef<File, u64>>,
+    clients: Vec<ClientRef<TestTree>>,
     boots: u8,
     /// The client, node and stateid of each state.
     states: Vec<(ClientId, NodeKey, StateId)>,
@@ -126,7 +126,7 @@ impl Run {
         run
     }
 
-    fn begin(&mut self, number: usize) -> ClientRef<File, u64> {
+    fn begin(&mut self, number: usize) -> ClientRef<TestTree> {
         self.boots += 1;
         let (name, state) = (number.to_string(), &self.world.state);
         if number < 2 {
@@ -150,7 +150,7 @@ impl Run {
         client
     }
 
-    fn picked(&self, state: usize) -> Option<(ClientRef<File, u64>, NodeKey, StateId)> {
+    fn picked(&self, state: usize) -> Option<(ClientRef<TestTree>, NodeKey, StateId)> {
         let at = state.checked_rem(self.states.len())?;
         let (client, key, stateid) = self.states[at];
         let client = self.clients.iter().find(|one| one.id() == client)?;
@@ -360,7 +360,7 @@ impl Run {
 
 /// Calls `each` for every open, and returns the number of files.
 fn check_holdings(
-    client_state: &ClientState<File, u64>,
+    client_state: &ClientState<TestTree>,
     mut each: impl FnMut(u32, NodeKey, Share, Share),
 ) -> usize {
     let (mut opens, mut locks, mut delegations, mut revoked, mut files) = (0, 0, 0, 0, 0);
