@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
 
 use vfs::{Call, Caller, Groups, Patience};
 use wire::{
@@ -12,8 +13,10 @@ use wire::{
 
 use super::bound;
 use super::gss::Authenticated;
+use super::reply::Reply;
+use super::request::{Request, RequestContext};
 use super::security::{self, Secured};
-use super::{Server, Stop, Transports, Turn, call_names};
+use super::{Server, Stop, Transports, call_names, mount, nlm, portmap, v3, v4};
 use crate::rpc::{
     self, AuthStat, CALL, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, Refusal, flavor,
     program,
@@ -93,25 +96,25 @@ impl wire::Session for Connection {
                     rpc::start_tls(xid, out);
                     return Ok(Answer::Secure);
                 }
-                let asked = Asked {
+                let request = Request {
                     xid,
                     call,
                     patience,
                     message,
                     record: &record,
                     head: &head,
-                    same: [record.bytes(), &[]],
+                    identity: [record.bytes(), &[]],
                     arguments,
                 };
                 if let Some(gss) = &self.server.gss
                     && head.credential.flavor == flavor::GSS
                     && self.marked
                 {
-                    return self.serve_gss(gss, &asked, out);
+                    return self.serve_gss(gss, &request, out);
                 }
                 let caller = self.caller(call, &head)?;
                 rpc::begin_reply(xid, self.marked, out);
-                self.carry_out(&asked, caller, None, out)?;
+                self.carry_out(&request, caller, None, out)?;
                 Ok(Answer::Done)
             });
         let answer = match done {
@@ -194,20 +197,6 @@ impl Drop for Connection {
     }
 }
 
-/// A call whose header has been parsed.
-#[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
-    pub(super) xid: u32,
-    pub(super) call: &'a Call,
-    pub(super) patience: Patience,
-    pub(super) message: &'a dyn Incoming,
-    pub(super) record: &'a Record<'a>,
-    pub(super) head: &'a rpc::Call<'a>,
-    /// The bytes that are the same in a retransmission.
-    pub(super) same: [&'a [u8]; 2],
-    pub(super) arguments: XdrReader<'a>,
-}
-
 impl Connection {
     /// Writes the length of the reply in `out` into its record mark, if messages have record marks.
     fn mark(&self, out: &mut dyn Outgoing) {
@@ -229,10 +218,10 @@ impl Connection {
         }
     }
 
-    /// Executes the call `asked` as `caller`, and appends the results to `out`.
+    /// Executes the call `request` as `caller`, and appends the results to `out`.
     pub(super) fn carry_out(
         &self,
-        asked: &Asked<'_>,
+        request: &Request<'_>,
         caller: Caller,
         authenticated: Option<&Authenticated<'_>>,
         out: &mut dyn Outgoing,
@@ -242,7 +231,7 @@ impl Connection {
             version,
             procedure,
             ..
-        } = *asked.head;
+        } = *request.head;
         if [program::NFS, program::NFS_ACL].contains(&program) && !self.marked {
             return Err(Refusal::ProgramUnavailable.into());
         }
@@ -251,29 +240,37 @@ impl Connection {
         {
             return Err(Refusal::Auth(AuthStat::TooWeak).into());
         }
-        asked
+        request
             .call
             .note(call_names::procedure(program, version, procedure));
         if program == program::NFS && self.version.load(Ordering::Relaxed) != version {
             self.version.store(version, Ordering::Relaxed);
         }
-        let mut turn = Turn {
+        // A v4 compound cannot be parked: an operation that would wait for another client returns
+        // `DELAY` instead.
+        let unparkable = match (program, version, request.call.waker()) {
+            (program::NFS, 4, None) => Some(request.call.woken_by(Waker::noop().clone())),
+            _ => None,
+        };
+        let mut context = RequestContext {
             server: &self.server,
             connection: self.id,
-            xid: asked.xid,
-            call: asked.call,
+            xid: request.xid,
+            call: request.call,
+            source_call: unparkable.as_ref().unwrap_or(request.call),
             begins_with_status: version == 3 && program != program::MOUNT,
-            patience: asked.patience,
-            caller,
-            flavor: asked.head.credential.flavor,
+            patience: request.patience,
+            caller: &caller,
+            flavor: request.head.credential.flavor,
             authenticated,
-            message: asked.message,
-            record: asked.record,
-            same: asked.same,
-            arguments: asked.arguments,
-            out,
+            message: request.message,
+            record: request.record,
+            identity: request.identity,
+            arguments: request.arguments,
+            reply: Reply::new(out),
+            compound: (),
         };
-        turn.run(program, version, procedure)
+        serve(&mut context, program, version, procedure)
     }
 
     /// Returns the caller of calls without credentials.
@@ -298,5 +295,31 @@ impl Connection {
             Credential::Sys(sys) => call.acts_as(sys.caller),
             Credential::None => self.anonymous(),
         })
+    }
+}
+
+/// Serves a procedure of any program.
+fn serve(
+    request: &mut RequestContext<'_>,
+    program: u32,
+    version: u32,
+    procedure: u32,
+) -> Result<(), Stop> {
+    tracing::trace!(connection = request.connection, program, version, procedure);
+    match (program, version) {
+        (program::NFS, 3) => v3::serve(request, procedure),
+        (program::NFS, 4) => v4::serve(request, procedure),
+        (program::NFS_ACL, 3) => v3::acl::serve(request, procedure),
+        (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+        (program::MOUNT, 3) => mount::serve(request, procedure),
+        (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
+        (program::NLM, 4) => nlm::serve(request, procedure),
+        (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
+        (program::NSM, 1) => nlm::serve_nsm(request, procedure),
+        (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
+        (program::PORTMAP, 2..=4) if request.server.options.ports.is_some() => {
+            portmap::serve(request, version, procedure)
+        }
+        _ => Err(Refusal::ProgramUnavailable.into()),
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use vfs::{Account, Charge, Patience, PeerKey, Quota};
 use wire::Answer;
 
-use super::{Server, Stop, Turn};
+use super::{RequestContext, Server, Stop};
 
 /// The duplicate request cache.
 pub(super) struct DuplicateRequestCache {
@@ -181,7 +181,7 @@ impl Drop for InProgress<'_> {
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Serves the call with `answer`, which returns a copy of the results if it can be cached; or
     /// replays that copy if the call is a retransmission.
     pub(super) fn serve_once(
@@ -190,14 +190,14 @@ impl Turn<'_> {
     ) -> Result<(), Stop> {
         /// The interval of polling while the first transmission of the call is still running.
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
-        let server = self.server.clone();
+        let server = self.server;
         let cache = &server.duplicate_requests;
-        let identity = (self.call.addr(), self.same);
+        let identity = (self.call.addr(), self.identity);
         let key = (self.xid, cache.hasher.hash_one(identity));
         let mut calls = cache.calls();
         match calls.replies.get(&key) {
             Some(Some(reply)) => {
-                self.out.bytes(reply);
+                self.reply.out.bytes(reply);
                 return Ok(());
             }
             Some(None) if self.patience < Patience::Full => {
@@ -211,7 +211,7 @@ impl Turn<'_> {
         };
         drop(calls);
         let mut in_progress = InProgress {
-            server: &server,
+            server,
             key,
             peer: self.call.account(),
             reply: None,

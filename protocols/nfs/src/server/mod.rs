@@ -21,8 +21,9 @@ mod handle;
 mod mount;
 mod nlm;
 mod portmap;
+mod reply;
+mod request;
 mod security;
-mod turn;
 mod v3;
 pub mod v4;
 
@@ -35,7 +36,6 @@ use vfs::{Call, Caller, Capabilities, Cx, Export, Node};
 use wire::Voice;
 
 use self::cache::Cache;
-use self::connection::Asked;
 pub use self::connection::Connection;
 use self::duplicate_request_cache::DuplicateRequestCache;
 use self::files::FileCache;
@@ -43,8 +43,8 @@ use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
 use self::handle::FileHandle;
 pub use self::nlm::{Monitored, NlmCallback};
+pub(crate) use self::request::{RequestContext, Stop};
 pub use self::security::{CertifiedUser, Transports};
-pub(crate) use self::turn::{Stop, Turn};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, InMemory, Limits, Released, Stable, State};

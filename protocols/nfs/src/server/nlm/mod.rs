@@ -33,7 +33,7 @@ pub use self::recovery::Monitored;
 pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
 use super::handle::FileHandle;
-use super::{Stop, Turn};
+use super::{RequestContext, Stop};
 use crate::nlm::{
     CancelArgs, FreeArgs, Holder, LockArgs, LockResult, MAX_NAME, MAX_OBJECT, Procedure, ShareArgs,
     ShareResult, Status, TestArgs, TestResult, Tested, UnlockArgs,
@@ -53,30 +53,30 @@ pub struct NlmCallback {
 }
 
 /// Serves an NLM call.
-pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
     use Procedure as P;
     let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
-    let addr = turn.call.addr();
+    let addr = request.call.addr();
     if addr.is_none() && (P::TestMsg as u32..=P::UnlockMsg as u32).contains(&(procedure as u32)) {
         // A client without an address cannot be called.
         return Err(Refusal::ProcedureUnavailable.into());
     }
     let (answer, call) = match procedure {
         P::Null => return Ok(()),
-        P::Test => (turn.test()?, None),
-        P::TestMsg => (turn.test()?, Some(P::TestRes)),
-        P::Lock => (turn.lock(true)?, None),
-        P::LockMsg => (turn.lock(true)?, Some(P::LockRes)),
-        P::NmLock => (turn.lock(false)?, None),
-        P::Cancel => (turn.cancel()?, None),
-        P::CancelMsg => (turn.cancel()?, Some(P::CancelRes)),
-        P::Unlock => (turn.unlock()?, None),
-        P::UnlockMsg => (turn.unlock()?, Some(P::UnlockRes)),
+        P::Test => (request.test()?, None),
+        P::TestMsg => (request.test()?, Some(P::TestRes)),
+        P::Lock => (request.lock(true)?, None),
+        P::LockMsg => (request.lock(true)?, Some(P::LockRes)),
+        P::NmLock => (request.lock(false)?, None),
+        P::Cancel => (request.cancel()?, None),
+        P::CancelMsg => (request.cancel()?, Some(P::CancelRes)),
+        P::Unlock => (request.unlock()?, None),
+        P::UnlockMsg => (request.unlock()?, Some(P::UnlockRes)),
         P::Granted | P::TestRes | P::LockRes | P::CancelRes | P::UnlockRes => {
             return Err(Refusal::ProcedureUnavailable.into());
         }
         P::Share | P::Unshare => {
-            return turn.answer(|_, args: ShareArgs<'_>| {
+            return request.serve(|_, args: ShareArgs<'_>| {
                 Ok(ShareResult {
                     cookie: args.cookie,
                     status: Status::Failed,
@@ -85,15 +85,15 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
             });
         }
         P::FreeAll => {
-            return turn.answer(|turn, args: FreeArgs<'_>| {
-                turn.release_client(args.caller);
+            return request.serve(|request, args: FreeArgs<'_>| {
+                request.release_client(args.caller);
                 Ok(())
             });
         }
     };
     match call.zip(addr) {
-        None => turn.out.bytes(&answer),
-        Some((procedure, addr)) => (turn.server.options.call_back)(NlmCallback {
+        None => request.reply.out.bytes(&answer),
+        Some((procedure, addr)) => (request.server.options.call_back)(NlmCallback {
             addr,
             procedure,
             arguments: answer,
@@ -112,12 +112,12 @@ fn bytes<'a>(results: &impl Xdr<'a>) -> Vec<u8> {
 }
 
 /// Serves an NSM call.
-pub(super) fn serve_nsm(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+pub(super) fn serve_nsm(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
     let procedure = nsm::Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
         nsm::Procedure::Null => Ok(()),
-        nsm::Procedure::Notify => turn.answer(|turn, changed: nsm::Changed<'_>| {
-            turn.release_client(changed.name);
+        nsm::Procedure::Notify => request.serve(|request, changed: nsm::Changed<'_>| {
+            request.release_client(changed.name);
             Ok(())
         }),
     }
@@ -129,9 +129,9 @@ struct LockRequest {
     lock: Lock,
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     fn test(&mut self) -> Answer {
-        let args: TestArgs<'_> = self.take()?;
+        let args: TestArgs<'_> = self.decode()?;
         let may = self.may_lock(args.lock.caller, false);
         let request = may.map_err(LockError::Status);
         let request = request.and_then(|()| self.lock_request(&args.lock, args.exclusive));
@@ -161,7 +161,7 @@ impl Turn<'_> {
 
     /// Serves LOCK and NM_LOCK. A `monitored` client is notified when this server restarts.
     fn lock(&mut self, monitored: bool) -> Answer {
-        let args: LockArgs<'_> = self.take()?;
+        let args: LockArgs<'_> = self.decode()?;
         let may = self.may_lock(args.lock.caller, args.reclaim);
         let request = may.map_err(LockError::Status);
         let request = request.and_then(|()| self.lock_request(&args.lock, args.exclusive));
@@ -212,7 +212,7 @@ impl Turn<'_> {
     }
 
     fn cancel(&mut self) -> Answer {
-        let args: CancelArgs<'_> = self.take()?;
+        let args: CancelArgs<'_> = self.decode()?;
         let status = match self.lock_request(&args.lock, args.exclusive) {
             Ok(request) => {
                 // A lock that was granted meanwhile is unlocked by the client, which learns of it
@@ -229,7 +229,7 @@ impl Turn<'_> {
     }
 
     fn unlock(&mut self) -> Answer {
-        let args: UnlockArgs<'_> = self.take()?;
+        let args: UnlockArgs<'_> = self.decode()?;
         let status = match self.lock_request(&args.lock, false) {
             Ok(request) => {
                 // A killed process unlocks: cancel the LOCK that it was waiting for as well.

@@ -21,7 +21,7 @@ use super::Clients;
 use super::clients::Name;
 use crate::nlm::Status;
 use crate::server::v4::state::Stable;
-use crate::server::{Server, Stop, Turn};
+use crate::server::{RequestContext, Server, Stop};
 
 /// A client that had locks during an earlier run of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl Server {
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Returns whether the client `name` may be granted a lock, reclaimed or new.
     pub(super) fn may_lock(&self, name: &[u8], reclaim: bool) -> Result<(), Status> {
         let listed = || {

@@ -9,7 +9,7 @@ use vfs::{Account, Errno, Patience};
 
 use super::{LockError, LockRequest};
 use crate::nlm::Status;
-use crate::server::{Stop, Turn};
+use crate::server::{RequestContext, Stop};
 
 /// The maximum delay of a reply: Linux reports a server that does not answer for three and a half
 /// minutes.
@@ -75,7 +75,7 @@ enum QueueState {
     Retransmission,
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Acquires the lock, waiting if necessary.
     pub(super) fn wait_for(&self, request: &LockRequest) -> Result<Status, Stop> {
         let waker = self.call.waker();

@@ -5,25 +5,25 @@ use vfs::{Level, Want};
 use super::ProcedureResult;
 use crate::rpc::Refusal;
 use crate::server::acl::{AclChange, access, default};
-use crate::server::{Stop, Turn};
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     AclItem, AclList, AclProcedure, Attributes, GetAclArgs, GetAclOk, SetAclArgs, Status, acl_mask,
 };
 
 /// Serves an NFS_ACL call.
-pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
-    if turn.server.capabilities.acl == Level::None {
+pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
+    if request.server.capabilities.acl == Level::None {
         return Err(Refusal::ProgramUnavailable.into());
     }
     let procedure = AclProcedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
         AclProcedure::Null => Ok(()),
-        AclProcedure::GetAcl => turn.answer(Turn::get_acl),
-        AclProcedure::SetAcl => turn.answer(Turn::set_acl),
+        AclProcedure::GetAcl => request.serve(RequestContext::get_acl),
+        AclProcedure::SetAcl => request.serve(RequestContext::set_acl),
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     fn get_acl(&self, args: GetAclArgs) -> ProcedureResult<GetAclOk, Option<Attributes>> {
         self.with_node(self.object(&args.object), |node| {
             if args.mask & !acl_mask::ALL != 0 {

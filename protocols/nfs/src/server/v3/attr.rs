@@ -5,12 +5,12 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Errno, Kind, Node, OpenFlags, SetAttr, Want};
 
 use super::{ProcedureResult, StepResult, outcome};
-use crate::server::{Stop, Turn};
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     AccessArgs, AccessOk, Attributes, Handle, Outcome, SetAttrArgs, Status, Time, Wcc, access,
 };
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn getattr(&self, object: Handle) -> ProcedureResult<Attributes, ()> {
         let result = self.object(&object).and_then(|node| {
             let attr = node.attr(&self.cx(), Want::STAT)?;

@@ -1,10 +1,10 @@
 //! FSSTAT, FSINFO, PATHCONF.
 
 use super::ProcedureResult;
-use crate::server::Turn;
+use crate::server::RequestContext;
 use crate::v3::{Attributes, FsInfoOk, FsStatOk, Handle, PathConfOk, Time, properties};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn fsstat(&self, object: Handle) -> ProcedureResult<FsStatOk, Option<Attributes>> {
         self.with_node(self.object(&object), |node| {
             let stat = node.statfs(&self.cx())?;

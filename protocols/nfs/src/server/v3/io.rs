@@ -8,46 +8,42 @@ use wire::{Put, Xdr, padding};
 
 use super::{ProcedureResult, StepError, StepResult, outcome};
 use crate::server::data::Durable;
-use crate::server::{Stop, Turn};
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     Attributes, CommitArgs, CommitOk, Outcome, ReadArgs, Stable, Status, Wcc, WriteArgs, WriteOk,
 };
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn read(&mut self) -> Result<(), Stop> {
-        let args: ReadArgs = self.take()?;
+        let args: ReadArgs = self.decode()?;
         let node = self.object(&args.file);
-        self.fill(node, |turn, node| turn.read_into_reply(node, &args))
+        self.fill(node, |request, node| request.read_into_reply(node, &args))
     }
 
     /// Reads the data directly into the reply; the header before the data is filled in afterwards.
     fn read_into_reply(&mut self, node: &Arc<dyn Node>, args: &ReadArgs) -> StepResult<()> {
         check_file(node)?;
-        let cx = vfs::Cx {
-            caller: &self.caller,
-            patience: self.patience,
-            call: self.call,
-        };
+        let cx = self.cx();
         let file = self.server.file(&cx, node, OpenFlags::READ)?;
-        let at = self.out.len();
-        self.out.bytes(&[0; ReadHead::SIZE]);
-        let room = self.out.room().saturating_sub(3);
+        let at = self.reply.out.len();
+        self.reply.out.bytes(&[0; ReadHead::SIZE]);
+        let room = self.reply.out.room().saturating_sub(3);
         let most = args.count.min(self.server.options.max_io) as usize;
         let len = most.min(room);
         // No data is beyond the largest file offset.
         let count = match i64::try_from(args.offset) {
-            Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.out)?,
+            Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.reply.out)?,
             _ => 0,
         };
         let attr = file.attr(&cx, Want::STAT)?;
-        self.out.bytes(&[0; 3][..padding(count)]);
+        self.reply.out.bytes(&[0; 3][..padding(count)]);
         let head = ReadHead::new(&attr, count, args.offset);
-        self.out.patch(at, &head.bytes);
+        self.reply.out.patch(at, &head.bytes);
         Ok(())
     }
 
     pub(super) fn write(&mut self) -> Result<(), Stop> {
-        let args: WriteArgs<'_> = self.take()?;
+        let args: WriteArgs<'_> = self.decode()?;
         let len = args.data.len().min(args.count as usize);
         // The data are the last argument.
         let end = self.arguments.position();
@@ -74,7 +70,7 @@ impl Turn<'_> {
             Err(StepError::Status(status)) => Outcome::Failed(status, wcc),
             Err(StepError::Later(answer)) => return Err(Stop::Later(answer)),
         };
-        self.reply(&written);
+        self.answer(&written);
         Ok(())
     }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use vfs::{Attr, Device, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, SetAttr, SetTime};
 
 use super::{ProcedureResult, StepResult};
-use crate::server::{Stop, Turn, exclusive};
+use crate::server::{RequestContext, Stop, exclusive};
 use crate::v3::{
     CreateArgs, CreateHow, CreateOk, DeviceData, MkDirArgs, MkNodArgs, MkNodData, NameArgs,
     Outcome, SetAttributes, Status, SymlinkArgs, Verifier, Wcc,
 };
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn create(&self, args: CreateArgs<'_>) -> ProcedureResult<CreateOk, Wcc> {
         self.made(&args.place, |dir, name| match args.how {
             CreateHow::Unchecked(set) => match self.create_new(dir, name, &set) {

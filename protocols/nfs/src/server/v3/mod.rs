@@ -19,37 +19,37 @@ use vfs::{Attr, Cx, Errno, Kind, Node, Patience, Want};
 use wire::{Answer, Xdr};
 
 use super::handle::FileHandle;
-use super::{Stop, Turn};
+use super::{RequestContext, Stop};
 use crate::rpc::Refusal;
 use crate::v3::{Attributes, Handle, Outcome, Procedure, Status, Wcc};
 
 /// Serves a v3 call.
-pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
     use Procedure as P;
     let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
         P::Null => Ok(()),
-        P::GetAttr => turn.answer(Turn::getattr),
-        P::SetAttr => turn.answer_once(Turn::setattr),
-        P::Lookup => turn.answer(Turn::lookup),
-        P::Access => turn.answer(Turn::access),
-        P::ReadLink => turn.readlink(),
-        P::Read => turn.read(),
-        P::Write => turn.write(),
-        P::Create => turn.answer_once(Turn::create),
-        P::MkDir => turn.answer_once(Turn::mkdir),
-        P::Symlink => turn.answer_once(Turn::symlink),
-        P::MkNod => turn.answer_once(Turn::mknod),
-        P::Remove => turn.answer_once(Turn::remove),
-        P::RmDir => turn.answer_once(Turn::rmdir),
-        P::Rename => turn.answer_once(Turn::rename),
-        P::Link => turn.answer_once(Turn::link),
-        P::ReadDir => turn.readdir(),
-        P::ReadDirPlus => turn.readdirplus(),
-        P::FsStat => turn.answer(Turn::fsstat),
-        P::FsInfo => turn.answer(Turn::fsinfo),
-        P::PathConf => turn.answer(Turn::pathconf),
-        P::Commit => turn.answer(Turn::commit),
+        P::GetAttr => request.serve(RequestContext::getattr),
+        P::SetAttr => request.serve_procedure_once(RequestContext::setattr),
+        P::Lookup => request.serve(RequestContext::lookup),
+        P::Access => request.serve(RequestContext::access),
+        P::ReadLink => request.readlink(),
+        P::Read => request.read(),
+        P::Write => request.write(),
+        P::Create => request.serve_procedure_once(RequestContext::create),
+        P::MkDir => request.serve_procedure_once(RequestContext::mkdir),
+        P::Symlink => request.serve_procedure_once(RequestContext::symlink),
+        P::MkNod => request.serve_procedure_once(RequestContext::mknod),
+        P::Remove => request.serve_procedure_once(RequestContext::remove),
+        P::RmDir => request.serve_procedure_once(RequestContext::rmdir),
+        P::Rename => request.serve_procedure_once(RequestContext::rename),
+        P::Link => request.serve_procedure_once(RequestContext::link),
+        P::ReadDir => request.readdir(),
+        P::ReadDirPlus => request.readdirplus(),
+        P::FsStat => request.serve(RequestContext::fsstat),
+        P::FsInfo => request.serve(RequestContext::fsinfo),
+        P::PathConf => request.serve(RequestContext::pathconf),
+        P::Commit => request.serve(RequestContext::commit),
     }
 }
 
@@ -92,20 +92,21 @@ fn outcome<T, F>(result: StepResult<T>, rest: impl FnOnce() -> F) -> ProcedureRe
     }
 }
 
-impl<'a> Turn<'a> {
-    /// Serves a non-idempotent call as [`Turn::answer`], through the duplicate request cache.
-    fn answer_once<'b, A: Xdr<'a>, R: Xdr<'b>>(
+impl<'a> RequestContext<'a> {
+    /// Serves a non-idempotent call as [`RequestContext::serve`], through the duplicate request
+    /// cache.
+    fn serve_procedure_once<'b, A: Xdr<'a>, R: Xdr<'b>>(
         &mut self,
         procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
     ) -> Result<(), Stop> {
-        let arguments = self.take()?;
-        self.serve_once(|turn| {
+        let arguments = self.decode()?;
+        self.serve_once(|request| {
             let mut bytes = Vec::new();
-            procedure(turn, arguments)?.put(&mut bytes);
+            procedure(request, arguments)?.put(&mut bytes);
             if let Some(status) = bytes.first_chunk() {
-                turn.call.note_fault(u32::from_be_bytes(*status) as u16);
+                request.call.note_fault(u32::from_be_bytes(*status) as u16);
             }
-            turn.out.bytes(&bytes);
+            request.reply.out.bytes(&bytes);
             Ok(Some(bytes.into()))
         })
     }
@@ -166,7 +167,7 @@ impl<'a> Turn<'a> {
         found: StepResult<Arc<dyn Node>>,
         fill: impl FnOnce(&mut Self, &Arc<dyn Node>) -> StepResult<()>,
     ) -> Result<(), Stop> {
-        let begin = self.out.len();
+        let begin = self.reply.out.len();
         let (node, error) = match found {
             Err(error) => (None, error),
             Ok(node) => match fill(self, &node) {
@@ -174,9 +175,9 @@ impl<'a> Turn<'a> {
                 Ok(()) => return Ok(()),
             },
         };
-        self.out.truncate(begin);
+        self.reply.out.truncate(begin);
         let failed: Outcome<(), _> = outcome(Err(error), || self.attributes(node.as_ref()?))?;
-        self.reply(&failed);
+        self.answer(&failed);
         Ok(())
     }
 

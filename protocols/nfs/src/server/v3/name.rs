@@ -3,13 +3,13 @@
 use vfs::{Entry, Errno, Kind, Name, RenameFlags, Want};
 
 use super::{ProcedureResult, StepError, StepResult};
-use crate::server::{Stop, Turn};
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     Attributes, Handle, LinkArgs, LinkWcc, LookupOk, NameArgs, Outcome, ReadLinkOk, RenameArgs,
     RenameWcc, Status, Wcc,
 };
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn lookup(
         &self,
         args: NameArgs<'_>,
@@ -33,7 +33,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn readlink(&mut self) -> Result<(), Stop> {
-        let link: Handle = self.take()?;
+        let link: Handle = self.decode()?;
         let mut target = Vec::new();
         let outcome = self.with_node(self.object(&link), |node| {
             if node.kind() != Kind::Symlink {
@@ -49,7 +49,7 @@ impl Turn<'_> {
             }),
             Outcome::Failed(status, attributes) => Outcome::Failed(status, attributes),
         };
-        self.reply(&outcome);
+        self.answer(&outcome);
         Ok(())
     }
 

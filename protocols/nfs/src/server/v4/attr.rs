@@ -6,11 +6,13 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
+use super::compound::{Compound, OpError, OpResult};
 use super::label;
+use super::open;
 use super::referral::{self, Referral};
 use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
 use super::state::Share;
-use super::{Compound, OpError, OpResult, open};
+use crate::server::RequestContext;
 use crate::server::acl::AclChange;
 use crate::server::{self, Server};
 use crate::v4::Status;
@@ -234,14 +236,14 @@ pub(super) fn needed(want: &Bitmap) -> Want {
     needed
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn getattr(&mut self, want: Bitmap) -> OpResult {
         let node = self.node()?;
         if !want.and(&WRITE_ONLY).is_empty() {
             return Err(Status::Inval.into());
         }
-        let (server, cx) = (self.turn.server, self.cx());
-        let want = want.and(&supported(server, self.minor));
+        let (server, cx) = (self.server, self.cx());
+        let want = want.and(&supported(server, self.compound.minor));
         if server.referrals.of(&node).is_some()
             && !want.without(&referral::ABSENT_ATTRIBUTES).is_empty()
             && want.and(&referral::REFERRAL_AWARE).is_empty()
@@ -250,7 +252,7 @@ impl Compound<'_, '_> {
         }
         let attr = node.attr(&cx, needed(&want))?;
         let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
-        let attributes = described.attributes(server, self.minor, &want);
+        let attributes = described.attributes(server, self.compound.minor, &want);
         self.reply.value(&attributes.set());
         let counted = self.reply.len();
         self.reply.value(&0u32);
@@ -262,13 +264,13 @@ impl Compound<'_, '_> {
 
     pub(super) fn setattr(&mut self, op: Setattr<'_>) -> OpResult {
         let node = self.node()?;
-        let server = self.turn.server;
+        let server = self.server;
         let Change {
             mut set,
             acls,
             label,
             done,
-        } = to_set(server, self.minor, &op.attributes, node.kind())?;
+        } = to_set(server, self.compound.minor, &op.attributes, node.kind())?;
         if node.kind() == Kind::Symlink {
             // A link's mode has no meaning, and few file systems store one: clients that copy trees
             // set it all the same.
@@ -334,7 +336,7 @@ impl Compound<'_, '_> {
     fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
         let access = AclChange::Set(Some(&acls.access));
         let default = AclChange::Set(acls.default.as_ref());
-        self.turn.server.set_acls(&self.cx(), node, access, default)
+        self.server.set_acls(&self.cx(), node, access, default)
     }
 
     pub(super) fn verify(&mut self, given: &Attributes<'_>, otherwise: Status) -> OpResult {
@@ -344,13 +346,17 @@ impl Compound<'_, '_> {
         if !want.and(&WRITE_ONLY).is_empty() || !want.and(&ONLY_READ).is_empty() {
             return Err(Status::Inval.into());
         }
-        let (server, cx) = (self.turn.server, self.cx());
-        if given.unknown || !want.without(&supported(server, self.minor)).is_empty() {
+        let (server, cx) = (self.server, self.cx());
+        if given.unknown
+            || !want
+                .without(&supported(server, self.compound.minor))
+                .is_empty()
+        {
             return Err(Status::Attrnotsupp.into());
         }
         let attr = node.attr(&cx, needed(&want))?;
         let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
-        let same = described.attributes(server, self.minor, &want) == *given;
+        let same = described.attributes(server, self.compound.minor, &want) == *given;
         // VERIFY succeeds if the attributes are equal, NVERIFY if they are not.
         match same == (otherwise == Status::NotSame) {
             true => Ok(()),
@@ -362,7 +368,7 @@ impl Compound<'_, '_> {
         let node = self.node()?;
         let directory = node.kind() == Kind::Directory;
         let known = access_bits(directory).fold(0, |all, (bit, _)| all | bit);
-        let known = want & known & allowed_bits(self.minor);
+        let known = want & known & allowed_bits(self.compound.minor);
         let mut ask = Access::empty();
         for (bit, access) in access_bits(directory) {
             if known & bit != 0 {

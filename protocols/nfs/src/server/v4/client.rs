@@ -1,6 +1,7 @@
 //! Clients and sessions: client IDs, and the sequence numbers of requests (RFC 8881 sections 18.33
 //! to 18.38, 18.46 to 18.51; RFC 7530 sections 16.28, 16.33, 16.34).
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -8,11 +9,14 @@ use vfs::Sink as _;
 use wire::{Outgoing as _, Xdr as _};
 
 use super::callback::callback_parameters;
+use super::compound::{Compound, OpError, OpResult};
+use super::open_file::ExportTree;
 use super::state::{
-    self, CallbackClient, Channel, ClientRef, Direction, OwnerRequest, SetClientIdError, Started,
+    self, CallbackClient, Channel, ClientRef, Direction, OwnerRequest, Requester, SetClientIdError,
+    Started,
 };
-use super::{Compound, ExportTree, OpError, OpResult};
 use crate::rpc;
+use crate::server::RequestContext;
 use crate::server::handle::FileHandle;
 use crate::v4::op::{
     BackchannelCtl, BindConnToSession, CreateSession, ExchangeId, Protect, Sequence, SetClientId,
@@ -47,10 +51,31 @@ const PERSIST: u32 = 1;
 const BACKCHANNEL: u32 = 2;
 const RDMA: u32 = 4;
 
-impl Compound<'_, '_> {
+impl<'a> RequestContext<'a, Compound> {
+    /// Returns the RPC principal of the caller, by which the owner of a client ID is recognised.
+    pub(super) fn principal(&self) -> Cow<'a, [u8]> {
+        match self.authenticated {
+            Some(authenticated) => Cow::Borrowed(authenticated.principal.as_bytes()),
+            None => {
+                let ids = u64::from(self.flavor) << 32 | u64::from(self.caller.uid);
+                Cow::Owned(ids.to_be_bytes().into())
+            }
+        }
+    }
+
+    /// Returns the sender of the call. `principal` is the one that [`RequestContext::principal`]
+    /// returns.
+    pub(super) fn requester<'p>(&'p self, principal: &'p [u8]) -> Requester<'p> {
+        Requester {
+            peer: self.call.account(),
+            principal,
+            proved: self.authenticated.is_some(),
+        }
+    }
+
     /// Returns the client of the compound's session.
     pub(super) fn session_client(&self) -> Result<ClientRef<ExportTree>, Status> {
-        let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
+        let slot = self.compound.slot.as_ref().ok_or(Status::OpNotInSession)?;
         Ok(slot.client())
     }
 
@@ -62,21 +87,21 @@ impl Compound<'_, '_> {
         seqid: u32,
         body: impl FnOnce(&mut Self, &ClientRef<ExportTree>) -> OpResult,
     ) -> OpResult {
-        if self.minor > 0 {
+        if self.compound.minor > 0 {
             let client = self.session_client()?;
             return body(self, &client);
         }
         self.check_holder(given)?;
-        let server = self.turn.server;
+        let server = self.server;
         self.numbered(|| server.state.start_on_stateid(given, seqid), body)
     }
 
     /// v4.0: returns `STALE_CLIENTID` unless the sender may act as `client`. In v4.1 SEQUENCE
     /// checks that.
     pub(super) fn check_client(&self, client: ClientId) -> Result<(), Status> {
-        let principal = self.turn.principal();
-        let by = self.turn.requester(&principal);
-        match self.minor > 0 || self.turn.server.state.is_client(client, &by) {
+        let principal = self.principal();
+        let by = self.requester(&principal);
+        match self.compound.minor > 0 || self.server.state.is_client(client, &by) {
             true => Ok(()),
             false => Err(Status::StaleClientid),
         }
@@ -84,9 +109,9 @@ impl Compound<'_, '_> {
 
     /// v4.0: returns `BAD_STATEID` unless the sender may act as the client of `stateid`.
     pub(super) fn check_holder(&self, stateid: &StateId) -> Result<(), Status> {
-        let principal = self.turn.principal();
-        let by = self.turn.requester(&principal);
-        match self.minor > 0 || self.turn.server.state.is_holder(stateid, &by) {
+        let principal = self.principal();
+        let by = self.requester(&principal);
+        match self.compound.minor > 0 || self.server.state.is_holder(stateid, &by) {
             true => Ok(()),
             false => Err(Status::BadStateid),
         }
@@ -104,7 +129,7 @@ impl Compound<'_, '_> {
             Started::New(request) => request,
             Started::Replay(cached) => {
                 let cached = CachedResult::read(&cached).ok_or(Status::Serverfault)?;
-                if cached.number != self.number {
+                if cached.number != self.compound.number {
                     return Err(Status::BadSeqid.into());
                 }
                 self.reply.bytes(cached.body);
@@ -117,7 +142,7 @@ impl Compound<'_, '_> {
                 };
             }
         };
-        self.reply.keep(usize::MAX);
+        self.reply.copy_result();
         let done = body(self, &request.client());
         let status = match &done {
             Ok(()) => Status::Ok,
@@ -127,29 +152,29 @@ impl Compound<'_, '_> {
             }
             Err(OpError::WithBody(status)) => *status,
             Err(OpError::Stop(_)) => {
-                self.reply.kept();
+                self.reply.take_result_copy();
                 return done;
             }
         };
-        let body = self.reply.kept().unwrap_or_default();
-        let handle = match self.current.is_some() {
+        let body = self.reply.take_result_copy().unwrap_or_default();
+        let handle = match self.compound.current.is_some() {
             true => self.handle().ok(),
             false => None,
         };
         request.finish(
             status,
-            CachedResult::write(self.number, status, handle, &body),
+            CachedResult::write(self.compound.number, status, handle, &body),
         );
         done
     }
 
     pub(super) fn set_client_id(&mut self, op: SetClientId<'_>) -> OpResult {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
-        let principal = self.turn.principal();
+        let principal = self.principal();
         let ask = state::SetClientId {
             owner: op.id,
             verifier: op.verifier,
-            by: self.turn.requester(&principal),
+            by: self.requester(&principal),
             callback: CallbackClient {
                 program: op.program,
                 netid: text(op.addr.netid),
@@ -157,7 +182,7 @@ impl Compound<'_, '_> {
                 ident: op.ident,
             },
         };
-        match self.turn.server.state.set_client_id(ask) {
+        match self.server.state.set_client_id(ask) {
             Ok((client, confirm)) => {
                 self.reply.value(&ClientIdSet { client, confirm });
                 Ok(())
@@ -174,14 +199,14 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn set_client_id_confirm(&mut self, op: SetClientIdConfirm) -> OpResult {
-        let principal = self.turn.principal();
-        let state = &self.turn.server.state;
+        let principal = self.principal();
+        let state = &self.server.state;
         Ok(state.set_client_id_confirm(op.client, op.verifier, &principal)?)
     }
 
     pub(super) fn renew(&mut self, client: ClientId) -> OpResult {
         self.check_client(client)?;
-        Ok(self.turn.server.state.renew(client)?)
+        Ok(self.server.state.renew(client)?)
     }
 
     pub(super) fn exchange_id(&mut self, op: ExchangeId<'_>) -> OpResult {
@@ -194,11 +219,11 @@ impl Compound<'_, '_> {
             Protect::Machine(_) => return Err(Status::Inval.into()),
             Protect::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
         }
-        let (server, principal) = (self.turn.server, self.turn.principal());
+        let (server, principal) = (self.server, self.principal());
         let exchanged = server.state.exchange_id(&state::ExchangeId {
             owner: op.owner,
             verifier: op.verifier,
-            by: self.turn.requester(&principal),
+            by: self.requester(&principal),
             update: op.flags & flag::UPD_CONFIRMED != 0,
         })?;
         let confirmed = if exchanged.confirmed {
@@ -226,17 +251,17 @@ impl Compound<'_, '_> {
         if op.flags & !(PERSIST | BACKCHANNEL | RDMA) != 0 {
             return Err(Status::Inval.into());
         }
-        let how = callback_parameters(op.program, self.minor, &op.security);
-        let (server, principal) = (self.turn.server, self.turn.principal());
+        let how = callback_parameters(op.program, self.compound.minor, &op.security);
+        let (server, principal) = (self.server, self.principal());
         let created = server.state.create_session(&state::CreateSession {
             client: op.client,
             sequence: op.sequence,
-            by: self.turn.requester(&principal),
+            by: self.requester(&principal),
             fore: channel_from_wire(&op.fore),
             back: channel_from_wire(&op.back),
             backchannel: op.flags & BACKCHANNEL != 0 && how.is_some(),
             callback: how.unwrap_or_default(),
-            connection: self.turn.connection,
+            connection: self.connection,
         })?;
         self.reply.value(&SessionCreated {
             session: created.session,
@@ -250,9 +275,9 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn destroy_session(&mut self, session: SessionId) -> OpResult {
-        let (state, principal) = (&self.turn.server.state, self.turn.principal());
-        let by = (self.turn.connection, &self.turn.requester(&principal));
-        Ok(state.destroy_session(&session, by, self.slot.as_ref())?)
+        let (state, principal) = (&self.server.state, self.principal());
+        let by = (self.connection, &self.requester(&principal));
+        Ok(state.destroy_session(&session, by, self.compound.slot.as_ref())?)
     }
 
     pub(super) fn bind_connection(&mut self, op: BindConnToSession) -> OpResult {
@@ -262,8 +287,8 @@ impl Compound<'_, '_> {
             3 | 7 => Direction::Both,
             _ => return Err(Status::Inval.into()),
         };
-        let (server, principal) = (self.turn.server, self.turn.principal());
-        let by = (self.turn.connection, &self.turn.requester(&principal));
+        let (server, principal) = (self.server, self.principal());
+        let by = (self.connection, &self.requester(&principal));
         let (bound, client) = server.state.bind_connection(&op.session, by, direction)?;
         self.reply.value(&Bound {
             session: op.session,
@@ -279,16 +304,17 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn backchannel_ctl(&mut self, op: BackchannelCtl<'_>) -> OpResult {
-        let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
-        let how = callback_parameters(op.program, self.minor, &op.security).ok_or(Status::Inval)?;
-        let state = &self.turn.server.state;
+        let slot = self.compound.slot.as_ref().ok_or(Status::OpNotInSession)?;
+        let how = callback_parameters(op.program, self.compound.minor, &op.security)
+            .ok_or(Status::Inval)?;
+        let state = &self.server.state;
         Ok(state.set_callback(&slot.session(), how)?)
     }
 
     pub(super) fn destroy_client_id(&mut self, client: ClientId) -> OpResult {
-        let principal = self.turn.principal();
-        let by = self.turn.requester(&principal);
-        Ok(self.turn.server.state.destroy_client_id(client, &by)?)
+        let principal = self.principal();
+        let by = self.requester(&principal);
+        Ok(self.server.state.destroy_client_id(client, &by)?)
     }
 
     pub(super) fn reclaim_complete(&mut self, one_file_system: bool) -> OpResult {
@@ -297,20 +323,20 @@ impl Compound<'_, '_> {
             self.node()?;
             return Ok(());
         }
-        Ok(self.turn.server.state.reclaim_complete(&client)?)
+        Ok(self.server.state.reclaim_complete(&client)?)
     }
 
     pub(super) fn free_stateid(&mut self, state: StateId) -> OpResult {
         let client = self.session_client()?;
         let state = self.current_of(&state)?;
-        Ok(self.turn.server.state.free_stateid(&client, &state)?)
+        Ok(self.server.state.free_stateid(&client, &state)?)
     }
 
     pub(super) fn test_stateids(&mut self, states: &[StateId]) -> OpResult {
         let client = self.session_client()?;
         let tested: Vec<Status> = states
             .iter()
-            .map(|state| self.turn.server.state.test_stateid(&client, state))
+            .map(|state| self.server.state.test_stateid(&client, state))
             .collect();
         self.reply.value(&tested);
         Ok(())
@@ -329,22 +355,22 @@ impl Compound<'_, '_> {
             seqid: op.sequence,
             highest_slot: op.highest_slot,
             cache_this: op.cache_this,
-            connection: self.turn.connection,
+            connection: self.connection,
             digest: digest.finish(),
         };
-        let principal = self.turn.principal();
-        let by = self.turn.requester(&principal);
-        let started = self.turn.server.state.sequence(request, &by)?;
+        let principal = self.principal();
+        let by = self.requester(&principal);
+        let started = self.server.state.sequence(request, &by)?;
         match started {
             Started::Replay(reply) => {
-                self.reply.kept();
-                self.reply.truncate(self.start);
+                self.reply.take_call_copy();
+                self.reply.truncate(self.compound.start);
                 self.reply.bytes(&reply);
                 Ok(false)
             }
             Started::New(slot) => {
                 let channel = slot.channel();
-                if self.turn.record.bytes().len() > channel.max_request as usize {
+                if self.record.bytes().len() > channel.max_request as usize {
                     return Err(Status::ReqTooBig.into());
                 }
                 if count > channel.max_operations {
@@ -363,7 +389,7 @@ impl Compound<'_, '_> {
                     target_highest_slot: slot.target_highest_slot(),
                     flags: slot.status_flags(),
                 });
-                self.slot = Some(slot);
+                self.compound.slot = Some(slot);
                 Ok(true)
             }
         }

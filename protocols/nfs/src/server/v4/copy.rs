@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
 
+use super::compound::{Compound, OpResult};
+use super::open_file::ExportTree;
 use super::state::{ClientRef, NodeKey, Offload, OffloadArgs, Share, Special, special};
-use super::{Compound, ExportTree, OpResult};
+use crate::server::RequestContext;
 use crate::server::{Server, Stop};
 use crate::v4::op::Copy;
 use crate::v4::reply::{Copied, OffloadState};
@@ -52,9 +54,9 @@ impl CopyProgress {
     }
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn copy(&mut self, op: Copy<'_>) -> OpResult {
-        let server = self.turn.server;
+        let server = self.server;
         let clock = &server.options.clock;
         let began = clock();
         if !op.servers.is_empty() {
@@ -125,7 +127,7 @@ impl Compound<'_, '_> {
     }
 
     fn may_continue_async(&self) -> bool {
-        let server = self.turn.server;
+        let server = self.server;
         let client = self.session_client();
         server.options.run.is_some() && client.is_ok_and(|client| server.state.may_offload(&client))
     }
@@ -137,7 +139,7 @@ impl Compound<'_, '_> {
         progress: CopyProgress,
         verifier: Verifier,
     ) -> Result<Option<StateId>, Status> {
-        let server = self.turn.server;
+        let server = self.server;
         let client = self.session_client()?;
         let (source, target) = (self.saved_node()?, self.node()?);
         let stateid = |given: &StateId, node: &Arc<dyn Node>, share| {
@@ -159,7 +161,7 @@ impl Compound<'_, '_> {
         let args = OffloadArgs {
             key: self.key(&target),
             node: self.located(target),
-            call: self.turn.call.beside(),
+            call: self.call.beside(),
             count: progress.count,
             verifier,
         };
@@ -169,7 +171,7 @@ impl Compound<'_, '_> {
         let copy = AsyncCopy {
             server: Arc::downgrade(server),
             client,
-            caller: self.turn.caller.clone(),
+            caller: self.caller.clone(),
             stateids,
             progress,
             offload,
@@ -183,7 +185,7 @@ impl Compound<'_, '_> {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
         let given = self.current_of(&given)?;
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         let (count, ended) = state.offload_status(&client, &given, key)?;
         self.reply.value(&OffloadState {
             count,
@@ -196,7 +198,7 @@ impl Compound<'_, '_> {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
         let given = self.current_of(&given)?;
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         Ok(state.offload_cancel(&client, &given, key)?)
     }
 }

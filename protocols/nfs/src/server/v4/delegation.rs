@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use vfs::{Errno, LeaseKind, Node};
 
+use super::compound::{Compound, OpResult};
+use super::open_file::{ExportTree, OpenFile};
 use super::state::{ClientRef, NoDelegation, NodeKey, Share};
-use super::{Compound, ExportTree, OpResult, OpenFile};
+use crate::server::RequestContext;
 use crate::v4::attr::{Ace, Who};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
 use crate::v4::{StateId, Status};
@@ -39,7 +41,7 @@ pub(super) struct Asked {
     pub(super) again: bool,
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     /// Returns the delegation that comes with the open of `node` as `file`, or the reason why there
     /// is none.
     pub(super) fn delegation(
@@ -84,7 +86,7 @@ impl Compound<'_, '_> {
         kind: Share,
         again: bool,
     ) -> Result<StateId, NoDelegation> {
-        let server = self.turn.server;
+        let server = self.server;
         let key = self.key(node);
         // A client with a delegation grants locks locally.
         let unsettled = !again && server.state.locks_in_grace();
@@ -136,7 +138,7 @@ impl Compound<'_, '_> {
         key: NodeKey,
         access: Share,
     ) -> Option<OpenFile> {
-        let delegated = self.turn.server.state.delegated_file(client, key, access)?;
+        let delegated = self.server.state.delegated_file(client, key, access)?;
         Some(self.opened(delegated.file))
     }
 
@@ -148,7 +150,7 @@ impl Compound<'_, '_> {
         access: Share,
     ) -> Option<OpenFile> {
         let client = self.session_client().ok()?;
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         state.delegated_file(&client, self.key(node), access)
     }
 
@@ -160,7 +162,7 @@ impl Compound<'_, '_> {
         key: NodeKey,
         deny: Share,
     ) -> OpResult {
-        let server = self.turn.server;
+        let server = self.server;
         if deny.is_empty() || !server.state.is_delegated(client, key, deny) {
             return Ok(());
         }
@@ -169,14 +171,14 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn delegation_return(&mut self, given: StateId) -> OpResult {
-        if self.minor == 0 {
+        if self.compound.minor == 0 {
             // v4.0 clients have none.
             return Err(Status::BadStateid.into());
         }
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
         let given = self.current_of(&given)?;
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         Ok(state.delegation_return(&client, &given, key)?)
     }
 }

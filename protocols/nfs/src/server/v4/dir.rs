@@ -6,8 +6,9 @@ use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
 use wire::Xdr;
 
 use super::attr::{Described, WRITE_ONLY, fsid, supported};
+use super::compound::{Compound, OpError, OpResult};
 use super::referral::REFERRAL_AWARE;
-use super::{Compound, OpError, OpResult};
+use crate::server::RequestContext;
 use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
@@ -16,11 +17,11 @@ use crate::v4::op::Readdir;
 /// v4 reserves the cookies 1 and 2, which a source may use.
 const RESERVED: u64 = 2;
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn readlink(&mut self) -> OpResult {
         let node = self.node()?;
         if node.kind() != Kind::Symlink {
-            return Err(match self.minor {
+            return Err(match self.compound.minor {
                 0 => Status::Inval,
                 _ => Status::WrongType,
             }
@@ -43,25 +44,27 @@ impl Compound<'_, '_> {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
-        let file = self.turn.server.file(&cx, &node, OpenFlags::READ)?;
+        let file = self.server.file(&cx, &node, OpenFlags::READ)?;
         // The limit applies to the whole result: the verifier before the entries, and after them
         // the end of the list and the eof flag.
         const AROUND: usize = 8 + 4 + 4;
         let most = (op.max_count as usize)
-            .min(self.turn.server.options.max_io as usize)
+            .min(self.server.options.max_io as usize)
             .min(self.reply.room())
             .checked_sub(AROUND)
             .ok_or(Status::Toosmall)?;
         self.reply.value(&[0u8; 8]);
-        let want = op.attributes.and(&supported(self.turn.server, self.minor));
+        let want = op
+            .attributes
+            .and(&supported(self.server, self.compound.minor));
         let device = match want.has(n::FSID) {
             true => file.attr(&cx, Want::BASIC)?.device,
             false => 0,
         };
         let mut listing = Listing {
-            server: self.turn.server,
+            server: self.server,
             cx,
-            minor: self.minor,
+            minor: self.compound.minor,
             want,
             device,
             at_name: self.is_at_name(),

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use vfs::{Cx, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
+use super::compound::{Compound, OpError, OpResult};
+use super::open_file::OpenFile;
 use super::state::{Share, SlotRequest, Special, special};
-use super::{Compound, OpError, OpResult, OpenFile};
+use crate::server::RequestContext;
 use crate::server::data::Durable;
 use crate::v4::op::{Commit, Read, Write};
 use crate::v4::reply::Written;
 use crate::v4::types::Stable;
 use crate::v4::{StateId, Status};
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     /// Returns the open, lock or delegation of `node` that `given` names, if that allows `access`.
     /// Returns `None` for the special stateids.
     pub(super) fn file_of(
@@ -28,7 +30,7 @@ impl Compound<'_, '_> {
             true => Share::WRITE,
             false => Share::READ,
         };
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         match special(&given) {
             Some(Special::Bypass) if share == Share::READ => Ok(None),
             Some(Special::Anonymous | Special::Bypass) => {
@@ -38,7 +40,7 @@ impl Compound<'_, '_> {
             Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
             None => {
                 self.check_holder(&given)?;
-                let client = self.slot.as_ref().map(SlotRequest::client);
+                let client = self.compound.slot.as_ref().map(SlotRequest::client);
                 let open = state.io(client.as_ref(), &given, key, share)?;
                 self.check_user(&open, node, share)?;
                 Ok(Some(open))
@@ -51,8 +53,8 @@ impl Compound<'_, '_> {
     /// another address the caller may have another identity at the export: then only a check of
     /// whether the caller could open it now counts.
     fn check_user(&self, open: &OpenFile, node: &Arc<dyn Node>, share: Share) -> OpResult {
-        let caller = self.turn.caller;
-        if open.addr != self.turn.call.addr() {
+        let caller = self.caller;
+        if open.addr != self.call.addr() {
             return self.check_access(node, share);
         }
         if open.caller == *caller || node.attr(&self.cx(), Want::BASIC)?.uid == caller.uid {
@@ -70,7 +72,7 @@ impl Compound<'_, '_> {
     ) -> Result<Arc<dyn File>, OpError> {
         match self.file_of(state, node, access)? {
             Some(open) => Ok(open.file),
-            None => Ok(self.turn.server.file(&self.cx(), node, access)?),
+            None => Ok(self.server.file(&self.cx(), node, access)?),
         }
     }
 
@@ -98,7 +100,7 @@ impl Compound<'_, '_> {
         offset: u64,
         count: u32,
     ) -> Result<usize, OpError> {
-        let len = count.min(self.turn.server.options.max_io) as usize;
+        let len = count.min(self.server.options.max_io) as usize;
         let len = len.min(self.reply.room());
         if len == 0 && count > 0 {
             return Err(self.too_big().into());
@@ -122,13 +124,12 @@ impl Compound<'_, '_> {
             Stable::Data => Durable::Data,
             Stable::File => Durable::All,
         };
-        let turn = self.turn;
-        let data = (turn.message, turn.record, start..start + len);
-        let count = turn
+        let data = (self.message, self.record, start..start + len);
+        let count = self
             .server
             .write(&self.cx(), &*file, data, op.offset, durable)?;
         self.forbid_restart();
-        let verifier = self.turn.server.write_verifier();
+        let verifier = self.server.write_verifier();
         self.reply.value(&Written {
             count: count as u32,
             committed: op.stable,
@@ -149,11 +150,11 @@ impl Compound<'_, '_> {
                 // For reading if possible: an open for writing would prevent others from getting a
                 // delegation.
                 let ways = [OpenFlags::READ, OpenFlags::WRITE];
-                self.turn.server.file_to_sync(&cx, &node, ways)?
+                self.server.file_to_sync(&cx, &node, ways)?
             }
         };
-        self.turn.server.sync(&cx, &*file, false)?;
-        let verifier = self.turn.server.write_verifier();
+        self.server.sync(&cx, &*file, false)?;
+        let verifier = self.server.write_verifier();
         self.reply.value(&verifier);
         Ok(())
     }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use vfs::{Caller, Cx, Errno, Node, Want, XattrFlags};
 
-use super::Compound;
+use super::compound::Compound;
+use crate::server::RequestContext;
 use crate::v4::Status;
 use crate::v4::attr::SecLabel;
 
@@ -48,10 +49,10 @@ pub(super) fn of(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Vec<u8>>, E
     }
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     /// Returns `EPERM` if the caller may not label `node`.
     pub(super) fn may_label(&self, node: &Arc<dyn Node>) -> Result<(), Errno> {
-        let caller = self.turn.caller.uid;
+        let caller = self.caller.uid;
         match caller == Caller::ROOT.uid || caller == node.attr(&self.cx(), Want::BASIC)?.uid {
             true => Ok(()),
             false => Err(Errno::EPERM),

@@ -4,8 +4,10 @@
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
+use super::compound::{Compound, OpError, OpResult};
+use super::open_file::ExportTree;
 use super::state::{ClientRef, Locker, NodeKey, Waiter};
-use super::{Compound, ExportTree, OpError, OpResult};
+use crate::server::RequestContext;
 use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
@@ -13,7 +15,7 @@ use crate::v4::types::{Denied, LockKind, Owner};
 use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space, Wait};
 use vfs::{Call, Cx, Errno, Node};
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn lock(&mut self, op: Lock<'_>) -> OpResult {
         let node = self.regular()?;
         let (start, end) = range(op.offset, op.length)?;
@@ -22,11 +24,13 @@ impl Compound<'_, '_> {
             op::Locker::Old(old) => (old.state, old.seqid),
         };
         let given = self.current_of(&given)?;
-        self.with_client(&given, seqid, |compound, client| {
+        self.with_client(&given, seqid, |request, client| {
             let locker = match &op.locker {
                 // v4.1 clients leave the owner's client out.
-                op::Locker::New(new) if compound.minor == 0 && new.owner.client != client.id() => {
-                    compound.turn.server.state.client(new.owner.client)?;
+                op::Locker::New(new)
+                    if request.compound.minor == 0 && new.owner.client != client.id() =>
+                {
+                    request.server.state.client(new.owner.client)?;
                     return Err(Status::BadStateid.into());
                 }
                 op::Locker::New(new) => Locker::New {
@@ -38,8 +42,8 @@ impl Compound<'_, '_> {
             };
             let kind = strength(op.kind);
             let waits = matches!(op.kind, LockKind::ReadWait | LockKind::WriteWait);
-            let state = &compound.turn.server.state;
-            let locking = state.lock(client, locker, compound.key(&node), kind, op.reclaim)?;
+            let state = &request.server.state;
+            let locking = state.lock(client, locker, request.key(&node), kind, op.reclaim)?;
             let lock = Range {
                 space: Space::Posix,
                 start,
@@ -49,19 +53,19 @@ impl Compound<'_, '_> {
             };
             let waiter = Waiter {
                 client: client.id(),
-                key: compound.key(&node),
+                key: request.key(&node),
                 owner: lock.owner.id.clone(),
             };
             match waits {
-                true => compound.lock_in_turn(client, &waiter, &node, &lock)?,
-                false => compound.take(&node, &lock)?,
+                true => request.lock_in_turn(client, &waiter, &node, &lock)?,
+                false => request.take(&node, &lock)?,
             }
-            compound.forbid_restart();
+            request.forbid_restart();
             if let Some(call) = state.end_wait(&waiter) {
-                leave(compound.turn.server, waiter.key, &call);
+                leave(request.server, waiter.key, &call);
             }
             let state = locking.granted(start, end)?;
-            compound.changed(state);
+            request.changed(state);
             Ok(())
         })
     }
@@ -69,7 +73,7 @@ impl Compound<'_, '_> {
     /// Acquires a lock in the lock table, or writes the conflicting lock and returns `DENIED`.
     fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> OpResult {
         let cx = self.cx();
-        let server = self.turn.server;
+        let server = self.server;
         loop {
             match server.export.locks.lock(&cx, &**node, lock.clone(), false) {
                 Err(Errno::EAGAIN) => {}
@@ -85,8 +89,8 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// Acquires a lock as [`Compound::take`] does, but for a waiting owner: after those that have
-    /// waited longer, and from now on with a place in the queue.
+    /// Acquires a lock as [`RequestContext::take`] does, but for a waiting owner: after those that
+    /// have waited longer, and from now on with a place in the queue.
     fn lock_in_turn(
         &mut self,
         client: &ClientRef<ExportTree>,
@@ -94,14 +98,14 @@ impl Compound<'_, '_> {
         node: &Arc<dyn Node>,
         lock: &Range,
     ) -> OpResult {
-        let server = self.turn.server;
+        let server = self.server;
         let (state, locks) = (&server.state, &server.export.locks);
         let notifier = LockNotifier {
             server: Arc::downgrade(server),
             waiter: waiter.clone(),
         };
         let located = self.located(node.clone());
-        let make = || self.turn.call.polled(Waker::from(Arc::new(notifier)));
+        let make = || self.call.polled(Waker::from(Arc::new(notifier)));
         let Some(place) = state.wait_for_lock(client, waiter, (&located, lock), make) else {
             return self.take(node, lock);
         };
@@ -147,7 +151,6 @@ impl Compound<'_, '_> {
             },
             owner: Owner {
                 client: self
-                    .turn
                     .server
                     .state
                     .client_of_lock(holder.owner.client)
@@ -161,11 +164,11 @@ impl Compound<'_, '_> {
     pub(super) fn test_lock(&mut self, op: TestLock<'_>) -> OpResult {
         let node = self.regular()?;
         let (start, end) = range(op.offset, op.length)?;
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         if state.locks_in_grace() {
             return Err(Status::Grace.into());
         }
-        let client: ClientRef<ExportTree> = match self.minor {
+        let client: ClientRef<ExportTree> = match self.compound.minor {
             0 => {
                 self.check_client(op.owner.client)?;
                 state.client(op.owner.client)?
@@ -182,7 +185,7 @@ impl Compound<'_, '_> {
         };
         let cx = self.cx();
         loop {
-            match self.turn.server.export.locks.holder(&cx, &*node, &lock)? {
+            match self.server.export.locks.holder(&cx, &*node, &lock)? {
                 None => return Ok(()),
                 Some(holder) if state.revoke_expired_holder(holder.owner.client) => {}
                 Some(holder) => return self.denied(&holder),
@@ -194,21 +197,21 @@ impl Compound<'_, '_> {
         let node = self.regular()?;
         let (start, end) = range(op.offset, op.length)?;
         let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |compound, client| {
-            let server = compound.turn.server;
-            let unlocking = server.state.unlock(client, &given, compound.key(&node))?;
-            let cx = compound.cx();
+        self.with_client(&given, op.seqid, |request, client| {
+            let server = request.server;
+            let unlocking = server.state.unlock(client, &given, request.key(&node))?;
+            let cx = request.cx();
             let locks = &server.export.locks;
             locks.unlock(&cx, &*node, Space::Posix, start, end, unlocking.owner())?;
-            compound.forbid_restart();
+            request.forbid_restart();
             let state = unlocking.done(start, end)?;
-            compound.changed(state);
+            request.changed(state);
             Ok(())
         })
     }
 
     pub(super) fn release_lock_owner(&mut self, owner: Owner<'_>) -> OpResult {
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         self.check_client(owner.client)?;
         let client = state.client(owner.client)?;
         Ok(state.release_lock_owner(&client, owner.name)?)

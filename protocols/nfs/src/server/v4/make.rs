@@ -6,16 +6,17 @@ use std::sync::Arc;
 use vfs::{Errno, Kind, Make, Mode, Node, RenameFlags, SetAttr, Want};
 
 use super::attr::KEPT;
+use super::compound::{Compound, OpError, OpResult};
 use super::place::name;
 use super::set::{Change, to_set};
-use super::{Compound, OpError, OpResult};
+use crate::server::RequestContext;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap};
 use crate::v4::op::{Create, CreateWhat, Rename};
 use crate::v4::reply::{Created, Renamed};
 use crate::v4::types::ChangeInfo;
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     /// Returns the change counter of a directory.
     pub(super) fn change(&self, node: &Arc<dyn Node>) -> Result<u64, Errno> {
         Ok(node.attr(&self.cx(), Want::TIMES)?.change)
@@ -73,7 +74,7 @@ impl Compound<'_, '_> {
         attributes: &Attributes<'_>,
         kind: Kind,
     ) -> Result<(Mode, Change), OpError> {
-        let mut change = to_set(self.turn.server, self.minor, attributes, kind)?;
+        let mut change = to_set(self.server, self.compound.minor, attributes, kind)?;
         let rest = &mut change.set;
         let mode = match attributes.mode_umask {
             Some(both) => Mode {
@@ -85,7 +86,7 @@ impl Compound<'_, '_> {
         rest.mode = None;
         rest.kill_priv = false;
         // The new node has these values already.
-        let caller = self.turn.caller;
+        let caller = self.caller;
         rest.uid = rest.uid.filter(|&uid| uid != caller.uid);
         rest.gid = rest.gid.filter(|&gid| gid != caller.gid);
         rest.size = rest.size.filter(|&size| size != 0);
@@ -112,7 +113,7 @@ impl Compound<'_, '_> {
         let child = name(bytes)?;
         let before = self.change(&directory)?;
         let cx = self.cx();
-        let server = self.turn.server;
+        let server = self.server;
         let victim = server.entry_to_remove(&cx, &directory, child)?;
         match directory.unlink(&cx, child, false) {
             Err(Errno::EISDIR) => directory.unlink(&cx, child, true)?,
@@ -134,7 +135,7 @@ impl Compound<'_, '_> {
         let (old, new) = (name(op.from)?, name(op.to)?);
         let (before_from, before_to) = (self.change(&from)?, self.change(&to)?);
         let cx = self.cx();
-        let server = self.turn.server;
+        let server = self.server;
         let victim = server.entry_to_remove(&cx, &to, new)?;
         from.rename(&cx, old, &*to, new, RenameFlags::empty())
             .map_err(|errno| match errno {

@@ -8,11 +8,13 @@ use vfs::{
     or_executed,
 };
 
+use super::compound::{Compound, OpError, OpResult};
 use super::delegation::Asked;
+use super::open_file::{ExportTree, OpenFile};
 use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
-use super::{Compound, ExportTree, OpError, OpResult, OpenFile};
+use crate::server::RequestContext;
 use crate::server::exclusive;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
@@ -70,27 +72,25 @@ impl Found {
     }
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn open(&mut self, op: Open<'_>) -> OpResult {
-        if self.minor > 0 {
+        if self.compound.minor > 0 {
             let client = self.session_client()?;
             return self.open_as(&client, op);
         }
         self.check_client(op.owner.client)?;
-        let server = self.turn.server;
+        let server = self.server;
         let begin = || {
             server
                 .state
                 .start_open(op.owner.client, op.owner.name, op.seqid)
         };
-        self.numbered(begin, |compound, client| {
-            compound.open_as(client, op.clone())
-        })
+        self.numbered(begin, |request, client| request.open_as(client, op.clone()))
     }
 
     fn open_as(&mut self, client: &ClientRef<ExportTree>, op: Open<'_>) -> OpResult {
-        let (access, deny) = shares(self.minor, op.access, op.deny)?;
-        let state = &self.turn.server.state;
+        let (access, deny) = shares(self.compound.minor, op.access, op.deny)?;
+        let state = &self.server.state;
         let reclaim = matches!(op.claim, Claim::Previous(_));
         // Checked before anything is created.
         if !reclaim && state.in_grace() {
@@ -98,10 +98,10 @@ impl Compound<'_, '_> {
         }
         let found = match &op.claim {
             Claim::Null(bytes) => self.find(bytes, &op.how, access)?,
-            Claim::Handle if self.minor > 0 => self.found_here(&op.how)?,
+            Claim::Handle if self.compound.minor > 0 => self.found_here(&op.how)?,
             Claim::Previous(_) => self.found_here(&OpenHow::NoCreate)?,
             Claim::DelegateCurrent(claim) => self.find(claim.name, &OpenHow::NoCreate, access)?,
-            Claim::DelegateCurrentHandle(_) if self.minor > 0 => {
+            Claim::DelegateCurrentHandle(_) if self.compound.minor > 0 => {
                 self.found_here(&OpenHow::NoCreate)?
             }
             _ => return Err(Status::Notsupp.into()),
@@ -142,7 +142,7 @@ impl Compound<'_, '_> {
                 held
             }
             (None, None) if reclaim => {
-                let server = self.turn.server;
+                let server = self.server;
                 let file = server.file(&self.cx(), &found.node, flags(access))?;
                 // The file may be leased later: other requests must not share this open then.
                 server.files.forget(found.node.id());
@@ -186,7 +186,7 @@ impl Compound<'_, '_> {
             }
         };
         self.set_current(found.node);
-        self.state = Some(opened.stateid);
+        self.compound.stateid = Some(opened.stateid);
         let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
         let notify = if state.may_notify_lock(client) {
             flag::MAY_NOTIFY_LOCK
@@ -295,7 +295,7 @@ impl Compound<'_, '_> {
     /// Returns whether an existing file is to be truncated to nothing, and which attributes that
     /// sets: of the attributes to create with, only a size of zero applies to an existing file.
     fn cuts(&self, attributes: &Attributes<'_>) -> Result<(bool, Bitmap), Status> {
-        to_set(self.turn.server, self.minor, attributes, Kind::File)?;
+        to_set(self.server, self.compound.minor, attributes, Kind::File)?;
         Ok(match attributes.size {
             Some(0) => (true, Bitmap::of(&[n::SIZE])),
             _ => (false, Bitmap::default()),
@@ -308,7 +308,7 @@ impl Compound<'_, '_> {
             Kind::Symlink => Err(Status::Symlink),
             Kind::File | Kind::Directory => self.check_regular(node),
             // RFC 7530 section 16.16.6 has `SYMLINK` for links and for everything else.
-            _ if self.minor == 0 => Err(Status::Symlink),
+            _ if self.compound.minor == 0 => Err(Status::Symlink),
             _ => self.check_regular(node),
         }
     }
@@ -317,9 +317,9 @@ impl Compound<'_, '_> {
     pub(super) fn opened(&self, file: Arc<dyn File>) -> OpenFile {
         OpenFile {
             file,
-            caller: self.turn.caller.clone(),
+            caller: self.caller.clone(),
             solid: Arc::default(),
-            addr: self.turn.call.addr(),
+            addr: self.call.addr(),
             _lease: None,
         }
     }
@@ -344,37 +344,37 @@ impl Compound<'_, '_> {
     pub(super) fn open_confirm(&mut self, op: OpenConfirm) -> OpResult {
         let key = self.key(&self.node()?);
         self.check_holder(&op.state)?;
-        let server = self.turn.server;
+        let server = self.server;
         let begin = || server.state.start_on_stateid(&op.state, op.seqid);
-        self.numbered(begin, |compound, client| {
+        self.numbered(begin, |request, client| {
             let state = server.state.open_confirm(client, &op.state, key)?;
-            compound.reply.value(&state);
+            request.reply.value(&state);
             Ok(())
         })
     }
 
     pub(super) fn open_downgrade(&mut self, op: OpenDowngrade) -> OpResult {
         let key = self.key(&self.node()?);
-        let (access, deny) = shares(self.minor, op.access, op.deny)?;
-        let server = self.turn.server;
+        let (access, deny) = shares(self.compound.minor, op.access, op.deny)?;
+        let server = self.server;
         let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |compound, client| {
+        self.with_client(&given, op.seqid, |request, client| {
             let state = server
                 .state
                 .open_downgrade(client, &given, key, access, deny)?;
-            compound.changed(state);
+            request.changed(state);
             Ok(())
         })
     }
 
     pub(super) fn close(&mut self, op: Close) -> OpResult {
         let key = self.key(&self.node()?);
-        let server = self.turn.server;
+        let server = self.server;
         let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |compound, client| {
+        self.with_client(&given, op.seqid, |request, client| {
             let state = server.state.close(client, &given, key)?;
-            compound.forbid_restart();
-            compound.changed(state);
+            request.forbid_restart();
+            request.changed(state);
             Ok(())
         })
     }

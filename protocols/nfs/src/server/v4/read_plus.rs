@@ -11,25 +11,26 @@ use vfs::{Cx, Extent, File, OpenFlags, Patience, Sink as _, Want};
 use wire::{Answer, Outgoing as _};
 
 use super::super::Stop;
-use super::{Compound, OpError, OpResult};
+use super::compound::{Compound, OpError, OpResult};
+use crate::server::RequestContext;
 use crate::v4::op::Read;
 use crate::v4::types::Content;
 
 /// The length of a segment's header: content type, offset and length.
 const PIECE_HEAD: usize = 16;
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn read_plus(&mut self, op: Read) -> OpResult {
         let node = self.regular()?;
         let (file, solid) = match self.file_of(&op.state, &node, OpenFlags::READ)? {
             Some(open) => (open.file, open.solid),
             None => {
-                let server = self.turn.server;
+                let server = self.server;
                 let file = server.file(&self.cx(), &node, OpenFlags::READ)?;
                 (file, Arc::default())
             }
         };
-        let count = op.count.min(self.turn.server.options.max_io).into();
+        let count = op.count.min(self.server.options.max_io).into();
         // Before the file is searched: what lies beyond its end now need not be a hole in what it
         // contains later.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;

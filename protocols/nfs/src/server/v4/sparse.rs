@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use vfs::{Allocate, CopyHow, Errno, File, OpenFlags, Want};
 
-use super::{Compound, OpError, OpResult};
+use super::compound::{Compound, OpError, OpResult};
+use crate::server::RequestContext;
 use crate::v4::Status;
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Clone, IoAdvise, Seek, Space};
 use crate::v4::reply::Sought;
 use crate::v4::types::Content;
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn seek(&mut self, op: Seek) -> OpResult {
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::READ)?;

@@ -2,7 +2,8 @@
 
 use vfs::XattrFlags;
 
-use super::{Compound, OpResult};
+use super::compound::{Compound, OpResult};
+use crate::server::RequestContext;
 use crate::v4::Status;
 use crate::v4::op::{ListXattrs, SetXattr};
 use crate::v4::reply::XattrNames;
@@ -22,7 +23,7 @@ fn full_name(name: &[u8]) -> Result<Vec<u8>, Status> {
     }
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     pub(super) fn get_xattr(&mut self, name: &[u8]) -> OpResult {
         let value = self.node()?.xattr(&self.cx(), &full_name(name)?)?;
         self.reply.value(&value.as_slice());

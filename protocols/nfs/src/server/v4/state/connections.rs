@@ -159,7 +159,7 @@ fn forget(
 
 impl<T: Tree> Session<T> {
     /// Changes the session's connections, and the client's number of backchannels.
-    fn change_connections<T>(&self, change: impl FnOnce(&mut Vec<Bound>) -> T) -> T {
+    fn change_connections<R>(&self, change: impl FnOnce(&mut Vec<Bound>) -> R) -> R {
         let mut inner = lock(&self.inner);
         let before = inner.connections.backs();
         let changed = change(&mut inner.connections.0);

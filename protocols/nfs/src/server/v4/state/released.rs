@@ -6,6 +6,8 @@ use std::sync::Arc;
 use vfs::NodeId;
 use vfs::lock::Owner;
 
+use super::Tree;
+
 /// The key of a node, unique across all exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeKey {
@@ -27,7 +29,6 @@ pub struct Unlock<N> {
 }
 
 /// Files and locks that clients no longer hold.
-#[derive(Debug)]
 pub struct Released<T: Tree> {
     /// The files: dropping them closes them.
     pub files: Vec<T::File>,

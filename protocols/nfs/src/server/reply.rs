@@ -6,15 +6,22 @@ use std::sync::Arc;
 use vfs::{Fill, Patience, Result, Sink};
 use wire::{Buffered, Outgoing, Xdr};
 
-use super::FAILED_RESULT;
-
-/// A reply under construction, and a copy of the data written to it while one is being made.
-pub(super) struct Reply<'a> {
-    out: &'a mut dyn Outgoing,
-    copy: Option<Copy>,
+/// A reply under construction, and copies of the data written to it while they are being made.
+pub(crate) struct Reply<'a> {
+    /// The transport's reply. Only protocols that neither limit nor copy results write to it
+    /// directly.
+    pub(super) out: &'a mut dyn Outgoing,
+    /// A copy of the results of the call.
+    call_copy: Option<Copy>,
+    /// A copy of the result of one operation.
+    result_copy: Option<Copy>,
     /// The maximum length of the reply, at which a failed operation's result must still fit.
     most: usize,
 }
+
+/// The bytes of a failed v4 operation's result: its number, its status and, for SETATTR, an empty
+/// bitmap.
+const FAILED_RESULT: usize = 12;
 
 struct Copy {
     /// The offset in the reply at which the copy begins.
@@ -36,6 +43,28 @@ impl Copy {
         }
     }
 
+    fn new(base: usize, most: usize) -> Copy {
+        Copy {
+            base,
+            bytes: Vec::new(),
+            most,
+            lost: false,
+        }
+    }
+
+    /// Returns the copied bytes, or `None` if the copy is incomplete.
+    fn finish(self) -> Option<Arc<[u8]>> {
+        (!self.lost).then(|| self.bytes.into())
+    }
+
+    fn patch(&mut self, at: usize, data: &[u8]) {
+        if !self.lost
+            && let Some(at) = at.checked_sub(self.base)
+        {
+            self.bytes[at..at + data.len()].copy_from_slice(data);
+        }
+    }
+
     fn lose(&mut self) {
         self.lost = true;
         self.bytes = Vec::new();
@@ -46,8 +75,19 @@ impl<'a> Reply<'a> {
     pub(super) fn new(out: &'a mut dyn Outgoing) -> Reply<'a> {
         Reply {
             out,
-            copy: None,
+            call_copy: None,
+            result_copy: None,
             most: usize::MAX,
+        }
+    }
+
+    /// Returns the same reply, of which no copy has been started.
+    pub(super) fn reborrow(&mut self) -> Reply<'_> {
+        Reply {
+            out: &mut *self.out,
+            call_copy: None,
+            result_copy: None,
+            most: self.most,
         }
     }
 
@@ -61,21 +101,31 @@ impl<'a> Reply<'a> {
         self.out.len().saturating_add(FAILED_RESULT) > self.most
     }
 
-    /// Starts a copy of all data written from now on, of at most `most` bytes.
-    pub(super) fn keep(&mut self, most: usize) {
-        self.copy = Some(Copy {
-            base: self.out.len(),
-            bytes: Vec::new(),
-            most,
-            lost: false,
-        });
+    /// Starts a copy of all data written from now on, of at most `most` bytes, as the results of
+    /// the call.
+    pub(super) fn copy_call(&mut self, most: usize) {
+        self.call_copy = Some(Copy::new(self.out.len(), most));
     }
 
-    /// Ends the copy and returns it, or `None` if it contains a file's contents, became too long or
-    /// was not started.
-    pub(super) fn kept(&mut self) -> Option<Arc<[u8]>> {
-        let copy = self.copy.take()?;
-        (!copy.lost).then(|| copy.bytes.into())
+    /// Ends the copy of the call's results and returns it, or `None` if it contains a file's
+    /// contents, became too long or was not started.
+    pub(super) fn take_call_copy(&mut self) -> Option<Arc<[u8]>> {
+        self.call_copy.take()?.finish()
+    }
+
+    /// Starts a copy of all data written from now on, as the result of an operation.
+    pub(super) fn copy_result(&mut self) {
+        self.result_copy = Some(Copy::new(self.out.len(), usize::MAX));
+    }
+
+    /// Ends the copy of the operation's result and returns it, or `None` if it contains a file's
+    /// contents or was not started.
+    pub(super) fn take_result_copy(&mut self) -> Option<Arc<[u8]>> {
+        self.result_copy.take()?.finish()
+    }
+
+    fn copies(&mut self) -> impl Iterator<Item = &mut Copy> {
+        self.call_copy.iter_mut().chain(&mut self.result_copy)
     }
 
     /// Appends a value.
@@ -92,14 +142,14 @@ impl Sink for Reply<'_> {
 
     fn bytes(&mut self, data: &[u8]) {
         self.out.bytes(data);
-        if let Some(copy) = &mut self.copy {
+        for copy in self.copies() {
             copy.grow(data.len(), |bytes| bytes.extend_from_slice(data));
         }
     }
 
     fn zeros(&mut self, len: usize) {
         self.out.zeros(len);
-        if let Some(copy) = &mut self.copy {
+        for copy in self.copies() {
             copy.grow(len, |bytes| bytes.resize(bytes.len() + len, 0));
         }
     }
@@ -112,7 +162,7 @@ impl Sink for Reply<'_> {
         patience: Patience,
     ) -> Result<usize> {
         let got = self.out.file(fd, offset, len, patience)?;
-        if let Some(copy) = &mut self.copy {
+        for copy in self.copies() {
             copy.lose();
         }
         Ok(got)
@@ -120,8 +170,8 @@ impl Sink for Reply<'_> {
 
     fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
         let filled = self.out.lend(len, fill)?;
-        if let (Some(copy), Ok(_)) = (&mut self.copy, filled) {
-            copy.lose();
+        if filled.is_ok() {
+            self.copies().for_each(Copy::lose);
         }
         Some(filled)
     }
@@ -134,17 +184,12 @@ impl Outgoing for Reply<'_> {
 
     fn patch(&mut self, at: usize, data: &[u8]) {
         self.out.patch(at, data);
-        if let Some(copy) = &mut self.copy
-            && !copy.lost
-            && let Some(at) = at.checked_sub(copy.base)
-        {
-            copy.bytes[at..at + data.len()].copy_from_slice(data);
-        }
+        self.copies().for_each(|copy| copy.patch(at, data));
     }
 
     fn truncate(&mut self, len: usize) {
         self.out.truncate(len);
-        if let Some(copy) = &mut self.copy {
+        for copy in self.copies() {
             copy.bytes.truncate(len.saturating_sub(copy.base));
         }
     }
