@@ -9,14 +9,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
+use vfs::{Caller, CopyHow, Cx, Errno, File, Node, OpenFlags, Want};
 
-use super::compound::{Compound, OpResult};
+use super::compound::{Compound, OpError, OpResult};
 use super::open_file::ExportTree;
 use super::state::{ClientRef, NodeKey, Offload, OffloadArgs, Share, Special, special};
-use crate::server::RequestContext;
-use crate::server::{Server, Stop};
-use crate::v4::op::Copy;
+use crate::server::{RequestContext, Server, Stop};
+use crate::v4::op::{Clone, Copy};
 use crate::v4::reply::{Copied, OffloadState};
 use crate::v4::types::{Stable, WriteResponse};
 use crate::v4::{StateId, Status, Verifier};
@@ -123,6 +122,41 @@ impl RequestContext<'_, Compound> {
             },
             consecutive: true,
         });
+        Ok(())
+    }
+
+    /// Returns the source and the target of a copy or clone.
+    pub(super) fn two_files(
+        &self,
+        from: &StateId,
+        to: &StateId,
+    ) -> Result<[Arc<dyn File>; 2], OpError> {
+        let (source, target) = (self.saved_node()?, self.node()?);
+        self.check_regular(&source)?;
+        self.check_regular(&target)?;
+        Ok([
+            self.file(from, &source, OpenFlags::READ)?,
+            self.file(to, &target, OpenFlags::WRITE)?,
+        ])
+    }
+
+    pub(super) fn clone_range(&mut self, op: Clone) -> OpResult {
+        let [from, to] = self.two_files(&op.from, &op.to)?;
+        let cx = self.cx();
+        let size = from.attr(&cx, Want::SIZE)?.size;
+        let count = match op.count {
+            0 => size.checked_sub(op.from_offset).ok_or(Status::Inval)?,
+            count => count,
+        };
+        from.copy(
+            &cx,
+            op.from_offset,
+            &*to,
+            op.to_offset,
+            count,
+            CopyHow::Clone,
+        )?;
+        self.forbid_restart();
         Ok(())
     }
 

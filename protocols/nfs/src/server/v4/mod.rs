@@ -3,27 +3,35 @@
 //! A request is a compound of operations, which `dispatch` runs. The operations are methods of
 //! [`RequestContext`](super::RequestContext), in files named after them.
 
+mod access;
 mod attr;
 mod callback;
-mod client;
+mod client_id;
 mod compound;
 mod copy;
+mod create;
 mod delegation;
-mod dir;
+mod directory;
 mod dispatch;
-mod io;
-mod label;
+mod filehandle;
+mod getattr;
 mod lock;
-mod make;
+mod lookup;
 mod open;
 mod open_file;
 mod opnum;
-mod place;
+mod owner_seqid;
 mod read_plus;
+mod read_write;
+mod readdir;
 pub(super) mod referral;
-mod set;
+mod secinfo;
+mod security_label;
+mod session;
+mod setattr;
 mod sparse;
 pub mod state;
+mod stateid;
 #[cfg(test)]
 mod tests;
 mod xattr;

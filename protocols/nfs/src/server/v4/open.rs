@@ -8,16 +8,17 @@ use vfs::{
     or_executed,
 };
 
+use super::attr::NOT_EXCLUSIVE;
 use super::compound::{Compound, OpError, OpResult};
 use super::delegation::Asked;
+use super::lookup::component;
 use super::open_file::{ExportTree, OpenFile};
-use super::place::name;
-use super::set::{Change, NOT_EXCLUSIVE, to_set};
+use super::setattr::{Change, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use crate::server::RequestContext;
 use crate::server::exclusive;
 use crate::v4::Status;
-use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
+use crate::v4::attr::{Attributes, Bitmap, number as n};
 use crate::v4::op::{
     Claim, ClaimDelegated, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow,
 };
@@ -33,20 +34,6 @@ mod flag {
     /// CB_NOTIFY_LOCK may announce a lock to its waiters (v4.1).
     pub(super) const MAY_NOTIFY_LOCK: u32 = 0x20;
 }
-
-/// The arguments of OPEN that the server supports, as bit numbers.
-pub(super) const TAKES: OpenArguments = OpenArguments {
-    // READ, WRITE, BOTH.
-    share_access: Bitmap::of(&[1, 2, 3]),
-    // The same, and NONE.
-    share_deny: Bitmap::of(&[0, 1, 2, 3]),
-    // ANY_DELEG, NO_DELEG.
-    share_access_want: Bitmap::of(&[3, 4]),
-    // NULL, PREVIOUS, DELEGATE_CUR, FH, DELEG_CUR_FH.
-    open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
-    // UNCHECKED4, GUARDED4, EXCLUSIVE4, EXCLUSIVE4_1.
-    create_mode: Bitmap::of(&[0, 1, 2, 3]),
-};
 
 /// The file that an OPEN found or created.
 struct Found {
@@ -225,7 +212,7 @@ impl RequestContext<'_, Compound> {
     /// Finds the file of this name in the current directory, or creates it if `how` asks for that.
     fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, OpError> {
         let directory = self.directory()?;
-        let child = name(bytes)?;
+        let child = component(bytes)?;
         let cx = self.cx();
         let before = self.change(&directory)?;
         let OpenHow::Create(how) = how else {

@@ -1,14 +1,11 @@
-//! Operations on ranges: SEEK, ALLOCATE, DEALLOCATE, CLONE, IO_ADVISE (RFC 7862 section 15).
+//! Sparse files: SEEK, ALLOCATE, DEALLOCATE (RFC 7862 sections 15.1, 15.4 and 15.11).
 
-use std::sync::Arc;
+use vfs::{Allocate, Errno, OpenFlags, Want};
 
-use vfs::{Allocate, CopyHow, Errno, File, OpenFlags, Want};
-
-use super::compound::{Compound, OpError, OpResult};
+use super::compound::{Compound, OpResult};
 use crate::server::RequestContext;
 use crate::v4::Status;
-use crate::v4::attr::Bitmap;
-use crate::v4::op::{Clone, IoAdvise, Seek, Space};
+use crate::v4::op::{Seek, Space};
 use crate::v4::reply::Sought;
 use crate::v4::types::Content;
 
@@ -61,49 +58,6 @@ impl RequestContext<'_, Compound> {
             file.allocate(&self.cx(), how, op.offset, op.length)?;
             self.forbid_restart();
         }
-        Ok(())
-    }
-
-    /// Returns the source and the target of a copy or clone.
-    pub(super) fn two_files(
-        &self,
-        from: &crate::v4::StateId,
-        to: &crate::v4::StateId,
-    ) -> Result<[Arc<dyn File>; 2], OpError> {
-        let (source, target) = (self.saved_node()?, self.node()?);
-        self.check_regular(&source)?;
-        self.check_regular(&target)?;
-        Ok([
-            self.file(from, &source, OpenFlags::READ)?,
-            self.file(to, &target, OpenFlags::WRITE)?,
-        ])
-    }
-
-    pub(super) fn clone_range(&mut self, op: Clone) -> OpResult {
-        let [from, to] = self.two_files(&op.from, &op.to)?;
-        let cx = self.cx();
-        let size = from.attr(&cx, Want::SIZE)?.size;
-        let count = match op.count {
-            0 => size.checked_sub(op.from_offset).ok_or(Status::Inval)?,
-            count => count,
-        };
-        from.copy(
-            &cx,
-            op.from_offset,
-            &*to,
-            op.to_offset,
-            count,
-            CopyHow::Clone,
-        )?;
-        self.forbid_restart();
-        Ok(())
-    }
-
-    pub(super) fn io_advise(&mut self, op: IoAdvise) -> OpResult {
-        let node = self.regular()?;
-        self.file(&op.state, &node, OpenFlags::READ)?;
-        // No advice is applied: the host reads ahead by itself.
-        self.reply.value(&Bitmap::default());
         Ok(())
     }
 }

@@ -1,81 +1,21 @@
-//! READ, WRITE, COMMIT (RFC 8881 sections 18.3, 18.22, 18.32).
+//! READ, WRITE, COMMIT (RFC 8881 sections 18.3, 18.22, 18.32), IO_ADVISE (RFC 7862 section 15.5).
 
 use std::sync::Arc;
 
-use vfs::{Cx, File, Node, OpenFlags, Sink as _, Want};
+use vfs::{Cx, File, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
 use super::compound::{Compound, OpError, OpResult};
-use super::open_file::OpenFile;
-use super::state::{Share, SlotRequest, Special, special};
+use super::state::Share;
 use crate::server::RequestContext;
 use crate::server::data::Durable;
-use crate::v4::op::{Commit, Read, Write};
+use crate::v4::Status;
+use crate::v4::attr::Bitmap;
+use crate::v4::op::{Commit, IoAdvise, Read, Write};
 use crate::v4::reply::Written;
 use crate::v4::types::Stable;
-use crate::v4::{StateId, Status};
 
 impl RequestContext<'_, Compound> {
-    /// Returns the open, lock or delegation of `node` that `given` names, if that allows `access`.
-    /// Returns `None` for the special stateids.
-    pub(super) fn file_of(
-        &self,
-        given: &StateId,
-        node: &Arc<dyn Node>,
-        access: OpenFlags,
-    ) -> Result<Option<OpenFile>, OpError> {
-        let given = self.current_of(given)?;
-        let key = self.key(node);
-        let share = match access.contains(OpenFlags::WRITE) {
-            true => Share::WRITE,
-            false => Share::READ,
-        };
-        let state = &self.server.state;
-        match special(&given) {
-            Some(Special::Bypass) if share == Share::READ => Ok(None),
-            Some(Special::Anonymous | Special::Bypass) => {
-                state.anonymous(key, share)?;
-                Ok(None)
-            }
-            Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
-            None => {
-                self.check_holder(&given)?;
-                let client = self.compound.slot.as_ref().map(SlotRequest::client);
-                let open = state.io(client.as_ref(), &given, key, share)?;
-                self.check_user(&open, node, share)?;
-                Ok(Some(open))
-            }
-        }
-    }
-
-    /// Checks that the caller may use the open of a stateid, which is no secret: if the caller
-    /// opened the file, could open it now, or owns it, as its mode may have changed since. From
-    /// another address the caller may have another identity at the export: then only a check of
-    /// whether the caller could open it now counts.
-    fn check_user(&self, open: &OpenFile, node: &Arc<dyn Node>, share: Share) -> OpResult {
-        let caller = self.caller;
-        if open.addr != self.call.addr() {
-            return self.check_access(node, share);
-        }
-        if open.caller == *caller || node.attr(&self.cx(), Want::BASIC)?.uid == caller.uid {
-            return Ok(());
-        }
-        self.check_access(node, share)
-    }
-
-    /// Returns the file that `state` names for `node`, or one opened for `access`.
-    pub(super) fn file(
-        &self,
-        state: &StateId,
-        node: &Arc<dyn Node>,
-        access: OpenFlags,
-    ) -> Result<Arc<dyn File>, OpError> {
-        match self.file_of(state, node, access)? {
-            Some(open) => Ok(open.file),
-            None => Ok(self.server.file(&self.cx(), node, access)?),
-        }
-    }
-
     pub(super) fn read(&mut self, op: Read) -> OpResult {
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::READ)?;
@@ -156,6 +96,14 @@ impl RequestContext<'_, Compound> {
         self.server.sync(&cx, &*file, false)?;
         let verifier = self.server.write_verifier();
         self.reply.value(&verifier);
+        Ok(())
+    }
+
+    pub(super) fn io_advise(&mut self, op: IoAdvise) -> OpResult {
+        let node = self.regular()?;
+        self.file(&op.state, &node, OpenFlags::READ)?;
+        // No advice is applied: the host reads ahead by itself.
+        self.reply.value(&Bitmap::default());
         Ok(())
     }
 }

@@ -1,15 +1,14 @@
-//! READDIR and READLINK (RFC 8881 sections 18.23, 18.24).
+//! READDIR (RFC 8881 section 18.23).
 
 use std::sync::Arc;
 
 use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
-use wire::Xdr;
+use wire::Xdr as _;
 
 use super::attr::{Described, WRITE_ONLY, fsid, supported};
 use super::compound::{Compound, OpError, OpResult};
 use super::referral::REFERRAL_AWARE;
-use crate::server::RequestContext;
-use crate::server::Server;
+use crate::server::{RequestContext, Server};
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
 use crate::v4::op::Readdir;
@@ -18,20 +17,6 @@ use crate::v4::op::Readdir;
 const RESERVED: u64 = 2;
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn readlink(&mut self) -> OpResult {
-        let node = self.node()?;
-        if node.kind() != Kind::Symlink {
-            return Err(match self.compound.minor {
-                0 => Status::Inval,
-                _ => Status::WrongType,
-            }
-            .into());
-        }
-        let target = node.readlink(&self.cx())?;
-        self.reply.value(&target.as_slice());
-        Ok(())
-    }
-
     pub(super) fn readdir(&mut self, op: Readdir) -> OpResult {
         let node = match self.node()?.kind() {
             Kind::Directory => self.node()?,

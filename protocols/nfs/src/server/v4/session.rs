@@ -1,30 +1,23 @@
-//! Clients and sessions: client IDs, and the sequence numbers of requests (RFC 8881 sections 18.33
-//! to 18.38, 18.46 to 18.51; RFC 7530 sections 16.28, 16.33, 16.34).
+//! Clients and sessions of v4.1: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and the like (RFC 8881
+//! sections 18.33 to 18.37, 18.46, 18.50, 18.51).
 
-use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hasher};
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hasher as _};
 
 use vfs::Sink as _;
-use wire::{Outgoing as _, Xdr as _};
+use wire::Outgoing as _;
 
 use super::callback::callback_parameters;
 use super::compound::{Compound, OpError, OpResult};
 use super::open_file::ExportTree;
-use super::state::{
-    self, CallbackClient, Channel, ClientRef, Direction, OwnerRequest, Requester, SetClientIdError,
-    Started,
-};
+use super::state::{self, Channel, ClientRef, Direction, Started};
 use crate::rpc;
 use crate::server::RequestContext;
-use crate::server::handle::FileHandle;
 use crate::v4::op::{
-    BackchannelCtl, BindConnToSession, CreateSession, ExchangeId, Protect, Sequence, SetClientId,
-    SetClientIdConfirm,
+    BackchannelCtl, BindConnToSession, CreateSession, ExchangeId, Protect, Sequence,
 };
-use crate::v4::reply::{Bound, ClientIdSet, Exchanged, Sequenced, SessionCreated};
-use crate::v4::types::{self, NetAddr, ServerOwner};
-use crate::v4::{ClientId, SessionId, StateId, Status};
+use crate::v4::reply::{Bound, Exchanged, Sequenced, SessionCreated};
+use crate::v4::types::{self, ServerOwner};
+use crate::v4::{ClientId, SessionId, Status};
 
 /// Flags of EXCHANGE_ID.
 mod flag {
@@ -51,162 +44,11 @@ const PERSIST: u32 = 1;
 const BACKCHANNEL: u32 = 2;
 const RDMA: u32 = 4;
 
-impl<'a> RequestContext<'a, Compound> {
-    /// Returns the RPC principal of the caller, by which the owner of a client ID is recognised.
-    pub(super) fn principal(&self) -> Cow<'a, [u8]> {
-        match self.authenticated {
-            Some(authenticated) => Cow::Borrowed(authenticated.principal.as_bytes()),
-            None => {
-                let ids = u64::from(self.flavor) << 32 | u64::from(self.caller.uid);
-                Cow::Owned(ids.to_be_bytes().into())
-            }
-        }
-    }
-
-    /// Returns the sender of the call. `principal` is the one that [`RequestContext::principal`]
-    /// returns.
-    pub(super) fn requester<'p>(&'p self, principal: &'p [u8]) -> Requester<'p> {
-        Requester {
-            peer: self.call.account(),
-            principal,
-            proved: self.authenticated.is_some(),
-        }
-    }
-
+impl RequestContext<'_, Compound> {
     /// Returns the client of the compound's session.
     pub(super) fn session_client(&self) -> Result<ClientRef<ExportTree>, Status> {
         let slot = self.compound.slot.as_ref().ok_or(Status::OpNotInSession)?;
         Ok(slot.client())
-    }
-
-    /// Runs `body` for the client of the stateid `given`: in v4.0 only once for each seqid of the
-    /// owner.
-    pub(super) fn with_client(
-        &mut self,
-        given: &StateId,
-        seqid: u32,
-        body: impl FnOnce(&mut Self, &ClientRef<ExportTree>) -> OpResult,
-    ) -> OpResult {
-        if self.compound.minor > 0 {
-            let client = self.session_client()?;
-            return body(self, &client);
-        }
-        self.check_holder(given)?;
-        let server = self.server;
-        self.numbered(|| server.state.start_on_stateid(given, seqid), body)
-    }
-
-    /// v4.0: returns `STALE_CLIENTID` unless the sender may act as `client`. In v4.1 SEQUENCE
-    /// checks that.
-    pub(super) fn check_client(&self, client: ClientId) -> Result<(), Status> {
-        let principal = self.principal();
-        let by = self.requester(&principal);
-        match self.compound.minor > 0 || self.server.state.is_client(client, &by) {
-            true => Ok(()),
-            false => Err(Status::StaleClientid),
-        }
-    }
-
-    /// v4.0: returns `BAD_STATEID` unless the sender may act as the client of `stateid`.
-    pub(super) fn check_holder(&self, stateid: &StateId) -> Result<(), Status> {
-        let principal = self.principal();
-        let by = self.requester(&principal);
-        match self.compound.minor > 0 || self.server.state.is_holder(stateid, &by) {
-            true => Ok(()),
-            false => Err(Status::BadStateid),
-        }
-    }
-
-    /// v4.0: runs `body` unless the request is a repetition. Then writes the cached result and
-    /// restores the current file handle of that time.
-    pub(super) fn numbered(
-        &mut self,
-        begin: impl FnOnce() -> Result<Started<OwnerRequest<ExportTree>>, Status>,
-        body: impl FnOnce(&mut Self, &ClientRef<ExportTree>) -> OpResult,
-    ) -> OpResult {
-        let start = self.reply.len();
-        let request = match begin()? {
-            Started::New(request) => request,
-            Started::Replay(cached) => {
-                let cached = CachedResult::read(&cached).ok_or(Status::Serverfault)?;
-                if cached.number != self.compound.number {
-                    return Err(Status::BadSeqid.into());
-                }
-                self.reply.bytes(cached.body);
-                if let Some(handle) = cached.handle {
-                    self.putfh(handle)?;
-                }
-                return match cached.status {
-                    Status::Ok => Ok(()),
-                    status => Err(OpError::WithBody(status)),
-                };
-            }
-        };
-        self.reply.copy_result();
-        let done = body(self, &request.client());
-        let status = match &done {
-            Ok(()) => Status::Ok,
-            Err(OpError::Status(status)) => {
-                self.reply.truncate(start);
-                *status
-            }
-            Err(OpError::WithBody(status)) => *status,
-            Err(OpError::Stop(_)) => {
-                self.reply.take_result_copy();
-                return done;
-            }
-        };
-        let body = self.reply.take_result_copy().unwrap_or_default();
-        let handle = match self.compound.current.is_some() {
-            true => self.handle().ok(),
-            false => None,
-        };
-        request.finish(
-            status,
-            CachedResult::write(self.compound.number, status, handle, &body),
-        );
-        done
-    }
-
-    pub(super) fn set_client_id(&mut self, op: SetClientId<'_>) -> OpResult {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
-        let principal = self.principal();
-        let ask = state::SetClientId {
-            owner: op.id,
-            verifier: op.verifier,
-            by: self.requester(&principal),
-            callback: CallbackClient {
-                program: op.program,
-                netid: text(op.addr.netid),
-                address: text(op.addr.addr),
-                ident: op.ident,
-            },
-        };
-        match self.server.state.set_client_id(ask) {
-            Ok((client, confirm)) => {
-                self.reply.value(&ClientIdSet { client, confirm });
-                Ok(())
-            }
-            Err(SetClientIdError::InUse(who)) => {
-                self.reply.value(&NetAddr {
-                    netid: who.netid.as_bytes(),
-                    addr: who.address.as_bytes(),
-                });
-                Err(OpError::WithBody(Status::ClidInuse))
-            }
-            Err(SetClientIdError::Status(status)) => Err(status.into()),
-        }
-    }
-
-    pub(super) fn set_client_id_confirm(&mut self, op: SetClientIdConfirm) -> OpResult {
-        let principal = self.principal();
-        let state = &self.server.state;
-        Ok(state.set_client_id_confirm(op.client, op.verifier, &principal)?)
-    }
-
-    pub(super) fn renew(&mut self, client: ClientId) -> OpResult {
-        self.check_client(client)?;
-        Ok(self.server.state.renew(client)?)
     }
 
     pub(super) fn exchange_id(&mut self, op: ExchangeId<'_>) -> OpResult {
@@ -326,22 +168,6 @@ impl<'a> RequestContext<'a, Compound> {
         Ok(self.server.state.reclaim_complete(&client)?)
     }
 
-    pub(super) fn free_stateid(&mut self, state: StateId) -> OpResult {
-        let client = self.session_client()?;
-        let state = self.current_of(&state)?;
-        Ok(self.server.state.free_stateid(&client, &state)?)
-    }
-
-    pub(super) fn test_stateids(&mut self, states: &[StateId]) -> OpResult {
-        let client = self.session_client()?;
-        let tested: Vec<Status> = states
-            .iter()
-            .map(|state| self.server.state.test_stateid(&client, state))
-            .collect();
-        self.reply.value(&tested);
-        Ok(())
-    }
-
     /// Runs SEQUENCE for a compound of `count` operations. Returns whether the rest is to be run:
     /// `false` if the compound is a repetition, whose cached reply is then in place.
     pub(super) fn sequence(&mut self, op: Sequence, count: u32) -> Result<bool, OpError> {
@@ -417,36 +243,5 @@ fn channel_to_wire(agreed: &Channel) -> types::Channel {
         max_operations: agreed.max_operations,
         max_requests: agreed.max_requests,
         rdma: None,
-    }
-}
-
-/// The cached result of an owner's last request (v4.0), with the current file handle after it.
-struct CachedResult<'a> {
-    /// The operation's number.
-    number: u32,
-    status: Status,
-    handle: Option<&'a [u8]>,
-    body: &'a [u8],
-}
-
-impl<'a> CachedResult<'a> {
-    fn write(number: u32, status: Status, handle: Option<FileHandle>, body: &[u8]) -> Arc<[u8]> {
-        let mut cached = Vec::new();
-        number.put(&mut cached);
-        status.put(&mut cached);
-        let handle = handle.map(|handle| handle.bytes());
-        handle.as_deref().put(&mut cached);
-        cached.extend_from_slice(body);
-        cached.into()
-    }
-
-    fn read(cached: &'a [u8]) -> Option<CachedResult<'a>> {
-        let mut from = wire::XdrReader::new(cached);
-        Some(CachedResult {
-            number: from.u32().ok()?,
-            status: Status::get(&mut from).ok()?,
-            handle: Option::get(&mut from).ok()?,
-            body: from.rest(),
-        })
     }
 }
