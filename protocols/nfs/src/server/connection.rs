@@ -11,9 +11,9 @@ use wire::{
     XdrReader,
 };
 
-use super::bound;
 use super::gss::Authenticated;
 use super::reply::Reply;
+use super::reply_bound;
 use super::request::{Request, RequestContext};
 use super::security::{self, Secured};
 use super::{Server, Stop, Transports, call_names, mount, nlm, portmap, v3, v4};
@@ -45,12 +45,12 @@ impl wire::Session for Connection {
         rpc::frame(head, self.server.max_record())
     }
 
-    /// Computes the bound from the procedure or operations: see `server/bound.rs`.
+    /// Computes the bound from the procedure or operations: see `server/reply_bound.rs`.
     fn reply_bound(&self, message: &[u8], large: usize) -> usize {
         match self.server.max_record() {
             // No reply is that large.
             most if most < large => 0,
-            most => bound::of(message, self.marked, most),
+            most => reply_bound::of(message, self.marked, most),
         }
     }
 

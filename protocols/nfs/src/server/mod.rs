@@ -8,24 +8,24 @@
 //! mechanism).
 
 mod acl;
-mod bound;
 mod cache;
 mod call_names;
 mod connection;
-mod data;
 mod duplicate_request_cache;
-mod exclusive;
-mod files;
+mod exclusive_create;
+mod file_cache;
+mod filehandle;
 mod gss;
-mod handle;
 mod mount;
 mod nlm;
 mod portmap;
 mod reply;
+mod reply_bound;
 mod request;
 mod security;
 mod v3;
 pub mod v4;
+mod write;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -38,10 +38,10 @@ use wire::Voice;
 use self::cache::Cache;
 pub use self::connection::Connection;
 use self::duplicate_request_cache::DuplicateRequestCache;
-use self::files::FileCache;
+use self::file_cache::FileCache;
+use self::filehandle::FileHandle;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
-use self::handle::FileHandle;
 pub use self::nlm::{Monitored, NlmCallback};
 pub(crate) use self::request::{RequestContext, Stop};
 pub use self::security::{CertifiedUser, Transports};

@@ -32,7 +32,7 @@ pub(super) use self::clients::Clients;
 pub use self::recovery::Monitored;
 pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
-use super::handle::FileHandle;
+use super::filehandle::FileHandle;
 use super::{RequestContext, Stop};
 use crate::nlm::{
     CancelArgs, FreeArgs, Holder, LockArgs, LockResult, MAX_NAME, MAX_OBJECT, Procedure, ShareArgs,

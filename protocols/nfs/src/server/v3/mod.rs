@@ -7,18 +7,18 @@
 
 pub(super) mod acl;
 mod attr;
-mod dir;
-mod fs;
-mod io;
-mod make;
-mod name;
+mod create;
+mod directory;
+mod fsinfo;
+mod read_write;
+mod readdir;
 
 use std::sync::Arc;
 
 use vfs::{Attr, Cx, Errno, Kind, Node, Patience, Want};
 use wire::{Answer, Xdr};
 
-use super::handle::FileHandle;
+use super::filehandle::FileHandle;
 use super::{RequestContext, Stop};
 use crate::rpc::Refusal;
 use crate::v3::{Attributes, Handle, Outcome, Procedure, Status, Wcc};

@@ -10,7 +10,7 @@ use wire::{Xdr as _, XdrReader};
 use super::state::{Callback, CallbackCredential, CallbackKind, CallbackParameters, NodeKey};
 use crate::rpc::{self, CALL, OpaqueAuth, flavor};
 use crate::server::Server;
-use crate::server::handle::Located;
+use crate::server::filehandle::Located;
 use crate::v4::callback::{
     COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, DELEGATIONS, NotifyLock,
     Offload, Offloaded, Recall, RecallAny, VERSION,

@@ -8,7 +8,7 @@ use wire::Malformed;
 
 use super::open_file::ExportTree;
 use super::state::{NodeKey, SlotRequest};
-use crate::server::handle::{FileHandle, Located};
+use crate::server::filehandle::{FileHandle, Located};
 use crate::server::{RequestContext, Stop};
 use crate::v4::{StateId, Status};
 

@@ -1,9 +1,9 @@
-//! The operations that set or return the current filehandle: PUTFH, PUTPUBFH, PUTROOTFH, GETFH, SAVEFH
-//! and RESTOREFH (RFC 8881 sections 18.8, 18.19 to 18.21, 18.27, 18.28).
+//! The operations that set or return the current filehandle: PUTFH, PUTPUBFH, PUTROOTFH, GETFH,
+//! SAVEFH and RESTOREFH (RFC 8881 sections 18.8, 18.19 to 18.21, 18.27, 18.28).
 
 use super::compound::{Compound, CurrentHandle, OpResult};
 use crate::server::RequestContext;
-use crate::server::handle::FileHandle;
+use crate::server::filehandle::FileHandle;
 use crate::v4::Status;
 
 impl RequestContext<'_, Compound> {

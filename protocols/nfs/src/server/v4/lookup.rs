@@ -6,7 +6,7 @@ use vfs::{Errno, Kind, Name, Node};
 
 use super::compound::{Compound, OpError, OpResult};
 use crate::server::RequestContext;
-use crate::server::handle::Located;
+use crate::server::filehandle::Located;
 use crate::v4::Status;
 
 /// Parses a name. Invalid names have other errors in v4 than in a local file system.

@@ -16,7 +16,7 @@ use super::open_file::{ExportTree, OpenFile};
 use super::setattr::{Change, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use crate::server::RequestContext;
-use crate::server::exclusive;
+use crate::server::exclusive_create;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, number as n};
 use crate::v4::op::{
@@ -234,7 +234,7 @@ impl RequestContext<'_, Compound> {
             false => self.attributes_of_new(attributes, Kind::File)?,
         };
         if let Some(verifier) = verifier {
-            let [atime, mtime] = exclusive::times(verifier);
+            let [atime, mtime] = exclusive_create::times(verifier);
             rest.set.atime = Some(vfs::SetTime::At(atime));
             rest.set.mtime = Some(vfs::SetTime::At(mtime));
         }
@@ -264,7 +264,7 @@ impl RequestContext<'_, Compound> {
                     }
                     // A retransmission of a request whose reply was lost.
                     (_, Some(verifier))
-                        if exclusive::is_made_with(
+                        if exclusive_create::is_made_with(
                             &found.node.attr(&cx, Want::STAT)?,
                             verifier,
                         ) =>

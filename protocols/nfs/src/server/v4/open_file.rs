@@ -7,7 +7,7 @@ use vfs::holes::Solid;
 use vfs::{Caller, File};
 
 use super::state::Tree;
-use crate::server::handle::Located;
+use crate::server::filehandle::Located;
 
 /// The state of a v4 open: its file and the caller that opened it.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use super::compound::{Compound, OpError, OpResult};
 use super::open_file::ExportTree;
 use super::state::{ClientRef, OwnerRequest, Started};
 use crate::server::RequestContext;
-use crate::server::handle::FileHandle;
+use crate::server::filehandle::FileHandle;
 use crate::v4::{StateId, Status};
 
 impl RequestContext<'_, Compound> {

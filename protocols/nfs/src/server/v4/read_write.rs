@@ -8,7 +8,7 @@ use wire::{Outgoing as _, padding};
 use super::compound::{Compound, OpError, OpResult};
 use super::state::Share;
 use crate::server::RequestContext;
-use crate::server::data::Durable;
+use crate::server::write::Durable;
 use crate::v4::Status;
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Commit, IoAdvise, Read, Write};

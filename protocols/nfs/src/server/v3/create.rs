@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{Attr, Device, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, SetAttr, SetTime};
 
 use super::{ProcedureResult, StepResult};
-use crate::server::{RequestContext, Stop, exclusive};
+use crate::server::{RequestContext, Stop, exclusive_create};
 use crate::v3::{
     CreateArgs, CreateHow, CreateOk, DeviceData, MkDirArgs, MkNodArgs, MkNodData, NameArgs,
     Outcome, SetAttributes, Status, SymlinkArgs, Verifier, Wcc,
@@ -147,7 +147,7 @@ impl RequestContext<'_> {
         verifier: Verifier,
     ) -> StepResult<Entry> {
         let [atime, mtime] =
-            exclusive::times(verifier).map(|time| crate::v3::SetTime::At(time.into()));
+            exclusive_create::times(verifier).map(|time| crate::v3::SetTime::At(time.into()));
         let set = SetAttributes {
             mode: Some(0),
             atime,
@@ -160,8 +160,9 @@ impl RequestContext<'_> {
         }
         let entry = dir.lookup(&self.cx(), name)?;
         let attr = &entry.attr;
-        let is_it =
-            attr.kind == Kind::File && attr.size == 0 && exclusive::is_made_with(attr, verifier);
+        let is_it = attr.kind == Kind::File
+            && attr.size == 0
+            && exclusive_create::is_made_with(attr, verifier);
         if is_it {
             Ok(entry)
         } else {

@@ -7,7 +7,7 @@ use vfs::{Attr, File, Kind, Node, OpenFlags, Want};
 use wire::{Put, Xdr, padding};
 
 use super::{ProcedureResult, StepError, StepResult, outcome};
-use crate::server::data::Durable;
+use crate::server::write::Durable;
 use crate::server::{RequestContext, Stop};
 use crate::v3::{
     Attributes, CommitArgs, CommitOk, Outcome, ReadArgs, Stable, Status, Wcc, WriteArgs, WriteOk,

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
 
 use super::Server;
-use super::files::AGE;
+use super::file_cache::IDLE_TIME;
 
 /// The first byte of the handles of nodes in the tree at `/`.
 const FORM: u8 = 1;
@@ -137,15 +137,15 @@ impl Server {
         }
     }
 
-    /// Evicts the nodes that have been unused for [`AGE`]: they may have been removed on the host,
-    /// outside the server.
+    /// Evicts the nodes that have been unused for [`IDLE_TIME`]: they may have been removed on the
+    /// host, outside the server.
     pub(super) fn maintain_nodes(&self) {
         let now = (self.options.clock)();
         let mut last_eviction = self
             .last_eviction
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_sub(*last_eviction) >= AGE {
+        if now.saturating_sub(*last_eviction) >= IDLE_TIME {
             *last_eviction = now;
             self.nodes.forget_unused();
         }
