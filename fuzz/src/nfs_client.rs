@@ -5,7 +5,7 @@
 
 use arbitrary::{Result, Unstructured};
 use nfs::client::v4::{self, Compound, Piece, StateId, Steps};
-use nfs::client::{Apart, Ask, Body, Calls, Credentials, Failure, Page, Received, Tree, v3};
+use nfs::client::{Apart, ClientCall, Body, Calls, Credentials, Failure, Page, Received, Tree, v3};
 use vfs::{Caller, Name};
 use wire::Xdr;
 
@@ -155,7 +155,7 @@ fn bytes(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 }
 
 /// Decodes results of v3, half of them successful.
-fn three<A: Ask>(
+fn three<A: ClientCall>(
     input: &mut Unstructured<'_>,
     ask: &A,
     check: impl FnOnce(A::Answer<'_>),

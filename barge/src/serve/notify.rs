@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use nfs::client::v3::{GetPort, NlmCall, Notify};
-use nfs::client::{Ask, Body, Calls, Credentials, Received};
+use nfs::client::{Body, Calls, ClientCall, Credentials, Received};
 use nfs::nlm::Procedure;
 use nfs::portmap;
 use nfs::server::{Monitored, NlmCallback, Server};
@@ -152,7 +152,7 @@ fn make(portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
 }
 
 /// Sends a call in a datagram, and waits for the reply.
-fn ask<A: Ask, T>(
+fn ask<A: ClientCall, T>(
     socket: &UdpSocket,
     machine: &str,
     ask: &A,

@@ -1,7 +1,7 @@
 //! Calls in flight, in v3 and v4.
 
 use nfs::client::v4::{self, Claim, Piece, Steps};
-use nfs::client::{Ask, Stable, Tree, Written, v3};
+use nfs::client::{ClientCall, Stable, Tree, Written, v3};
 use remote::nfs::{Compounds, Procedures};
 use vfs::{Errno, OpenFlags, Result};
 
@@ -180,7 +180,7 @@ impl Prepared {
     }
 
     /// Sends a v3 call.
-    fn three<'c, A: Ask + 'c>(
+    fn three<'c, A: ClientCall + 'c>(
         &'c self,
         link: &'c Procedures,
         ask: A,

@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
     use crate::client::v4::{Piece, StateId};
-    use crate::client::{Apart, Ask, Body, Calls, Credentials, Received};
+    use crate::client::{Apart, Body, Calls, ClientCall, Credentials, Received};
 
     const MOST: usize = 1000;
     const OFFSET: u64 = 4096;
@@ -125,7 +125,7 @@ mod tests {
         results
     }
 
-    fn calls<A: Ask>(ask: &A) -> Calls {
+    fn calls<A: ClientCall>(ask: &A) -> Calls {
         let mut calls = Calls::new(Credentials::new("m"), MOST);
         let number = calls.call(5, &Caller::ROOT, ask, &mut Vec::new());
         assert_eq!(number, Ok(0));
@@ -134,7 +134,7 @@ mod tests {
 
     /// Checks that the payload is found as soon as all before it has arrived, and that the results
     /// equal those of the complete message.
-    fn lands<A: Ask>(
+    fn lands<A: ClientCall>(
         ask: &A,
         results: &[u8],
         data: &[u8],

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::nfs::client::v4::{Can, ClientId, Root, Steps, Traits};
-use ::nfs::client::{Ask, Failure, Limits};
+use ::nfs::client::{ClientCall, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
 use super::conn::{Conn, Dial, Flight, machine, own};
@@ -32,12 +32,12 @@ impl Procedures {
     }
 
     /// Begins a call.
-    pub fn begin<A: Ask>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
+    pub fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
         self.conn.begin(cx, ask)
     }
 
     /// Waits for the reply to the call `ask`, and passes it to `read`.
-    pub fn end<A: Ask, T>(
+    pub fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         flight: Flight,
@@ -49,7 +49,7 @@ impl Procedures {
 
     /// Makes a call, repeats it while the server answers `NFS3ERR_JUKEBOX`, and passes the reply to
     /// `read`.
-    pub fn call<A: Ask, T>(
+    pub fn call<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         ask: &A,

@@ -4,7 +4,7 @@ use vfs::Errno;
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::Read;
-use crate::client::{Ask, Failure, Lands, Procedure};
+use crate::client::{ClientCall, Failure, Lands, Procedure};
 use crate::rpc::program;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Sequenced;
@@ -31,7 +31,7 @@ pub trait Steps {
         0
     }
 
-    /// Returns [`Ask::lands`] of these operations after this SEQUENCE.
+    /// Returns [`ClientCall::lands`] of these operations after this SEQUENCE.
     fn lands(&self, _: Option<Sequence>) -> Option<Lands> {
         None
     }
@@ -111,7 +111,7 @@ pub struct Done<T> {
     pub result: Result<T, Failure>,
 }
 
-impl<S: Steps> Ask for Compound<'_, S> {
+impl<S: Steps> ClientCall for Compound<'_, S> {
     type Answer<'r> = Done<S::Answer<'r>>;
 
     const PROCEDURE: Procedure = Procedure {

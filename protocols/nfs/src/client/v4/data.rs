@@ -277,7 +277,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client::Ask;
+    use crate::client::ClientCall;
     use crate::client::v4::Compound;
 
     fn read(plus: bool) -> Read<'static> {

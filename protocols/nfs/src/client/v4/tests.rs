@@ -6,7 +6,7 @@ use vfs::lock::LockKind;
 use vfs::{Errno, OpenFlags};
 
 use super::*;
-use crate::client::{Ask, Failure, Tree};
+use crate::client::{ClientCall, Failure, Tree};
 
 const TREE: Tree = Tree {
     fsid: 7,
