@@ -33,11 +33,11 @@ impl Lands {
     pub(super) fn payload(&self, from: &mut XdrReader<'_>) -> Result<usize, Failure> {
         match &self.0 {
             Asked::Three(read) => read.payload_len(from),
-            Asked::Four(sequence, steps) => {
+            Asked::Four(sequence, operations) => {
                 let compound = Compound {
                     minor: 0,
                     sequence: *sequence,
-                    steps,
+                    operations,
                 };
                 compound.payload_len(from)
             }
@@ -60,7 +60,7 @@ mod tests {
     const SEQUENCE: Sequence = Sequence {
         session: [7; 16],
         slot: 3,
-        turn: 9,
+        sequence_id: 9,
         highest: 3,
     };
 
@@ -82,11 +82,11 @@ mod tests {
         }
     }
 
-    fn compound<'a>(steps: &'a Read<'static>, sequence: bool) -> Compound<'a, Read<'static>> {
+    fn compound<'a>(operations: &'a Read<'static>, sequence: bool) -> Compound<'a, Read<'static>> {
         Compound {
             minor: 0,
             sequence: sequence.then_some(SEQUENCE),
-            steps,
+            operations,
         }
     }
 
@@ -176,7 +176,7 @@ mod tests {
             let read = four(plus);
             let results = results_of_four(sequence, plus, len);
             lands(&compound(&read, sequence), &results, &data, |one, other| {
-                assert_eq!((one.turned, one.told, one.highest), (other.turned, other.told, other.highest));
+                assert_eq!((one.advanced, one.status_flags, one.highest), (other.advanced, other.status_flags, other.highest));
                 let (one, other) = (one.result.expect("read"), other.result.expect("read"));
                 assert_eq!((one.eof, one.empty), (other.eof, other.empty));
                 let pieces: Vec<Piece<'_>> = one.pieces().collect();

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::nfs::client::v4::{Can, ClientId, Root, Steps, Traits};
+use ::nfs::client::v4::{Can, ClientId, Operations, Root, Traits};
 use ::nfs::client::{ClientCall, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
@@ -111,30 +111,30 @@ impl Compounds {
 
     /// Begins a compound, or returns `None` if the session has no free slot: another compound must
     /// be ended first. Every compound that was begun has to be ended, or its slot is lost.
-    pub fn begin<S: Steps>(&self, cx: &Cx<'_>, steps: &S) -> Result<Option<Turn>> {
-        self.core.begin(cx, steps, false)
+    pub fn begin<S: Operations>(&self, cx: &Cx<'_>, operations: &S) -> Result<Option<Turn>> {
+        self.core.begin(cx, operations, false)
     }
 
-    /// Waits for the reply to `steps`, the compound that was begun, and passes it to `read`.
-    pub fn end<S: Steps, T>(
+    /// Waits for the reply to `operations`, the compound that was begun, and passes it to `read`.
+    pub fn end<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         turn: Turn,
-        steps: &S,
+        operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        self.core.end(cx, turn, steps, read)
+        self.core.end(cx, turn, operations, read)
     }
 
     /// Sends a compound, repeats it while the server answers `NFS4ERR_DELAY` or the like, and
     /// passes the reply to `read`. It waits for a free slot, forever if this thread has begun
     /// compounds in all of them.
-    pub fn call<S: Steps, T>(
+    pub fn call<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        steps: S,
+        operations: S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> Result<T> {
-        self.core.ask(cx, steps, read)
+        self.core.ask(cx, operations, read)
     }
 }

@@ -1,5 +1,5 @@
 //! NFS v4 calls (RFC 7530, RFC 8881, RFC 7862, RFC 8276): a compound for each type that implements
-//! [`Steps`].
+//! [`Operations`].
 
 mod attr;
 mod callback;
@@ -21,7 +21,7 @@ mod xattr;
 pub use attr::{Access, Can, FsStat, GetAttr, SetAttr, Traits};
 pub use callback::{Asked, Backchannels};
 pub use client::{Renew, SetClientId, SetClientIdConfirm};
-pub use compound::{Compound, Done, Ops, Results, Sequence, Steps, told};
+pub use compound::{Compound, CompoundResult, Operations, Ops, Results, Sequence, status_flags};
 pub use data::{Commit, Piece, Read, ReadPieces, Write};
 pub use delegation::{DelegReturn, FreeStateId, TestStateIds};
 pub use dir::ReadDir;
