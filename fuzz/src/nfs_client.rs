@@ -85,7 +85,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
                 };
                 four(input, &list, 26, check_page)?;
             }
-            16 => four(input, &v4::Traits { handle }, 9, drop)?,
+            16 => four(input, &v4::GetCapabilities { handle }, 9, drop)?,
             17 => {
                 let (cookie, count) = (0, COUNT);
                 let list = v4::ListXattrs {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::nfs::client::v4::{Can, ClientId, Operations, Root, Traits};
+use ::nfs::client::v4::{Capabilities, ClientId, GetCapabilities, Operations, Root};
 use ::nfs::client::{ClientCall, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
@@ -85,7 +85,8 @@ impl Compounds {
         let cx = Cx::new(&caller, &call);
         let root = core.ask(&cx, Root, |made| made.handle)?;
         let handle = &root.ok_or(Errno::EIO)?;
-        let Can { limits, lease, .. } = core.ask(&cx, Traits { handle }, |can| can)?;
+        let Capabilities { limits, lease, .. } =
+            core.ask(&cx, GetCapabilities { handle }, |can| can)?;
         let keeper = Keeper::start(core.clone(), Duration::from_secs(lease.into()))?;
         Ok(Compounds {
             limits: core.limits(bounded(limits)),

@@ -267,14 +267,14 @@ impl Operations for FsStat<'_> {
 }
 
 /// A request for the server's capabilities.
-pub struct Traits<'a> {
+pub struct GetCapabilities<'a> {
     /// The handle of the tree's root.
     pub handle: &'a [u8],
 }
 
 /// The server's capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Can {
+pub struct Capabilities {
     /// The maximum I/O sizes.
     pub limits: Limits,
     /// The lease time in seconds.
@@ -285,8 +285,8 @@ pub struct Can {
     pub clone: bool,
 }
 
-impl Operations for Traits<'_> {
-    type Answer<'r> = Can;
+impl Operations for GetCapabilities<'_> {
+    type Answer<'r> = Capabilities;
 
     const CACHE_THIS: bool = false;
 
@@ -315,7 +315,7 @@ impl Operations for Traits<'_> {
             (Status::Ok, rest) => Attributes::get(rest)?.clone_block.unwrap_or(0) > 0,
             (_, _) => false,
         };
-        Ok(Can {
+        Ok(Capabilities {
             limits,
             lease: attributes.lease_time.unwrap_or(90),
             xattr: attributes.xattr_support.unwrap_or(false),

@@ -18,7 +18,7 @@ mod slots;
 mod tests;
 mod xattr;
 
-pub use attr::{Access, Can, FsStat, GetAttr, SetAttr, Traits};
+pub use attr::{Access, Capabilities, FsStat, GetAttr, GetCapabilities, SetAttr};
 pub use callback::{Asked, Backchannels};
 pub use client::{Renew, SetClientId, SetClientIdConfirm};
 pub use compound::{Compound, CompoundResult, Operations, Ops, Results, Sequence, status_flags};
@@ -30,8 +30,8 @@ pub use name::{Create, Link, Lookup, ReadLink, Remove, Rename, Root};
 pub use open::{Claim, Close, Delegated, Open, OpenConfirm, Opened};
 pub use range::{Allocate, Copy, CopyDone, Seek};
 pub use session::{
-    BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged, Nothing,
-    ReclaimComplete, Session,
+    BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged,
+    ReclaimComplete, SequenceOnly, Session,
 };
 pub use slots::{Slot, Slots};
 pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr};

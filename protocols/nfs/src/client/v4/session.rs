@@ -9,9 +9,9 @@ use crate::v4::types::{CallbackSecurity, Channel};
 use crate::v4::{ClientId, SessionId, Verifier};
 
 /// A compound of SEQUENCE alone, which renews the lease.
-pub struct Nothing;
+pub struct SequenceOnly;
 
-impl Operations for Nothing {
+impl Operations for SequenceOnly {
     type Answer<'r> = ();
 
     const CACHE_THIS: bool = false;

@@ -50,7 +50,7 @@ fn a_sequence_goes_first_and_says_what_became_of_its_slot() {
     let compound = Compound {
         minor: 1,
         sequence: Some(sequence),
-        operations: &Nothing,
+        operations: &SequenceOnly,
     };
     let mut bytes = Vec::new();
     compound.put(&mut bytes);

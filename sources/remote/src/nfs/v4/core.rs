@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ::nfs::client::v4::{
     Backchannels, ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId,
-    Nothing, Operations, ReclaimComplete, Renew, Sequence, SetClientId, Slot, Status, status_flags,
+    Operations, ReclaimComplete, Renew, Sequence, SequenceOnly, SetClientId, Slot, Status,
+    status_flags,
 };
 use ::nfs::client::{Failure, Limits, Tree};
 use vfs::{Caller, Cx, Errno, Result};
@@ -520,7 +521,7 @@ impl Core {
     /// Renews the lease.
     pub(super) fn renew(&self, cx: &Cx<'_>) -> Result<()> {
         if self.minor > 0 {
-            return self.call(cx, |_| Ok(Nothing), |()| ());
+            return self.call(cx, |_| Ok(SequenceOnly), |()| ());
         }
         let renew = |life: &Life| {
             Ok(Renew {
