@@ -7,7 +7,7 @@ use nfs::nlm::{
 use std::sync::Arc;
 
 use memory::Memory;
-use nfs::nsm::Changed;
+use nfs::nsm::StatChange;
 use nfs::server::NlmCallback;
 use nfs::server::v4::state::{InMemory, Stable};
 use nfs::v3::Handle;
@@ -148,7 +148,7 @@ fn a_client_that_restarts_holds_nothing() {
     };
     assert_eq!(exclusive(&net, of(b"guest")), Status::Granted);
     assert_eq!(exclusive(&net, of(b"other")), Status::Denied);
-    let changed = Changed {
+    let changed = StatChange {
         name: b"guest.example.org",
         state: 3,
     };

@@ -144,7 +144,7 @@ impl ClientCall for Notify<'_> {
     };
 
     fn put(&self, to: &mut Vec<u8>) {
-        let changed = nsm::Changed {
+        let changed = nsm::StatChange {
             name: self.name,
             state: self.state,
         };

@@ -116,7 +116,7 @@ pub(super) fn serve_nsm(request: &mut RequestContext<'_>, procedure: u32) -> Res
     let procedure = nsm::Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
         nsm::Procedure::Null => Ok(()),
-        nsm::Procedure::Notify => request.serve(|request, changed: nsm::Changed<'_>| {
+        nsm::Procedure::Notify => request.serve(|request, changed: nsm::StatChange<'_>| {
             request.release_client(changed.name);
             Ok(())
         }),
