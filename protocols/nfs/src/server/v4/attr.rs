@@ -9,7 +9,7 @@ use super::referral::{self, Referral};
 use super::security_label;
 use crate::server::{self, Server};
 use crate::v4::Status;
-use crate::v4::acl::{self, Acls};
+use crate::v4::acl::{self, NodeAcls};
 use crate::v4::attr::{
     Attributes, Bitmap, FileType, FsId, NfsTime, OpenArguments, SpecData, Who, number as n,
 };
@@ -112,7 +112,7 @@ pub(super) struct Described<'a> {
     /// The figures of the file system, if requested.
     figures: Option<StatFs>,
     /// The ACLs, if requested and present.
-    acls: Option<Acls>,
+    acls: Option<NodeAcls>,
     /// The security label, if requested and present.
     label: Option<Vec<u8>>,
     /// The referral, if the file system is absent: then few attributes are available.
@@ -262,11 +262,11 @@ pub(super) fn needed(want: &Bitmap) -> Want {
 }
 
 /// Returns `node`'s ACLs, or `None` if the source has none for it.
-fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<Acls>, Errno> {
+fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<NodeAcls>, Errno> {
     let access = match server::acl::access(cx, node, attr) {
         Err(Errno::EOPNOTSUPP) => return Ok(None),
         access => access?,
     };
     let default = server::acl::default(cx, node)?;
-    Ok(Some(Acls { access, default }))
+    Ok(Some(NodeAcls { access, default }))
 }

@@ -11,7 +11,7 @@ use super::state::Share;
 use crate::server::acl::AclChange;
 use crate::server::{RequestContext, Server};
 use crate::v4::Status;
-use crate::v4::acl::Acls;
+use crate::v4::acl::NodeAcls;
 use crate::v4::attr::{Attributes, Bitmap, SetTime, Who, number as n};
 use crate::v4::op::Setattr;
 
@@ -19,7 +19,7 @@ use crate::v4::op::Setattr;
 #[derive(Default)]
 pub(super) struct Change {
     pub(super) set: SetAttr,
-    pub(super) acls: Option<Acls>,
+    pub(super) acls: Option<NodeAcls>,
     /// The security label.
     pub(super) label: Option<Vec<u8>>,
     /// The attributes that these changes set.
@@ -78,7 +78,7 @@ pub(super) fn to_set(
         ..SetAttr::default()
     };
     let acls = attributes.acl.as_ref();
-    let acls = acls.map(|aces| Acls::from_v4(aces, kind == Kind::Directory));
+    let acls = acls.map(|aces| NodeAcls::from_v4(aces, kind == Kind::Directory));
     let label = attributes
         .label
         .as_ref()
@@ -153,7 +153,7 @@ impl RequestContext<'_, Compound> {
     pub(super) fn set_xattr_backed(
         &self,
         node: &Arc<dyn Node>,
-        acls: Option<&Acls>,
+        acls: Option<&NodeAcls>,
         label: Option<&[u8]>,
     ) -> Result<(), (Bitmap, Errno)> {
         const LABEL: Bitmap = Bitmap::of(&[n::SEC_LABEL]);
@@ -164,7 +164,7 @@ impl RequestContext<'_, Compound> {
     }
 
     /// Sets a node's ACLs. Removes the default ACL if `acls` has none.
-    fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
+    fn set_acls(&self, node: &Arc<dyn Node>, acls: &NodeAcls) -> Result<(), Errno> {
         let access = AclChange::Set(Some(&acls.access));
         let default = AclChange::Set(acls.default.as_ref());
         self.server.set_acls(&self.cx(), node, access, default)
