@@ -54,18 +54,18 @@ impl<'a> RequestContext<'a, Compound> {
         }
     }
 
-    pub(super) fn set_client_id(&mut self, op: SetClientId<'_>) -> OpResult {
+    pub(super) fn set_client_id(&mut self, args: SetClientId<'_>) -> OpResult {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
         let principal = self.principal();
         let ask = state::SetClientId {
-            owner: op.id,
-            verifier: op.verifier,
+            owner: args.id,
+            verifier: args.verifier,
             by: self.requester(&principal),
             callback: CallbackClient {
-                program: op.program,
-                netid: text(op.addr.netid),
-                address: text(op.addr.addr),
-                ident: op.ident,
+                program: args.program,
+                netid: text(args.addr.netid),
+                address: text(args.addr.addr),
+                ident: args.ident,
             },
         };
         match self.server.state.set_client_id(ask) {
@@ -84,10 +84,10 @@ impl<'a> RequestContext<'a, Compound> {
         }
     }
 
-    pub(super) fn set_client_id_confirm(&mut self, op: SetClientIdConfirm) -> OpResult {
+    pub(super) fn set_client_id_confirm(&mut self, args: SetClientIdConfirm) -> OpResult {
         let principal = self.principal();
         let state = &self.server.state;
-        Ok(state.set_client_id_confirm(op.client, op.verifier, &principal)?)
+        Ok(state.set_client_id_confirm(args.client, args.verifier, &principal)?)
     }
 
     pub(super) fn renew(&mut self, client: ClientId) -> OpResult {

@@ -178,14 +178,14 @@ impl RequestContext<'_, Compound> {
         }
     }
 
-    /// Returns the stateid that `given` stands for: the current one if it is the special current
+    /// Returns the stateid that `stateid` stands for: the current one if it is the special current
     /// stateid.
-    pub(super) fn current_of(&self, given: &StateId) -> Result<StateId, Status> {
-        match *given {
+    pub(super) fn resolve_stateid(&self, stateid: &StateId) -> Result<StateId, Status> {
+        match *stateid {
             StateId::CURRENT if self.compound.minor > 0 => {
                 self.compound.stateid.ok_or(Status::BadStateid)
             }
-            given => Ok(given),
+            stateid => Ok(stateid),
         }
     }
 

@@ -54,40 +54,40 @@ impl CopyProgress {
 }
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn copy(&mut self, op: Copy<'_>) -> OpResult {
+    pub(super) fn copy(&mut self, args: Copy<'_>) -> OpResult {
         let server = self.server;
         let clock = &server.options.clock;
         let began = clock();
-        if !op.servers.is_empty() {
+        if !args.servers.is_empty() {
             return Err(Status::Notsupp.into());
         }
-        let [from, to] = self.two_files(&op.from, &op.to)?;
+        let [from, to] = self.two_files(&args.from, &args.to)?;
         let cx = self.cx();
         let size = from.attr(&cx, Want::SIZE)?.size;
-        let length = match op.count {
-            0 => size.checked_sub(op.from_offset).ok_or(Status::Inval)?,
-            count => match op.from_offset.checked_add(count) {
+        let length = match args.count {
+            0 => size.checked_sub(args.from_offset).ok_or(Status::Inval)?,
+            count => match args.from_offset.checked_add(count) {
                 Some(end) if end <= size => count,
                 _ => return Err(Status::Inval.into()),
             },
         };
         cx.may_wait()?;
         // Overlapping ranges, which the steps could not detect.
-        let apart = op.from_offset.abs_diff(op.to_offset);
+        let apart = args.from_offset.abs_diff(args.to_offset);
         if self.saved_node()?.id() == self.node()?.id() && apart < length {
             return Err(Status::Inval.into());
         }
         let mut progress = CopyProgress {
             from,
             to,
-            from_offset: op.from_offset,
-            to_offset: op.to_offset,
+            from_offset: args.from_offset,
+            to_offset: args.to_offset,
             length,
             count: 0,
         };
         // Taken first, so that the client rewrites data that a crash from here on loses.
         let verifier = server.write_verifier();
-        let may_continue_async = !op.synchronous && self.may_continue_async();
+        let may_continue_async = !args.synchronous && self.may_continue_async();
         let mut more = length > 0;
         while more
             && (clock().saturating_sub(began) < COPY_TIME
@@ -103,7 +103,7 @@ impl RequestContext<'_, Compound> {
         }
         let count = progress.count;
         let callback = match more && may_continue_async {
-            true => self.continue_async(&op, progress, verifier)?,
+            true => self.continue_async(&args, progress, verifier)?,
             false => None,
         };
         if more && count == 0 && callback.is_none() {
@@ -140,19 +140,19 @@ impl RequestContext<'_, Compound> {
         ])
     }
 
-    pub(super) fn clone_range(&mut self, op: Clone) -> OpResult {
-        let [from, to] = self.two_files(&op.from, &op.to)?;
+    pub(super) fn clone_range(&mut self, args: Clone) -> OpResult {
+        let [from, to] = self.two_files(&args.from, &args.to)?;
         let cx = self.cx();
         let size = from.attr(&cx, Want::SIZE)?.size;
-        let count = match op.count {
-            0 => size.checked_sub(op.from_offset).ok_or(Status::Inval)?,
+        let count = match args.count {
+            0 => size.checked_sub(args.from_offset).ok_or(Status::Inval)?,
             count => count,
         };
         from.copy(
             &cx,
-            op.from_offset,
+            args.from_offset,
             &*to,
-            op.to_offset,
+            args.to_offset,
             count,
             CopyHow::Clone,
         )?;
@@ -169,37 +169,40 @@ impl RequestContext<'_, Compound> {
     /// Continues a copy asynchronously. Returns its stateid, or `None` if there is no room for it.
     fn continue_async(
         &self,
-        op: &Copy<'_>,
+        args: &Copy<'_>,
         progress: CopyProgress,
         verifier: Verifier,
     ) -> Result<Option<StateId>, Status> {
         let server = self.server;
         let client = self.session_client()?;
         let (source, target) = (self.saved_node()?, self.node()?);
-        let stateid = |given: &StateId, node: &Arc<dyn Node>, share| {
-            let given = self.current_of(given)?;
+        let copy_stateid = |stateid: &StateId, node: &Arc<dyn Node>, share| {
+            let stateid = self.resolve_stateid(stateid)?;
             Ok::<_, Status>(CopyStateid {
                 // Any state of the open: another open by the same owner increments the seqid.
-                state: match special(&given) {
-                    Some(_) => given,
-                    None => StateId { seqid: 0, ..given },
+                state: match special(&stateid) {
+                    Some(_) => stateid,
+                    None => StateId {
+                        seqid: 0,
+                        ..stateid
+                    },
                 },
                 key: self.key(node),
                 share,
             })
         };
         let stateids = [
-            stateid(&op.from, &source, Share::READ)?,
-            stateid(&op.to, &target, Share::WRITE)?,
+            copy_stateid(&args.from, &source, Share::READ)?,
+            copy_stateid(&args.to, &target, Share::WRITE)?,
         ];
-        let args = OffloadArgs {
+        let offload_args = OffloadArgs {
             key: self.key(&target),
             node: self.located(target),
             call: self.call.beside(),
             count: progress.count,
             verifier,
         };
-        let Some((state, offload)) = server.state.offload(&client, args) else {
+        let Some((state, offload)) = server.state.offload(&client, offload_args) else {
             return Ok(None);
         };
         let copy = AsyncCopy {
@@ -215,12 +218,12 @@ impl RequestContext<'_, Compound> {
         Ok(Some(state))
     }
 
-    pub(super) fn offload_status(&mut self, given: StateId) -> OpResult {
+    pub(super) fn offload_status(&mut self, stateid: StateId) -> OpResult {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
-        let given = self.current_of(&given)?;
+        let stateid = self.resolve_stateid(&stateid)?;
         let state = &self.server.state;
-        let (count, ended) = state.offload_status(&client, &given, key)?;
+        let (count, ended) = state.offload_status(&client, &stateid, key)?;
         self.reply.value(&OffloadState {
             count,
             complete: ended.into_iter().collect(),
@@ -228,12 +231,12 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn offload_cancel(&mut self, given: StateId) -> OpResult {
+    pub(super) fn offload_cancel(&mut self, stateid: StateId) -> OpResult {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
-        let given = self.current_of(&given)?;
+        let stateid = self.resolve_stateid(&stateid)?;
         let state = &self.server.state;
-        Ok(state.offload_cancel(&client, &given, key)?)
+        Ok(state.offload_cancel(&client, &stateid, key)?)
     }
 }
 

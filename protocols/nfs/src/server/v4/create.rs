@@ -15,14 +15,14 @@ use crate::v4::op::{Create, CreateWhat};
 use crate::v4::reply::Created;
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn create(&mut self, op: Create<'_>) -> OpResult {
+    pub(super) fn create(&mut self, args: Create<'_>) -> OpResult {
         let directory = self.directory()?;
-        let child = component(op.name)?;
+        let child = component(args.name)?;
         let device = |device: crate::v4::attr::SpecData| vfs::Device {
             major: device.major,
             minor: device.minor,
         };
-        let what = match &op.what {
+        let what = match &args.what {
             CreateWhat::Regular | CreateWhat::AttributeDirectory | CreateWhat::NamedAttribute => {
                 return Err(Status::Badtype.into());
             }
@@ -39,7 +39,7 @@ impl RequestContext<'_, Compound> {
             Make::Symlink(_) => Kind::Symlink,
             _ => Kind::File,
         };
-        let (mode, rest) = self.attributes_of_new(&op.attributes, kind)?;
+        let (mode, rest) = self.attributes_of_new(&args.attributes, kind)?;
         let before = self.change(&directory)?;
         let cx = self.cx();
         let made = directory.make(&cx, child, what, mode)?;

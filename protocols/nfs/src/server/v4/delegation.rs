@@ -32,7 +32,7 @@ mod want {
 }
 
 /// The arguments of an OPEN that may return a delegation.
-pub(super) struct Asked {
+pub(super) struct DelegationRequest {
     /// `share_access`, including the want bits.
     pub(super) access: u32,
     /// The access of the open.
@@ -49,10 +49,10 @@ impl RequestContext<'_, Compound> {
         client: &ClientRef<ExportTree>,
         node: &Arc<dyn Node>,
         file: &OpenFile,
-        asked: &Asked,
+        requested: &DelegationRequest,
     ) -> Delegation<'static> {
-        let wanted = asked.access & want::MASK;
-        let kind = match (asked.share, wanted) {
+        let wanted = requested.access & want::MASK;
+        let kind = match (requested.share, wanted) {
             (_, want::NONE) => return Delegation::NoneBecause(WhyNone::NotWanted),
             (_, want::CANCEL) => return Delegation::NoneBecause(WhyNone::Cancelled),
             (Share::READ, 0 | want::READ | want::ANY) => Share::READ,
@@ -60,15 +60,15 @@ impl RequestContext<'_, Compound> {
             (_, 0) => return Delegation::None,
             _ => return Delegation::NoneBecause(WhyNone::Resource(false)),
         };
-        match self.delegate(client, node, file, kind, asked.again) {
+        match self.delegate(client, node, file, kind, requested.again) {
             Ok(state) if kind == Share::READ => Delegation::Read(ReadDelegation {
                 state,
-                recall: asked.again,
+                recall: requested.again,
                 permissions: NOBODY,
             }),
             Ok(state) => Delegation::Write(WriteDelegation {
                 state,
-                recall: asked.again,
+                recall: requested.again,
                 limit: SpaceLimit::Size(0),
                 permissions: NOBODY,
             }),
@@ -170,16 +170,16 @@ impl RequestContext<'_, Compound> {
         Err(Status::Delay.into())
     }
 
-    pub(super) fn delegation_return(&mut self, given: StateId) -> OpResult {
+    pub(super) fn delegation_return(&mut self, stateid: StateId) -> OpResult {
         if self.compound.minor == 0 {
             // v4.0 clients have none.
             return Err(Status::BadStateid.into());
         }
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
-        let given = self.current_of(&given)?;
+        let stateid = self.resolve_stateid(&stateid)?;
         let state = &self.server.state;
-        Ok(state.delegation_return(&client, &given, key)?)
+        Ok(state.delegation_return(&client, &stateid, key)?)
     }
 }
 

@@ -46,13 +46,13 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn rename(&mut self, op: Rename<'_>) -> OpResult {
+    pub(super) fn rename(&mut self, args: Rename<'_>) -> OpResult {
         let from = self.saved_node()?;
         let to = self.directory()?;
         if from.kind() != Kind::Directory {
             return Err(Status::Notdir.into());
         }
-        let (old, new) = (component(op.from)?, component(op.to)?);
+        let (old, new) = (component(args.from)?, component(args.to)?);
         let (before_from, before_to) = (self.change(&from)?, self.change(&to)?);
         let cx = self.cx();
         let server = self.server;

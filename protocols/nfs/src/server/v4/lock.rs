@@ -15,16 +15,16 @@ use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space, Wait
 use vfs::{Call, Cx, Errno, Node};
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn lock(&mut self, op: Lock<'_>) -> OpResult {
+    pub(super) fn lock(&mut self, args: Lock<'_>) -> OpResult {
         let node = self.regular()?;
-        let (start, end) = range(op.offset, op.length)?;
-        let (given, seqid) = match &op.locker {
+        let (start, end) = range(args.offset, args.length)?;
+        let (stateid, seqid) = match &args.locker {
             op::Locker::New(new) => (new.open, new.open_seqid),
             op::Locker::Old(old) => (old.state, old.seqid),
         };
-        let given = self.current_of(&given)?;
-        self.with_client(&given, seqid, |request, client| {
-            let locker = match &op.locker {
+        let stateid = self.resolve_stateid(&stateid)?;
+        self.with_stateid_client(&stateid, seqid, |request, client| {
+            let locker = match &args.locker {
                 // v4.1 clients leave the owner's client out.
                 op::Locker::New(new)
                     if request.compound.minor == 0 && new.owner.client != client.id() =>
@@ -33,16 +33,16 @@ impl RequestContext<'_, Compound> {
                     return Err(Status::BadStateid.into());
                 }
                 op::Locker::New(new) => Locker::New {
-                    open: &given,
+                    open: &stateid,
                     owner: new.owner.name,
                     seqid: new.lock_seqid,
                 },
-                op::Locker::Old(_) => Locker::Known { lock: &given },
+                op::Locker::Old(_) => Locker::Known { lock: &stateid },
             };
-            let kind = strength(op.kind);
-            let waits = matches!(op.kind, LockKind::ReadWait | LockKind::WriteWait);
+            let kind = strength(args.kind);
+            let waits = matches!(args.kind, LockKind::ReadWait | LockKind::WriteWait);
             let state = &request.server.state;
-            let locking = state.lock(client, locker, request.key(&node), kind, op.reclaim)?;
+            let locking = state.lock(client, locker, request.key(&node), kind, args.reclaim)?;
             let lock = Range {
                 space: Space::Posix,
                 start,
@@ -160,26 +160,26 @@ impl RequestContext<'_, Compound> {
         Err(OpError::WithBody(Status::Denied))
     }
 
-    pub(super) fn test_lock(&mut self, op: TestLock<'_>) -> OpResult {
+    pub(super) fn test_lock(&mut self, args: TestLock<'_>) -> OpResult {
         let node = self.regular()?;
-        let (start, end) = range(op.offset, op.length)?;
+        let (start, end) = range(args.offset, args.length)?;
         let state = &self.server.state;
         if state.locks_in_grace() {
             return Err(Status::Grace.into());
         }
         let client: ClientRef<ExportTree> = match self.compound.minor {
             0 => {
-                self.check_client(op.owner.client)?;
-                state.client(op.owner.client)?
+                self.check_client(args.owner.client)?;
+                state.client(args.owner.client)?
             }
             _ => self.session_client()?,
         };
-        let owner: Locks = client.lock_owner(op.owner.name);
+        let owner: Locks = client.lock_owner(args.owner.name);
         let lock = Range {
             space: Space::Posix,
             start,
             end,
-            kind: strength(op.kind),
+            kind: strength(args.kind),
             owner,
         };
         let cx = self.cx();
@@ -192,13 +192,13 @@ impl RequestContext<'_, Compound> {
         }
     }
 
-    pub(super) fn unlock(&mut self, op: Unlock) -> OpResult {
+    pub(super) fn unlock(&mut self, args: Unlock) -> OpResult {
         let node = self.regular()?;
-        let (start, end) = range(op.offset, op.length)?;
-        let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |request, client| {
+        let (start, end) = range(args.offset, args.length)?;
+        let stateid = self.resolve_stateid(&args.state)?;
+        self.with_stateid_client(&stateid, args.seqid, |request, client| {
             let server = request.server;
-            let unlocking = server.state.unlock(client, &given, request.key(&node))?;
+            let unlocking = server.state.unlock(client, &stateid, request.key(&node))?;
             let cx = request.cx();
             let locks = &server.export.locks;
             locks.unlock(&cx, &*node, Space::Posix, start, end, unlocking.owner())?;

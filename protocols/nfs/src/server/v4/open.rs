@@ -10,11 +10,11 @@ use vfs::{
 
 use super::attr::NOT_EXCLUSIVE;
 use super::compound::{Compound, OpError, OpResult};
-use super::delegation::Asked;
+use super::delegation::DelegationRequest;
 use super::lookup::component;
 use super::open_file::{ExportTree, OpenFile};
 use super::setattr::{Change, to_set};
-use super::state::{ClientRef, OpenAsk, Share};
+use super::state::{ClientRef, OpenArgs, Share};
 use crate::server::RequestContext;
 use crate::server::exclusive_create;
 use crate::v4::Status;
@@ -60,32 +60,34 @@ impl Found {
 }
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn open(&mut self, op: Open<'_>) -> OpResult {
+    pub(super) fn open(&mut self, args: Open<'_>) -> OpResult {
         if self.compound.minor > 0 {
             let client = self.session_client()?;
-            return self.open_as(&client, op);
+            return self.open_as(&client, args);
         }
-        self.check_client(op.owner.client)?;
+        self.check_client(args.owner.client)?;
         let server = self.server;
         let begin = || {
             server
                 .state
-                .start_open(op.owner.client, op.owner.name, op.seqid)
+                .start_open(args.owner.client, args.owner.name, args.seqid)
         };
-        self.numbered(begin, |request, client| request.open_as(client, op.clone()))
+        self.serve_owner_request(begin, |request, client| {
+            request.open_as(client, args.clone())
+        })
     }
 
-    fn open_as(&mut self, client: &ClientRef<ExportTree>, op: Open<'_>) -> OpResult {
-        let (access, deny) = shares(self.compound.minor, op.access, op.deny)?;
+    fn open_as(&mut self, client: &ClientRef<ExportTree>, args: Open<'_>) -> OpResult {
+        let (access, deny) = shares(self.compound.minor, args.access, args.deny)?;
         let state = &self.server.state;
-        let reclaim = matches!(op.claim, Claim::Previous(_));
+        let reclaim = matches!(args.claim, Claim::Previous(_));
         // Checked before anything is created.
         if !reclaim && state.in_grace() {
             return Err(Status::Grace.into());
         }
-        let found = match &op.claim {
-            Claim::Null(bytes) => self.find(bytes, &op.how, access)?,
-            Claim::Handle if self.compound.minor > 0 => self.found_here(&op.how)?,
+        let found = match &args.claim {
+            Claim::Null(bytes) => self.find(bytes, &args.how, access)?,
+            Claim::Handle if self.compound.minor > 0 => self.found_here(&args.how)?,
             Claim::Previous(_) => self.found_here(&OpenHow::NoCreate)?,
             Claim::DelegateCurrent(claim) => self.find(claim.name, &OpenHow::NoCreate, access)?,
             Claim::DelegateCurrentHandle(_) if self.compound.minor > 0 => {
@@ -95,24 +97,24 @@ impl RequestContext<'_, Compound> {
         };
         self.check_opened(&found.node)?;
         let key = self.key(&found.node);
-        let delegated = match &op.claim {
-            Claim::DelegateCurrent(ClaimDelegated { state: given, .. })
-            | Claim::DelegateCurrentHandle(given) => {
-                let delegated = state.delegated(client, given, key, access)?;
+        let delegated = match &args.claim {
+            Claim::DelegateCurrent(ClaimDelegated { state: stateid, .. })
+            | Claim::DelegateCurrentHandle(stateid) => {
+                let delegated = state.delegated(client, stateid, key, access)?;
                 Some(self.opened(delegated.file))
             }
             _ => self.delegated(client, key, access),
         };
         self.clear_of_delegations(client, key, deny)?;
-        let ask = OpenAsk {
-            owner: op.owner.name,
+        let open_args = OpenArgs {
+            owner: args.owner.name,
             key,
             node: self.located(found.node.clone()),
             access,
             deny,
             reclaim,
         };
-        let opening = match state.open(client, ask) {
+        let opening = match state.open(client, open_args) {
             // `ACCESS` takes precedence over `SHARE_DENIED`.
             Err(Status::ShareDenied) => {
                 self.check_access(&found.node, access)?;
@@ -154,12 +156,12 @@ impl RequestContext<'_, Compound> {
         }
         self.forbid_restart();
         let opened = opening.commit(file.clone())?;
-        let delegation = match &op.claim {
+        let delegation = match &args.claim {
             Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => Delegation::None,
             claim => {
                 let again = matches!(claim, Claim::Previous(kind) if *kind != 0);
-                let asked = Asked {
-                    access: op.access,
+                let requested = DelegationRequest {
+                    access: args.access,
                     share: access,
                     again,
                 };
@@ -167,8 +169,8 @@ impl RequestContext<'_, Compound> {
                     Claim::Previous(0) => Delegation::None,
                     // The client sets the times after an exclusive create, which hold the verifier
                     // until then.
-                    _ if is_exclusive(&op.how) => Delegation::None,
-                    _ => self.delegation(client, &found.node, &file, &asked),
+                    _ if is_exclusive(&args.how) => Delegation::None,
+                    _ => self.delegation(client, &found.node, &file, &requested),
                 }
             }
         };
@@ -328,38 +330,38 @@ impl RequestContext<'_, Compound> {
         }
     }
 
-    pub(super) fn open_confirm(&mut self, op: OpenConfirm) -> OpResult {
+    pub(super) fn open_confirm(&mut self, args: OpenConfirm) -> OpResult {
         let key = self.key(&self.node()?);
-        self.check_holder(&op.state)?;
+        self.check_holder(&args.state)?;
         let server = self.server;
-        let begin = || server.state.start_on_stateid(&op.state, op.seqid);
-        self.numbered(begin, |request, client| {
-            let state = server.state.open_confirm(client, &op.state, key)?;
+        let begin = || server.state.start_on_stateid(&args.state, args.seqid);
+        self.serve_owner_request(begin, |request, client| {
+            let state = server.state.open_confirm(client, &args.state, key)?;
             request.reply.value(&state);
             Ok(())
         })
     }
 
-    pub(super) fn open_downgrade(&mut self, op: OpenDowngrade) -> OpResult {
+    pub(super) fn open_downgrade(&mut self, args: OpenDowngrade) -> OpResult {
         let key = self.key(&self.node()?);
-        let (access, deny) = shares(self.compound.minor, op.access, op.deny)?;
+        let (access, deny) = shares(self.compound.minor, args.access, args.deny)?;
         let server = self.server;
-        let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |request, client| {
+        let stateid = self.resolve_stateid(&args.state)?;
+        self.with_stateid_client(&stateid, args.seqid, |request, client| {
             let state = server
                 .state
-                .open_downgrade(client, &given, key, access, deny)?;
+                .open_downgrade(client, &stateid, key, access, deny)?;
             request.changed(state);
             Ok(())
         })
     }
 
-    pub(super) fn close(&mut self, op: Close) -> OpResult {
+    pub(super) fn close(&mut self, args: Close) -> OpResult {
         let key = self.key(&self.node()?);
         let server = self.server;
-        let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |request, client| {
-            let state = server.state.close(client, &given, key)?;
+        let stateid = self.resolve_stateid(&args.state)?;
+        self.with_stateid_client(&stateid, args.seqid, |request, client| {
+            let state = server.state.close(client, &stateid, key)?;
             request.forbid_restart();
             request.changed(state);
             Ok(())

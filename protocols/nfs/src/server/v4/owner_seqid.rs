@@ -13,11 +13,11 @@ use crate::server::filehandle::FileHandle;
 use crate::v4::{StateId, Status};
 
 impl RequestContext<'_, Compound> {
-    /// Runs `body` for the client of the stateid `given`: in v4.0 only once for each seqid of the
+    /// Runs `body` for the client of `stateid`: in v4.0 only once for each seqid of the
     /// owner.
-    pub(super) fn with_client(
+    pub(super) fn with_stateid_client(
         &mut self,
-        given: &StateId,
+        stateid: &StateId,
         seqid: u32,
         body: impl FnOnce(&mut Self, &ClientRef<ExportTree>) -> OpResult,
     ) -> OpResult {
@@ -25,14 +25,14 @@ impl RequestContext<'_, Compound> {
             let client = self.session_client()?;
             return body(self, &client);
         }
-        self.check_holder(given)?;
+        self.check_holder(stateid)?;
         let server = self.server;
-        self.numbered(|| server.state.start_on_stateid(given, seqid), body)
+        self.serve_owner_request(|| server.state.start_on_stateid(stateid, seqid), body)
     }
 
     /// v4.0: runs `body` unless the request is a repetition. Then writes the cached result and
     /// restores the current file handle of that time.
-    pub(super) fn numbered(
+    pub(super) fn serve_owner_request(
         &mut self,
         begin: impl FnOnce() -> Result<Started<OwnerRequest<ExportTree>>, Status>,
         body: impl FnOnce(&mut Self, &ClientRef<ExportTree>) -> OpResult,

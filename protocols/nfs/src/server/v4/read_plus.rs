@@ -20,9 +20,9 @@ use crate::v4::types::Content;
 const PIECE_HEAD: usize = 16;
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn read_plus(&mut self, op: Read) -> OpResult {
+    pub(super) fn read_plus(&mut self, args: Read) -> OpResult {
         let node = self.regular()?;
-        let (file, solid) = match self.file_of(&op.state, &node, OpenFlags::READ)? {
+        let (file, solid) = match self.file_of(&args.state, &node, OpenFlags::READ)? {
             Some(open) => (open.file, open.solid),
             None => {
                 let server = self.server;
@@ -30,11 +30,11 @@ impl RequestContext<'_, Compound> {
                 (file, Arc::default())
             }
         };
-        let count = op.count.min(self.server.options.max_io).into();
+        let count = args.count.min(self.server.options.max_io).into();
         // Before the file is searched: what lies beyond its end now need not be a hole in what it
         // contains later.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;
-        let (from, end) = (op.offset, op.offset.saturating_add(count).min(size));
+        let (from, end) = (args.offset, args.offset.saturating_add(count).min(size));
         let walk = Walk::new(&*file, &solid, from..end);
         self.pieces(&file, size, from, walk)
     }

@@ -16,17 +16,17 @@ use crate::v4::reply::Written;
 use crate::v4::types::Stable;
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn read(&mut self, op: Read) -> OpResult {
+    pub(super) fn read(&mut self, args: Read) -> OpResult {
         let node = self.regular()?;
-        let file = self.file(&op.state, &node, OpenFlags::READ)?;
+        let file = self.file(&args.state, &node, OpenFlags::READ)?;
         let eof_at = self.reply.len();
         self.reply.value(&0u32);
         self.reply.value(&0u32);
-        let got = self.read_into(&self.cx(), &file, op.offset, op.count)?;
+        let got = self.read_into(&self.cx(), &file, args.offset, args.count)?;
         // A source may return less than there is, and the count asked for may end exactly at the
         // end of file.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;
-        let eof = got == 0 && op.count > 0 || op.offset.saturating_add(got as u64) >= size;
+        let eof = got == 0 && args.count > 0 || args.offset.saturating_add(got as u64) >= size;
         self.reply.patch(eof_at, &u32::from(eof).to_be_bytes());
         self.reply.patch(eof_at + 4, &(got as u32).to_be_bytes());
         Ok(())
@@ -53,13 +53,13 @@ impl RequestContext<'_, Compound> {
         Ok(got)
     }
 
-    pub(super) fn write(&mut self, op: Write<'_>) -> OpResult {
+    pub(super) fn write(&mut self, args: Write<'_>) -> OpResult {
         let end = self.arguments.position();
-        let len = op.data.0.len();
+        let len = args.data.0.len();
         let start = end - len - padding(len);
         let node = self.regular()?;
-        let file = self.file(&op.state, &node, OpenFlags::WRITE)?;
-        let durable = match op.stable {
+        let file = self.file(&args.state, &node, OpenFlags::WRITE)?;
+        let durable = match args.stable {
             Stable::Unstable => Durable::No,
             Stable::Data => Durable::Data,
             Stable::File => Durable::All,
@@ -67,20 +67,20 @@ impl RequestContext<'_, Compound> {
         let data = (self.message, self.record, start..start + len);
         let count = self
             .server
-            .write(&self.cx(), &*file, data, op.offset, durable)?;
+            .write(&self.cx(), &*file, data, args.offset, durable)?;
         self.forbid_restart();
         let verifier = self.server.write_verifier();
         self.reply.value(&Written {
             count: count as u32,
-            committed: op.stable,
+            committed: args.stable,
             verifier,
         });
         Ok(())
     }
 
-    pub(super) fn commit(&mut self, op: Commit) -> OpResult {
+    pub(super) fn commit(&mut self, args: Commit) -> OpResult {
         let node = self.regular()?;
-        if op.offset.checked_add(op.count.into()).is_none() {
+        if args.offset.checked_add(args.count.into()).is_none() {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
@@ -99,9 +99,9 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn io_advise(&mut self, op: IoAdvise) -> OpResult {
+    pub(super) fn io_advise(&mut self, args: IoAdvise) -> OpResult {
         let node = self.regular()?;
-        self.file(&op.state, &node, OpenFlags::READ)?;
+        self.file(&args.state, &node, OpenFlags::READ)?;
         // No advice is applied: the host reads ahead by itself.
         self.reply.value(&Bitmap::default());
         Ok(())

@@ -17,15 +17,15 @@ use crate::v4::op::Readdir;
 const RESERVED: u64 = 2;
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn readdir(&mut self, op: Readdir) -> OpResult {
+    pub(super) fn readdir(&mut self, args: Readdir) -> OpResult {
         let node = match self.node()?.kind() {
             Kind::Directory => self.node()?,
             _ => return Err(Status::Notdir.into()),
         };
-        if (1..=RESERVED).contains(&op.cookie) {
+        if (1..=RESERVED).contains(&args.cookie) {
             return Err(Status::BadCookie.into());
         }
-        if !op.attributes.and(&WRITE_ONLY).is_empty() {
+        if !args.attributes.and(&WRITE_ONLY).is_empty() {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
@@ -33,13 +33,13 @@ impl RequestContext<'_, Compound> {
         // The limit applies to the whole result: the verifier before the entries, and after them
         // the end of the list and the eof flag.
         const AROUND: usize = 8 + 4 + 4;
-        let most = (op.max_count as usize)
+        let most = (args.max_count as usize)
             .min(self.server.options.max_io as usize)
             .min(self.reply.room())
             .checked_sub(AROUND)
             .ok_or(Status::Toosmall)?;
         self.reply.value(&[0u8; 8]);
-        let want = op
+        let want = args
             .attributes
             .and(&supported(self.server, self.compound.minor));
         let device = match want.has(n::FSID) {
@@ -69,7 +69,12 @@ impl RequestContext<'_, Compound> {
             true => Plus::Names,
             false => Plus::Entries,
         };
-        file.readdir(&cx, op.cookie.saturating_sub(RESERVED), plus, &mut listing)?;
+        file.readdir(
+            &cx,
+            args.cookie.saturating_sub(RESERVED),
+            plus,
+            &mut listing,
+        )?;
         let Listing {
             entries,
             full,

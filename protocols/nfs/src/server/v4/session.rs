@@ -51,11 +51,11 @@ impl RequestContext<'_, Compound> {
         Ok(slot.client())
     }
 
-    pub(super) fn exchange_id(&mut self, op: ExchangeId<'_>) -> OpResult {
-        if op.flags & !flag::ASKED != 0 {
+    pub(super) fn exchange_id(&mut self, args: ExchangeId<'_>) -> OpResult {
+        if args.flags & !flag::ASKED != 0 {
             return Err(Status::Inval.into());
         }
-        match op.protect {
+        match args.protect {
             Protect::None => {}
             // Every client's own principal is the only protection.
             Protect::Machine(_) => return Err(Status::Inval.into()),
@@ -63,10 +63,10 @@ impl RequestContext<'_, Compound> {
         }
         let (server, principal) = (self.server, self.principal());
         let exchanged = server.state.exchange_id(&state::ExchangeId {
-            owner: op.owner,
-            verifier: op.verifier,
+            owner: args.owner,
+            verifier: args.verifier,
             by: self.requester(&principal),
-            update: op.flags & flag::UPD_CONFIRMED != 0,
+            update: args.flags & flag::UPD_CONFIRMED != 0,
         })?;
         let confirmed = if exchanged.confirmed {
             flag::CONFIRMED
@@ -89,19 +89,19 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn create_session(&mut self, op: CreateSession<'_>) -> OpResult {
-        if op.flags & !(PERSIST | BACKCHANNEL | RDMA) != 0 {
+    pub(super) fn create_session(&mut self, args: CreateSession<'_>) -> OpResult {
+        if args.flags & !(PERSIST | BACKCHANNEL | RDMA) != 0 {
             return Err(Status::Inval.into());
         }
-        let how = callback_parameters(op.program, self.compound.minor, &op.security);
+        let how = callback_parameters(args.program, self.compound.minor, &args.security);
         let (server, principal) = (self.server, self.principal());
         let created = server.state.create_session(&state::CreateSession {
-            client: op.client,
-            sequence: op.sequence,
+            client: args.client,
+            sequence: args.sequence,
             by: self.requester(&principal),
-            fore: channel_from_wire(&op.fore),
-            back: channel_from_wire(&op.back),
-            backchannel: op.flags & BACKCHANNEL != 0 && how.is_some(),
+            fore: channel_from_wire(&args.fore),
+            back: channel_from_wire(&args.back),
+            backchannel: args.flags & BACKCHANNEL != 0 && how.is_some(),
             callback: how.unwrap_or_default(),
             connection: self.connection,
         })?;
@@ -112,7 +112,7 @@ impl RequestContext<'_, Compound> {
             fore: channel_to_wire(&created.fore),
             back: channel_to_wire(&created.back),
         });
-        server.call_back(op.client);
+        server.call_back(args.client);
         Ok(())
     }
 
@@ -122,8 +122,8 @@ impl RequestContext<'_, Compound> {
         Ok(state.destroy_session(&session, by, self.compound.slot.as_ref())?)
     }
 
-    pub(super) fn bind_connection(&mut self, op: BindConnToSession) -> OpResult {
-        let direction = match op.direction {
+    pub(super) fn bind_connection(&mut self, args: BindConnToSession) -> OpResult {
+        let direction = match args.direction {
             1 => Direction::Fore,
             2 => Direction::Back,
             3 | 7 => Direction::Both,
@@ -131,9 +131,9 @@ impl RequestContext<'_, Compound> {
         };
         let (server, principal) = (self.server, self.principal());
         let by = (self.connection, &self.requester(&principal));
-        let (bound, client) = server.state.bind_connection(&op.session, by, direction)?;
+        let (bound, client) = server.state.bind_connection(&args.session, by, direction)?;
         self.reply.value(&Bound {
-            session: op.session,
+            session: args.session,
             direction: match bound {
                 Direction::Fore => 1,
                 Direction::Back => 2,
@@ -145,9 +145,9 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn backchannel_ctl(&mut self, op: BackchannelCtl<'_>) -> OpResult {
+    pub(super) fn backchannel_ctl(&mut self, args: BackchannelCtl<'_>) -> OpResult {
         let slot = self.compound.slot.as_ref().ok_or(Status::OpNotInSession)?;
-        let how = callback_parameters(op.program, self.compound.minor, &op.security)
+        let how = callback_parameters(args.program, self.compound.minor, &args.security)
             .ok_or(Status::Inval)?;
         let state = &self.server.state;
         Ok(state.set_callback(&slot.session(), how)?)
@@ -170,17 +170,17 @@ impl RequestContext<'_, Compound> {
 
     /// Runs SEQUENCE for a compound of `count` operations. Returns whether the rest is to be run:
     /// `false` if the compound is a repetition, whose cached reply is then in place.
-    pub(super) fn sequence(&mut self, op: Sequence, count: u32) -> Result<bool, OpError> {
+    pub(super) fn sequence(&mut self, args: Sequence, count: u32) -> Result<bool, OpError> {
         let mut digest = DefaultHasher::new();
         let rest = self.arguments.rest();
         digest.write_usize(rest.len());
         digest.write(&rest[..rest.len().min(512)]);
         let request = state::Sequence {
-            session: op.session,
-            slot: op.slot,
-            seqid: op.sequence,
-            highest_slot: op.highest_slot,
-            cache_this: op.cache_this,
+            session: args.session,
+            slot: args.slot,
+            seqid: args.sequence,
+            highest_slot: args.highest_slot,
+            cache_this: args.cache_this,
             connection: self.connection,
             digest: digest.finish(),
         };
@@ -202,15 +202,15 @@ impl RequestContext<'_, Compound> {
                 if count > channel.max_operations {
                     return Err(Status::TooManyOps.into());
                 }
-                let most = match op.cache_this {
+                let most = match args.cache_this {
                     true => channel.max_cached.min(channel.max_response),
                     false => channel.max_response,
                 };
                 self.reply.limit(rpc::MARK + most as usize);
                 self.reply.value(&Sequenced {
-                    session: op.session,
-                    sequence: op.sequence,
-                    slot: op.slot,
+                    session: args.session,
+                    sequence: args.sequence,
+                    slot: args.slot,
                     highest_slot: slot.highest_slot(),
                     target_highest_slot: slot.target_highest_slot(),
                     flags: slot.status_flags(),

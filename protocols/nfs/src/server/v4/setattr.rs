@@ -93,7 +93,7 @@ pub(super) fn to_set(
 }
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn setattr(&mut self, op: Setattr<'_>) -> OpResult {
+    pub(super) fn setattr(&mut self, args: Setattr<'_>) -> OpResult {
         let node = self.node()?;
         let server = self.server;
         let Change {
@@ -101,7 +101,7 @@ impl RequestContext<'_, Compound> {
             acls,
             label,
             done,
-        } = to_set(server, self.compound.minor, &op.attributes, node.kind())?;
+        } = to_set(server, self.compound.minor, &args.attributes, node.kind())?;
         if node.kind() == Kind::Symlink {
             // A link's mode has no meaning, and few file systems store one: clients that copy trees
             // set it all the same.
@@ -111,7 +111,7 @@ impl RequestContext<'_, Compound> {
         let file = match set.size {
             Some(_) => {
                 self.check_regular(&node)?;
-                self.file_of(&op.state, &node, OpenFlags::WRITE)?
+                self.file_of(&args.state, &node, OpenFlags::WRITE)?
                     .map(|open| open.file)
             }
             // The caller's own delegation must not be in its way.

@@ -10,20 +10,20 @@ use crate::v4::reply::Sought;
 use crate::v4::types::Content;
 
 impl RequestContext<'_, Compound> {
-    pub(super) fn seek(&mut self, op: Seek) -> OpResult {
+    pub(super) fn seek(&mut self, args: Seek) -> OpResult {
         let node = self.regular()?;
-        let file = self.file(&op.state, &node, OpenFlags::READ)?;
-        let what = match Content::from_number(op.what) {
+        let file = self.file(&args.state, &node, OpenFlags::READ)?;
+        let what = match Content::from_number(args.what) {
             Some(Content::Data) => vfs::Seek::Data,
             Some(Content::Hole) => vfs::Seek::Hole,
             None => return Err(Status::UnionNotsupp.into()),
         };
         let cx = self.cx();
         let size = file.attr(&cx, Want::SIZE)?.size;
-        if op.offset >= size {
+        if args.offset >= size {
             return Err(Status::Nxio.into());
         }
-        let sought = match file.seek(&cx, op.offset, what) {
+        let sought = match file.seek(&cx, args.offset, what) {
             Ok(offset) => Sought {
                 eof: offset >= size,
                 offset,
@@ -39,23 +39,23 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn allocate(&mut self, op: Space) -> OpResult {
-        self.space(op, Allocate::Extend)
+    pub(super) fn allocate(&mut self, args: Space) -> OpResult {
+        self.space(args, Allocate::Extend)
     }
 
-    pub(super) fn deallocate(&mut self, op: Space) -> OpResult {
-        self.space(op, Allocate::Punch)
+    pub(super) fn deallocate(&mut self, args: Space) -> OpResult {
+        self.space(args, Allocate::Punch)
     }
 
-    fn space(&mut self, op: Space, how: Allocate) -> OpResult {
+    fn space(&mut self, args: Space, how: Allocate) -> OpResult {
         let node = self.regular()?;
-        let file = self.file(&op.state, &node, OpenFlags::WRITE)?;
-        let end = op.offset.checked_add(op.length).ok_or(Status::Inval)?;
+        let file = self.file(&args.state, &node, OpenFlags::WRITE)?;
+        let end = args.offset.checked_add(args.length).ok_or(Status::Inval)?;
         if i64::try_from(end).is_err() {
             return Err(Status::Fbig.into());
         }
-        if op.length > 0 {
-            file.allocate(&self.cx(), how, op.offset, op.length)?;
+        if args.length > 0 {
+            file.allocate(&self.cx(), how, args.offset, args.length)?;
             self.forbid_restart();
         }
         Ok(())

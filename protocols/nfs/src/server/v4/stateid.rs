@@ -12,22 +12,22 @@ use crate::server::RequestContext;
 use crate::v4::{StateId, Status};
 
 impl RequestContext<'_, Compound> {
-    /// Returns the open, lock or delegation of `node` that `given` names, if that allows `access`.
-    /// Returns `None` for the special stateids.
+    /// Returns the open, lock or delegation of `node` that `stateid` names, if that allows
+    /// `access`. Returns `None` for the special stateids.
     pub(super) fn file_of(
         &self,
-        given: &StateId,
+        stateid: &StateId,
         node: &Arc<dyn Node>,
         access: OpenFlags,
     ) -> Result<Option<OpenFile>, OpError> {
-        let given = self.current_of(given)?;
+        let stateid = self.resolve_stateid(stateid)?;
         let key = self.key(node);
         let share = match access.contains(OpenFlags::WRITE) {
             true => Share::WRITE,
             false => Share::READ,
         };
         let state = &self.server.state;
-        match special(&given) {
+        match special(&stateid) {
             Some(Special::Bypass) if share == Share::READ => Ok(None),
             Some(Special::Anonymous | Special::Bypass) => {
                 state.anonymous(key, share)?;
@@ -35,9 +35,9 @@ impl RequestContext<'_, Compound> {
             }
             Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
             None => {
-                self.check_holder(&given)?;
+                self.check_holder(&stateid)?;
                 let client = self.compound.slot.as_ref().map(SlotRequest::client);
-                let open = state.io(client.as_ref(), &given, key, share)?;
+                let open = state.io(client.as_ref(), &stateid, key, share)?;
                 self.check_user(&open, node, share)?;
                 Ok(Some(open))
             }
@@ -74,7 +74,7 @@ impl RequestContext<'_, Compound> {
 
     pub(super) fn free_stateid(&mut self, state: StateId) -> OpResult {
         let client = self.session_client()?;
-        let state = self.current_of(&state)?;
+        let state = self.resolve_stateid(&state)?;
         Ok(self.server.state.free_stateid(&client, &state)?)
     }
 

@@ -30,20 +30,20 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn set_xattr(&mut self, op: SetXattr<'_>) -> OpResult {
+    pub(super) fn set_xattr(&mut self, args: SetXattr<'_>) -> OpResult {
         let node = self.node()?;
-        let flags = match op.option {
+        let flags = match args.option {
             0 => XattrFlags::empty(),
             1 => XattrFlags::CREATE,
             2 => XattrFlags::REPLACE,
             _ => return Err(Status::Inval.into()),
         };
-        if op.value.len() > MAX_VALUE {
+        if args.value.len() > MAX_VALUE {
             return Err(Status::Xattr2big.into());
         }
-        let name = full_name(op.name)?;
+        let name = full_name(args.name)?;
         let before = self.change(&node)?;
-        node.set_xattr(&self.cx(), &name, op.value, flags)?;
+        node.set_xattr(&self.cx(), &name, args.value, flags)?;
         self.forbid_restart();
         let change = self.change_since(before, &node);
         self.reply.value(&change);
@@ -61,7 +61,7 @@ impl RequestContext<'_, Compound> {
         Ok(())
     }
 
-    pub(super) fn list_xattrs(&mut self, op: ListXattrs) -> OpResult {
+    pub(super) fn list_xattrs(&mut self, args: ListXattrs) -> OpResult {
         let all = self.node()?.xattrs(&self.cx())?;
         let names: Vec<&[u8]> = all
             .split(|&byte| byte == 0)
@@ -69,12 +69,12 @@ impl RequestContext<'_, Compound> {
             .collect();
         // The cookie is the number of names already returned. The names come after the cookie, the
         // count and the eof flag.
-        let returned = usize::try_from(op.cookie).unwrap_or(usize::MAX);
+        let returned = usize::try_from(args.cookie).unwrap_or(usize::MAX);
         let rest = match names.get(returned..) {
             Some(rest) => rest,
             None => return Err(Status::BadCookie.into()),
         };
-        let mut room = (op.max_count as usize)
+        let mut room = (args.max_count as usize)
             .checked_sub(8 + 4 + 4)
             .ok_or(Status::Toosmall)?;
         let fits = rest

@@ -39,9 +39,9 @@ pub struct ExchangedId {
 
 impl<T: Tree> State<T> {
     /// Runs EXCHANGE_ID, with the nine cases of RFC 8881 section 18.35.4.
-    pub fn exchange_id(&self, ask: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
+    pub fn exchange_id(&self, args: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
         let mut gone = Released::default();
-        let client = self.exchange(&mut lock(&self.registry), ask, &mut gone);
+        let client = self.exchange(&mut lock(&self.registry), args, &mut gone);
         self.release(gone);
         let client = client?;
         let sequence = lock(&client.creation).next();
@@ -55,19 +55,19 @@ impl<T: Tree> State<T> {
     fn exchange(
         &self,
         registry: &mut Registry<T>,
-        ask: &ExchangeId<'_>,
+        args: &ExchangeId<'_>,
         gone: &mut Released<T>,
     ) -> Result<Arc<Client<T>>, Status> {
-        let owner = (Minor::V41, ask.owner);
-        let record = self.record_of(registry, owner, &ask.verifier, &ask.by);
+        let owner = (Minor::V41, args.owner);
+        let record = self.record_of(registry, owner, &args.verifier, &args.by);
         let confirmed = registry.confirmed(&record);
         if let Some(Known { client, .. }) = confirmed {
-            let same_principal = *client.principal == *ask.by.principal;
-            let same_verifier = client.verifier == ask.verifier;
-            match (ask.update, same_principal, same_verifier) {
+            let same_principal = *client.principal == *args.by.principal;
+            let same_verifier = client.verifier == args.verifier;
+            match (args.update, same_principal, same_verifier) {
                 // Cases 2 and 6: nothing changes, except perhaps the address.
                 (_, true, true) => {
-                    client.comes_from(ask.by.peer);
+                    client.comes_from(args.by.peer);
                     return Ok(client);
                 }
                 // Case 9.
@@ -83,15 +83,15 @@ impl<T: Tree> State<T> {
                 // is confirmed.
                 (false, true, false) => {}
             }
-        } else if ask.update {
+        } else if args.update {
             // Case 7.
             return Err(Status::Noent);
         }
         // Cases 1 and 4.
         let now = self.now();
         let named = (Minor::V41, &*record);
-        let make = |id| Client::new(id, named, ask.verifier, &ask.by, &self.quotas.held, now);
-        let client = self.new_client(registry, ask.by.peer, make, Status::Delay, gone)?;
+        let make = |id| Client::new(id, named, args.verifier, &args.by, &self.quotas.held, now);
+        let client = self.new_client(registry, args.by.peer, make, Status::Delay, gone)?;
         let known = Known {
             client: client.clone(),
             confirm: [0; 8],

@@ -83,7 +83,7 @@ pub use self::limits::Limits;
 pub use self::lock_waits::{QueuePlace, Waiter};
 pub use self::locks::{Locker, Locking, Unlocking};
 pub use self::offloads::{Offload, OffloadArgs, OffloadResult};
-pub use self::opens::{OpenAsk, Opened, Opening};
+pub use self::opens::{OpenArgs, Opened, Opening};
 pub use self::released::{NodeKey, Release, Released, Unlock};
 pub use self::requester::Requester;
 pub use self::seqid::OwnerRequest;

@@ -19,7 +19,7 @@ use super::table::lock;
 use super::{State, Tree};
 
 /// The arguments of OPEN.
-pub struct OpenAsk<'a, N> {
+pub struct OpenArgs<'a, N> {
     /// The open owner's name.
     pub owner: &'a [u8],
     /// The key of the node.
@@ -69,19 +69,19 @@ impl<T: Tree> State<T> {
     pub fn open(
         &self,
         client: &ClientRef<T>,
-        ask: OpenAsk<'_, T::Node>,
+        args: OpenArgs<'_, T::Node>,
     ) -> Result<Opening<'_, T>, Status> {
         let client = &client.0;
-        if ask.access.is_empty() {
+        if args.access.is_empty() {
             return Err(Status::Inval);
         }
-        self.may_open(client, ask.reclaim)?;
-        let owner: Arc<[u8]> = ask.owner.into();
+        self.may_open(client, args.reclaim)?;
+        let owner: Arc<[u8]> = args.owner.into();
         let (held, is_new) = {
             let client_state = lock(&client.client_state);
             client_state.alive()?;
-            match client_state.opened(&owner, ask.key) {
-                Some((_, open)) => (open.files.get(ask.access).cloned(), false),
+            match client_state.opened(&owner, args.key) {
+                Some((_, open)) => (open.files.get(args.access).cloned(), false),
                 None if client_state.opens + client_state.revoked >= self.limits.opens => {
                     return Err(full(client.minor));
                 }
@@ -92,11 +92,11 @@ impl<T: Tree> State<T> {
         let pending = loop {
             let reserved = self
                 .shares
-                .reserve(ask.key, client.id, &owner, ask.access, ask.deny);
+                .reserve(args.key, client.id, &owner, args.access, args.deny);
             match reserved {
                 Ok(pending) => break pending,
-                Err(Refused::By(other)) if self.revoke_if_expired(other, ask.key) => {}
-                Err(Refused::By(_)) if ask.reclaim => return Err(Status::ReclaimConflict),
+                Err(Refused::By(other)) if self.revoke_if_expired(other, args.key) => {}
+                Err(Refused::By(_)) if args.reclaim => return Err(Status::ReclaimConflict),
                 Err(Refused::By(_)) => return Err(Status::ShareDenied),
                 Err(Refused::Full) if self.expire_oldest(None) => {}
                 Err(Refused::Full) => return Err(full(client.minor)),
@@ -106,11 +106,11 @@ impl<T: Tree> State<T> {
             state: self,
             client: client.clone(),
             owner,
-            key: ask.key,
-            node: ask.node,
-            access: ask.access,
-            deny: ask.deny,
-            reclaim: ask.reclaim,
+            key: args.key,
+            node: args.node,
+            access: args.access,
+            deny: args.deny,
+            reclaim: args.reclaim,
             pending,
             held,
             charge,

@@ -136,9 +136,9 @@ pub struct SlotRequest<T: Tree> {
 impl<T: Tree> State<T> {
     /// Runs CREATE_SESSION. A client's first session confirms it and destroys the state of its
     /// previous boot. A repetition gets the same result.
-    pub fn create_session(&self, ask: &CreateSession<'_>) -> Result<CreatedSession, Status> {
+    pub fn create_session(&self, args: &CreateSession<'_>) -> Result<CreatedSession, Status> {
         let mut gone = Released::default();
-        let created = self.create(&mut lock(&self.registry), ask, &mut gone);
+        let created = self.create(&mut lock(&self.registry), args, &mut gone);
         self.release(gone);
         created
     }
@@ -146,16 +146,16 @@ impl<T: Tree> State<T> {
     fn create(
         &self,
         registry: &mut Registry<T>,
-        ask: &CreateSession<'_>,
+        args: &CreateSession<'_>,
         gone: &mut Released<T>,
     ) -> Result<CreatedSession, Status> {
-        let client = self.clients.get(&ask.client);
-        let client = client.filter(|client| client.minor == Minor::V41 && client.is(&ask.by));
+        let client = self.clients.get(&args.client);
+        let client = client.filter(|client| client.minor == Minor::V41 && client.is(&args.by));
         let client = client.ok_or(Status::StaleClientid)?;
         let mut creation = lock(&client.creation);
         match &creation.answer {
-            Some(answer) if ask.sequence == creation.last => return Ok(*answer),
-            _ if ask.sequence != creation.next() => return Err(Status::SeqMisordered),
+            Some(answer) if args.sequence == creation.last => return Ok(*answer),
+            _ if args.sequence != creation.next() => return Err(Status::SeqMisordered),
             _ => {}
         }
         let is_new = !client.is_confirmed();
@@ -163,17 +163,17 @@ impl<T: Tree> State<T> {
             // RFC 8881 section 18.35.4: an expired unconfirmed client may be treated as removed.
             return Err(Status::StaleClientid);
         }
-        if is_new && *client.principal != *ask.by.principal {
+        if is_new && *client.principal != *args.by.principal {
             return Err(Status::ClidInuse);
         }
-        let answer = self.make_session(registry, &client, ask)?;
+        let answer = self.make_session(registry, &client, args)?;
         if is_new {
             let known = registry.unconfirmed(&client.record);
             self.confirm(registry, known.ok_or(Status::Serverfault)?, gone);
         }
         client.renew(self.now());
         // A failed attempt does not consume the sequence number.
-        (creation.last, creation.answer) = (ask.sequence, Some(answer));
+        (creation.last, creation.answer) = (args.sequence, Some(answer));
         Ok(answer)
     }
 
@@ -181,9 +181,9 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         client: &Arc<Client<T>>,
-        ask: &CreateSession<'_>,
+        args: &CreateSession<'_>,
     ) -> Result<CreatedSession, Status> {
-        let (mut fore, back) = (self.negotiated(ask.fore)?, ask.back);
+        let (mut fore, back) = (self.negotiated(args.fore)?, args.back);
         if back.max_request.min(back.max_response) < SMALLEST || back.max_operations < 2 {
             return Err(Status::Toosmall);
         }
@@ -205,18 +205,18 @@ impl<T: Tree> State<T> {
                 slots,
                 connections: Connections::default(),
             }),
-            backchannel: Mutex::new(Backchannel::new(ask.callback.clone(), back.max_requests)),
+            backchannel: Mutex::new(Backchannel::new(args.callback.clone(), back.max_requests)),
             _charge: charge,
         });
         client_state.sessions.push(id);
         self.sessions.insert(id, session.clone());
-        self.bind(&session, ask.connection, true, ask.backchannel);
+        self.bind(&session, args.connection, true, args.backchannel);
         Ok(CreatedSession {
             session: id,
-            sequence: ask.sequence,
+            sequence: args.sequence,
             fore,
             back,
-            backchannel: ask.backchannel,
+            backchannel: args.backchannel,
         })
     }
 

@@ -48,17 +48,17 @@ impl<T: Tree> State<T> {
     /// Runs SETCLIENTID. Returns the client ID and the verifier with which to confirm it.
     pub fn set_client_id(
         &self,
-        ask: SetClientId<'_>,
+        args: SetClientId<'_>,
     ) -> Result<(ClientId, [u8; 8]), SetClientIdError> {
         let mut gone = Released::default();
         let answer = {
             let mut registry = lock(&self.registry);
-            let owner = (Minor::V40, ask.owner);
-            let record = self.record_of(&registry, owner, &ask.verifier, &ask.by);
+            let owner = (Minor::V40, args.owner);
+            let record = self.record_of(&registry, owner, &args.verifier, &args.by);
             let confirmed = registry.confirmed(&record);
             match &confirmed {
                 Some(known)
-                    if *known.client.principal != *ask.by.principal
+                    if *known.client.principal != *args.by.principal
                         && !self.is_expired(&known.client)
                         && self.has_state(&known.client) =>
                 {
@@ -69,21 +69,21 @@ impl<T: Tree> State<T> {
             let unguessable = self.unguessable(registry.serial());
             let (&confirm, _) = unguessable.split_first_chunk().expect("it is longer");
             let same = confirmed.filter(|known| {
-                known.client.verifier == ask.verifier
-                    && *known.client.principal == *ask.by.principal
+                known.client.verifier == args.verifier
+                    && *known.client.principal == *args.by.principal
             });
             // Case 1 is an update of the callback address; 2 to 5 are new clients.
             let client = match same {
                 Some(known) => {
-                    known.client.comes_from(ask.by.peer);
+                    known.client.comes_from(args.by.peer);
                     Ok(known.client)
                 }
                 None => self.new_client(
                     &mut registry,
-                    ask.by.peer,
+                    args.by.peer,
                     |id| {
                         let (now, named) = (self.now(), (Minor::V40, &*record));
-                        Client::new(id, named, ask.verifier, &ask.by, &self.quotas.held, now)
+                        Client::new(id, named, args.verifier, &args.by, &self.quotas.held, now)
                     },
                     Status::Resource,
                     &mut gone,
@@ -94,7 +94,7 @@ impl<T: Tree> State<T> {
                 let known = Known {
                     client,
                     confirm,
-                    callback: ask.callback,
+                    callback: args.callback,
                 };
                 self.propose(&mut registry, known, &mut gone);
                 (id, confirm)

@@ -3,7 +3,7 @@
 use super::*;
 
 fn reclaim(world: &World, client: &ClientRef<TestTree>, key: NodeKey) -> Result<StateId, Status> {
-    let asked = OpenAsk {
+    let asked = OpenArgs {
         reclaim: true,
         ..ask("o", key, RW, NONE)
     };
@@ -150,7 +150,7 @@ fn rfc8881_8_4_2_1_reclaims_do_not_conflict() {
     }
     let world = world.restarted();
     let [one, two] = ["a", "b"].map(|name| world.v41_reclaiming(name).client(&world));
-    let denying = OpenAsk {
+    let denying = OpenArgs {
         reclaim: true,
         ..ask("o", A, RW, RW)
     };
@@ -166,7 +166,7 @@ fn rfc7530_9_1_11_nobody_confirms_a_reclaim() {
     let world = world.restarted();
     let client = world.v40("a");
     let request = super::owners::start_open(&world, &client, "o", 7);
-    let asked = OpenAsk {
+    let asked = OpenArgs {
         reclaim: true,
         ..ask("o", A, RW, NONE)
     };

@@ -275,8 +275,8 @@ fn create_session(known: ExchangedId, connection: u64) -> CreateSession<'static>
     }
 }
 
-fn ask(owner: &str, key: NodeKey, access: Share, deny: Share) -> OpenAsk<'_, u64> {
-    OpenAsk {
+fn ask(owner: &str, key: NodeKey, access: Share, deny: Share) -> OpenArgs<'_, u64> {
+    OpenArgs {
         owner: owner.as_bytes(),
         key,
         node: key.node,

@@ -275,7 +275,7 @@ impl Run {
     fn open(&mut self, client: usize, owner: u8, node: u64, access: u8, deny: u8) {
         let client = self.clients[client].clone();
         let key = NodeKey { export: 0, node };
-        let asked = OpenAsk {
+        let asked = OpenArgs {
             owner: &[owner],
             key,
             node,
