@@ -4,8 +4,8 @@
 //! bytes, and almost valid segments for READ_PLUS.
 
 use arbitrary::{Result, Unstructured};
-use nfs::client::v4::{self, Compound, Piece, StateId, Operations};
-use nfs::client::{Apart, ClientCall, Body, Calls, Credentials, Failure, Page, Received, Tree, v3};
+use nfs::client::v4::{self, Compound, Operations, Piece, StateId};
+use nfs::client::{Apart, Body, Calls, ClientCall, Credentials, Failure, Page, Received, Tree, v3};
 use vfs::{Caller, Name};
 use wire::Xdr;
 
