@@ -81,6 +81,7 @@ impl From<Malformed> for OpError {
         OpError::Status(Status::Badxdr)
     }
 }
+
 /// The result of an operation.
 pub(super) type OpResult = Result<(), OpError>;
 

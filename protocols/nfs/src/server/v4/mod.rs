@@ -1,7 +1,7 @@
 //! NFS v4.0, v4.1 and v4.2 (RFC 7530, RFC 8881, RFC 7862).
 //!
 //! A request is a compound of operations, which `dispatch` runs. The operations are methods of
-//! [`RequestContext`](super::RequestContext), in files named after them.
+//! `RequestContext`, in files named after them.
 
 mod access;
 mod attr;

@@ -13,8 +13,7 @@ use crate::server::filehandle::FileHandle;
 use crate::v4::{StateId, Status};
 
 impl RequestContext<'_, Compound> {
-    /// Runs `body` for the client of `stateid`: in v4.0 only once for each seqid of the
-    /// owner.
+    /// Runs `body` for the client of `stateid`: in v4.0 only once for each seqid of the owner.
     pub(super) fn with_stateid_client(
         &mut self,
         stateid: &StateId,
