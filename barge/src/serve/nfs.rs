@@ -221,7 +221,7 @@ impl Tending {
                 while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout)
                     && let Some(server) = server.upgrade()
                 {
-                    server.tend();
+                    server.maintain();
                 }
             })?;
         Ok(Tending { _end })

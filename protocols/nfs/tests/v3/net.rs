@@ -62,7 +62,7 @@ impl Host {
     /// Advances the clock by `seconds`, and runs periodic maintenance.
     pub(crate) fn later(&self, seconds: u64) {
         self.seconds.fetch_add(seconds, Ordering::Relaxed);
-        self.server.tend();
+        self.server.maintain();
     }
 }
 

@@ -1,8 +1,8 @@
 //! Cached open files for protocols without OPEN: READ and WRITE of v3 would otherwise open and
 //! close the file each time.
 //!
-//! A file is closed when it is removed, or if it has been unused for [`AGE`]. Until then its opener
-//! keeps the access that was checked at the open.
+//! A file is closed when it is removed, or if it has been unused for [`IDLE_TIME`]. Until then its
+//! opener keeps the access that was checked at the open.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,13 @@ use super::cache::Cache;
 /// The time after which an unused file is closed and an unused node evicted. Long enough for a
 /// burst of a client's calls; short enough that a program just written can soon be executed on the
 /// host (`ETXTBSY`), and that files removed there soon free their space.
-pub(super) const AGE: Duration = Duration::from_secs(2);
+pub(super) const IDLE_TIME: Duration = Duration::from_secs(2);
 
 /// The maximum number of cached open files of a node: a handful of users, reading and writing.
 const MOST_OF_A_NODE: usize = 16;
 
 /// Open files, by node.
-pub(super) struct Files {
+pub(super) struct FileCache {
     nodes: Cache<NodeId, Arc<NodeFiles>>,
 }
 
@@ -38,10 +38,10 @@ struct Open {
     used: Duration,
 }
 
-impl Files {
+impl FileCache {
     /// Creates a cache for the files of about `most` nodes.
-    pub(super) fn new(most: usize) -> Files {
-        Files {
+    pub(super) fn new(most: usize) -> FileCache {
+        FileCache {
             nodes: Cache::new(most),
         }
     }
@@ -150,9 +150,9 @@ impl Server {
         self.files.put(node, new);
     }
 
-    /// Closes the files that have been unused for [`AGE`].
-    pub(super) fn tend_files(&self) {
-        if let Some(since) = (self.options.clock)().checked_sub(AGE) {
+    /// Closes the files that have been unused for [`IDLE_TIME`].
+    pub(super) fn maintain_files(&self) {
+        if let Some(since) = (self.options.clock)().checked_sub(IDLE_TIME) {
             self.files.forget_unused(since);
         }
     }

@@ -2,16 +2,19 @@
 
 use vfs::{Entry, Errno, Kind, Name, RenameFlags, Want};
 
-use super::{Answered, Fault, Tried};
-use crate::server::{Stop, Turn};
+use super::{ProcedureResult, StepError, StepResult};
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     Attributes, Handle, LinkArgs, LinkWcc, LookupOk, NameArgs, Outcome, ReadLinkOk, RenameArgs,
     RenameWcc, Status, Wcc,
 };
 
-impl Turn<'_> {
-    pub(super) fn lookup(&self, args: NameArgs<'_>) -> Answered<LookupOk, Option<Attributes>> {
-        self.with(self.directory(&args.dir), |dir| {
+impl RequestContext<'_> {
+    pub(super) fn lookup(
+        &self,
+        args: NameArgs<'_>,
+    ) -> ProcedureResult<LookupOk, Option<Attributes>> {
+        self.with_node(self.directory(&args.dir), |dir| {
             let cx = self.cx();
             let found = match args.name {
                 b"." => Entry {
@@ -30,9 +33,9 @@ impl Turn<'_> {
     }
 
     pub(super) fn readlink(&mut self) -> Result<(), Stop> {
-        let link: Handle = self.take()?;
+        let link: Handle = self.decode()?;
         let mut target = Vec::new();
-        let outcome = self.with(self.object(&link), |node| {
+        let outcome = self.with_node(self.object(&link), |node| {
             if node.kind() != Kind::Symlink {
                 return Err(Status::Inval.into());
             }
@@ -46,7 +49,7 @@ impl Turn<'_> {
             }),
             Outcome::Failed(status, attributes) => Outcome::Failed(status, attributes),
         };
-        self.reply(&outcome);
+        self.answer(&outcome);
         Ok(())
     }
 
@@ -59,14 +62,14 @@ impl Turn<'_> {
     }
 
     fn unlink(&self, args: NameArgs<'_>, is_dir: bool) -> Result<Outcome<Wcc, Wcc>, Stop> {
-        let (tried, wcc) = self.change(self.directory(&args.dir), |dir, _| {
-            let (cx, name) = (self.cx(), existing(args.name)?);
-            let victim = self.server.going(&cx, dir, name)?;
+        let (result, wcc) = self.change(self.directory(&args.dir), |dir, _| {
+            let (cx, name) = (self.cx(), checked_name(args.name)?);
+            let victim = self.server.entry_to_remove(&cx, dir, name)?;
             dir.unlink(&cx, name, is_dir)?;
-            self.server.let_go(&self.patient(), victim);
+            self.server.forget_removed(&self.patient_cx(), victim);
             Ok(())
         })?;
-        Ok(match tried {
+        Ok(match result {
             Ok(()) => Outcome::Done(wcc),
             Err(status) => Outcome::Failed(status, wcc),
         })
@@ -77,27 +80,27 @@ impl Turn<'_> {
         args: RenameArgs<'_>,
     ) -> Result<Outcome<RenameWcc, RenameWcc>, Stop> {
         let mut to_wcc = Wcc::default();
-        let (tried, from_wcc) = self.change(self.directory(&args.from.dir), |from, _| {
+        let (result, from_wcc) = self.change(self.directory(&args.from.dir), |from, _| {
             let cx = self.cx();
             let to = self.directory(&args.to.dir)?;
             let before = to.attr(&cx, Want::STAT)?;
-            let tried: Tried<()> = (|| {
-                let (name, to_name) = (existing(args.from.name)?, existing(args.to.name)?);
-                let victim = self.server.going(&cx, &to, to_name)?;
+            let result: StepResult<()> = (|| {
+                let (name, to_name) = (checked_name(args.from.name)?, checked_name(args.to.name)?);
+                let victim = self.server.entry_to_remove(&cx, &to, to_name)?;
                 from.rename(&cx, name, &*to, to_name, RenameFlags::empty())?;
-                self.server.let_go(&self.patient(), victim);
+                self.server.forget_removed(&self.patient_cx(), victim);
                 Ok(())
             })();
-            if !matches!(tried, Err(Fault::Later(_))) {
+            if !matches!(result, Err(StepError::Later(_))) {
                 to_wcc = self.wcc(&before, &to);
             }
-            tried
+            result
         })?;
         let wcc = RenameWcc {
             from: from_wcc,
             to: to_wcc,
         };
-        Ok(match tried {
+        Ok(match result {
             Ok(()) => Outcome::Done(wcc),
             Err(status) => Outcome::Failed(status, wcc),
         })
@@ -105,7 +108,7 @@ impl Turn<'_> {
 
     pub(super) fn link(&self, args: LinkArgs<'_>) -> Result<Outcome<LinkWcc, LinkWcc>, Stop> {
         let mut object = None;
-        let (tried, dir) = self.change(self.directory(&args.place.dir), |dir, _| {
+        let (result, dir) = self.change(self.directory(&args.place.dir), |dir, _| {
             let node = self.object(&args.object)?;
             let done = dir.link(&self.cx(), Name::new(args.place.name)?, &*node);
             object = match &done {
@@ -116,7 +119,7 @@ impl Turn<'_> {
             Ok(())
         })?;
         let wcc = LinkWcc { object, dir };
-        Ok(match tried {
+        Ok(match result {
             Ok(()) => Outcome::Done(wcc),
             Err(status) => Outcome::Failed(status, wcc),
         })
@@ -125,7 +128,7 @@ impl Turn<'_> {
 
 /// Checks a name that must exist, or a rename's target: `EINVAL` for `.` and `..`, which cannot be
 /// moved or removed.
-fn existing(name: &[u8]) -> vfs::Result<Name<'_>> {
+fn checked_name(name: &[u8]) -> vfs::Result<Name<'_>> {
     Name::new(name).map_err(|errno| match errno {
         Errno::EEXIST => Errno::EINVAL,
         other => other,

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use vfs::{Attr, Device, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, SetAttr, SetTime};
 
-use super::{Answered, Tried};
-use crate::server::{Stop, Turn, exclusive};
+use super::{ProcedureResult, StepResult};
+use crate::server::{RequestContext, Stop, exclusive_create};
 use crate::v3::{
     CreateArgs, CreateHow, CreateOk, DeviceData, MkDirArgs, MkNodArgs, MkNodData, NameArgs,
     Outcome, SetAttributes, Status, SymlinkArgs, Verifier, Wcc,
 };
 
-impl Turn<'_> {
-    pub(super) fn create(&self, args: CreateArgs<'_>) -> Answered<CreateOk, Wcc> {
+impl RequestContext<'_> {
+    pub(super) fn create(&self, args: CreateArgs<'_>) -> ProcedureResult<CreateOk, Wcc> {
         self.made(&args.place, |dir, name| match args.how {
             CreateHow::Unchecked(set) => match self.create_new(dir, name, &set) {
                 Err(Errno::EEXIST) => self.take_existing(dir, name, &set),
@@ -23,11 +23,11 @@ impl Turn<'_> {
         })
     }
 
-    pub(super) fn mkdir(&self, args: MkDirArgs<'_>) -> Answered<CreateOk, Wcc> {
+    pub(super) fn mkdir(&self, args: MkDirArgs<'_>) -> ProcedureResult<CreateOk, Wcc> {
         self.make(&args.place, Make::Directory, &args.attributes)
     }
 
-    pub(super) fn symlink(&self, args: SymlinkArgs<'_>) -> Answered<CreateOk, Wcc> {
+    pub(super) fn symlink(&self, args: SymlinkArgs<'_>) -> ProcedureResult<CreateOk, Wcc> {
         self.made(&args.place, |dir, name| {
             check_target(args.target)?;
             // A symbolic link has no mode of its own; the client's is ignored.
@@ -39,7 +39,7 @@ impl Turn<'_> {
         })
     }
 
-    pub(super) fn mknod(&self, args: MkNodArgs<'_>) -> Answered<CreateOk, Wcc> {
+    pub(super) fn mknod(&self, args: MkNodArgs<'_>) -> ProcedureResult<CreateOk, Wcc> {
         let device = |data: &DeviceData| Device {
             major: data.device.major,
             minor: data.device.minor,
@@ -61,7 +61,7 @@ impl Turn<'_> {
         place: &NameArgs<'_>,
         what: Make<'_>,
         set: &SetAttributes,
-    ) -> Answered<CreateOk, Wcc> {
+    ) -> ProcedureResult<CreateOk, Wcc> {
         self.made(place, |dir, name| Ok(self.make_new(dir, name, what, set)?))
     }
 
@@ -69,14 +69,14 @@ impl Turn<'_> {
     fn made(
         &self,
         place: &NameArgs<'_>,
-        make: impl FnOnce(&Arc<dyn Node>, Name<'_>) -> Tried<Entry>,
+        make: impl FnOnce(&Arc<dyn Node>, Name<'_>) -> StepResult<Entry>,
     ) -> Result<Outcome<CreateOk, Wcc>, Stop> {
-        let (tried, dir) = self.change(self.directory(&place.dir), |dir, _| {
+        let (result, dir) = self.change(self.directory(&place.dir), |dir, _| {
             let entry = make(dir, Name::new(place.name)?)?;
-            let object = self.handle_of(&self.patient(), &entry.node)?;
+            let object = self.handle_of(&self.patient_cx(), &entry.node)?;
             Ok((object, entry.attr))
         })?;
-        Ok(match tried {
+        Ok(match result {
             Ok((object, attr)) => Outcome::Done(CreateOk {
                 object: Some(object),
                 attributes: Some((&attr).into()),
@@ -95,7 +95,7 @@ impl Turn<'_> {
     ) -> vfs::Result<Entry> {
         let mut entry = dir.make(&self.cx(), name, what, mode(set))?;
         if let Some(rest) = rest(set, &entry.attr) {
-            entry.attr = entry.node.setattr(&self.patient(), &rest)?;
+            entry.attr = entry.node.setattr(&self.patient_cx(), &rest)?;
         }
         Ok(entry)
     }
@@ -110,7 +110,7 @@ impl Turn<'_> {
         let flags = OpenFlags::READ | OpenFlags::WRITE;
         let (mut entry, file) = dir.create(&self.cx(), name, flags | OpenFlags::EXCL, mode(set))?;
         if let Some(rest) = rest(set, &entry.attr) {
-            entry.attr = file.setattr(&self.patient(), &rest)?;
+            entry.attr = file.setattr(&self.patient_cx(), &rest)?;
         }
         let id = entry.node.id();
         self.server.keep_file(&self.cx(), id, flags, file);
@@ -124,7 +124,7 @@ impl Turn<'_> {
         dir: &Arc<dyn Node>,
         name: Name<'_>,
         set: &SetAttributes,
-    ) -> Tried<Entry> {
+    ) -> StepResult<Entry> {
         let mut entry = dir.lookup(&self.cx(), name)?;
         if entry.attr.kind != Kind::File {
             return Err(Status::Exist.into());
@@ -145,9 +145,9 @@ impl Turn<'_> {
         dir: &Arc<dyn Node>,
         name: Name<'_>,
         verifier: Verifier,
-    ) -> Tried<Entry> {
+    ) -> StepResult<Entry> {
         let [atime, mtime] =
-            exclusive::times(verifier).map(|time| crate::v3::SetTime::At(time.into()));
+            exclusive_create::times(verifier).map(|time| crate::v3::SetTime::At(time.into()));
         let set = SetAttributes {
             mode: Some(0),
             atime,
@@ -160,8 +160,9 @@ impl Turn<'_> {
         }
         let entry = dir.lookup(&self.cx(), name)?;
         let attr = &entry.attr;
-        let is_it =
-            attr.kind == Kind::File && attr.size == 0 && exclusive::is_made_with(attr, verifier);
+        let is_it = attr.kind == Kind::File
+            && attr.size == 0
+            && exclusive_create::is_made_with(attr, verifier);
         if is_it {
             Ok(entry)
         } else {

@@ -8,9 +8,10 @@
 //!
 //! The cache is bounded in bytes, in total and for each peer, and its contents count towards the
 //! memory budget. If there is no room, the oldest replies are evicted: the peer's own if it has
-//! reached its share, otherwise the oldest of all. Replies expire after [`Replays::KEPT_FOR`]. A
-//! reply that is longer than [`Replays::LONGEST`], or for which no room can be made, is not kept,
-//! as in Linux's server.
+//! reached its share, otherwise the oldest of all. Replies expire after
+//! [`DuplicateRequestCache::LIFETIME`]. A reply that is longer than
+//! [`DuplicateRequestCache::MAX_REPLY`], or for which no room can be made, is not cached, as in
+//! Linux's server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -20,10 +21,10 @@ use std::time::Duration;
 use vfs::{Account, Charge, Patience, PeerKey, Quota};
 use wire::Answer;
 
-use super::{Server, Stop, Turn};
+use super::{RequestContext, Server, Stop};
 
 /// The duplicate request cache.
-pub(super) struct Replays {
+pub(super) struct DuplicateRequestCache {
     hasher: RandomState,
     calls: Mutex<Calls>,
     /// The bytes of the replies.
@@ -38,58 +39,62 @@ struct Calls {
     /// `None` while the call is running.
     replies: HashMap<Key, Option<Arc<[u8]>>>,
     /// The replies, the oldest first.
-    order: BTreeMap<u64, Kept>,
+    order: BTreeMap<u64, CachedReply>,
     next: u64,
     /// The numbers of each peer's replies in `order`, the oldest first.
     peers: HashMap<Option<PeerKey>, VecDeque<u64>>,
 }
 
 /// A cached reply.
-struct Kept {
+struct CachedReply {
     key: Key,
     charge: Charge,
     since: Duration,
 }
 
-impl Default for Replays {
-    fn default() -> Replays {
-        Replays {
+impl Default for DuplicateRequestCache {
+    fn default() -> DuplicateRequestCache {
+        DuplicateRequestCache {
             hasher: RandomState::new(),
             calls: Mutex::default(),
-            quota: Quota::new(Replays::MOST, Replays::MOST_OF_A_PEER, 1),
+            quota: Quota::new(
+                DuplicateRequestCache::MAX_BYTES,
+                DuplicateRequestCache::MAX_BYTES_OF_A_PEER,
+                1,
+            ),
         }
     }
 }
 
-impl Replays {
+impl DuplicateRequestCache {
     /// The maximum length in bytes of a cached reply: that of CREATE, RENAME and the like, with
     /// attributes and an ACL.
-    pub(super) const LONGEST: usize = 4 << 10;
+    pub(super) const MAX_REPLY: usize = 4 << 10;
 
     /// The maximum number of bytes of all replies: some 16,000 of the usual length.
-    const MOST: usize = 8 << 20;
+    const MAX_BYTES: usize = 8 << 20;
 
     /// The maximum number of bytes of the replies to one peer: enough for all calls that a client
     /// with many connections has in flight.
-    const MOST_OF_A_PEER: usize = 1 << 20;
+    const MAX_BYTES_OF_A_PEER: usize = 1 << 20;
 
     /// The overhead of a cached reply, in bytes.
     const OVERHEAD: usize = 256;
 
     /// The lifetime of a reply: Linux's clients retransmit after a minute, and Linux's server keeps
     /// replies this long.
-    const KEPT_FOR: Duration = Duration::from_secs(120);
+    const LIFETIME: Duration = Duration::from_secs(120);
 
     /// Returns the number of bytes that the replies take.
     pub(super) fn bytes(&self) -> usize {
         self.quota.in_use()
     }
 
-    /// Drops the replies that are older than [`Replays::KEPT_FOR`].
+    /// Drops the replies that are older than [`DuplicateRequestCache::LIFETIME`].
     pub(super) fn expire(&self, now: Duration) {
         let mut calls = self.calls();
         while let Some((&number, oldest)) = calls.order.first_key_value()
-            && now.saturating_sub(oldest.since) >= Replays::KEPT_FOR
+            && now.saturating_sub(oldest.since) >= DuplicateRequestCache::LIFETIME
         {
             calls.drop_reply(number);
         }
@@ -98,13 +103,16 @@ impl Replays {
     /// Ends the call `key`, and caches its reply if there is room or room can be made.
     fn end(&self, key: Key, peer: &Account, reply: Option<Arc<[u8]>>, since: Duration) {
         let mut calls = self.calls();
-        let reply = reply.filter(|reply| reply.len() <= Replays::LONGEST);
+        let reply = reply.filter(|reply| reply.len() <= DuplicateRequestCache::MAX_REPLY);
         let Some(reply) = reply else {
             calls.replies.remove(&key);
             return;
         };
         let charge = loop {
-            let full = match self.quota.take(peer, reply.len() + Replays::OVERHEAD) {
+            let full = match self
+                .quota
+                .take(peer, reply.len() + DuplicateRequestCache::OVERHEAD)
+            {
                 Ok(charge) => break charge,
                 Err(full) => full,
             };
@@ -114,7 +122,7 @@ impl Replays {
             };
             calls.drop_reply(oldest);
         };
-        calls.keep(Kept { key, charge, since }, reply);
+        calls.insert(CachedReply { key, charge, since }, reply);
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -131,13 +139,13 @@ impl Calls {
         }
     }
 
-    fn keep(&mut self, kept: Kept, reply: Arc<[u8]>) {
+    fn insert(&mut self, cached: CachedReply, reply: Arc<[u8]>) {
         let number = self.next;
         self.next += 1;
-        self.replies.insert(kept.key, Some(reply));
-        let peer = kept.charge.account().client();
+        self.replies.insert(cached.key, Some(reply));
+        let peer = cached.charge.account().client();
         self.peers.entry(peer).or_default().push_back(number);
-        self.order.insert(number, kept);
+        self.order.insert(number, cached);
     }
 
     /// Drops the reply with this number, which must be its peer's oldest.
@@ -158,57 +166,57 @@ impl Calls {
 
 /// A call that is running. Dropping it without a reply removes its entry, as if the call had not
 /// come.
-struct Running<'a> {
+struct InProgress<'a> {
     server: &'a Server,
     key: Key,
     peer: &'a Account,
     reply: Option<Arc<[u8]>>,
 }
 
-impl Drop for Running<'_> {
+impl Drop for InProgress<'_> {
     fn drop(&mut self) {
         let now = (self.server.options.clock)();
-        let replays = &self.server.replays;
-        replays.end(self.key, self.peer, self.reply.take(), now);
+        let cache = &self.server.duplicate_requests;
+        cache.end(self.key, self.peer, self.reply.take(), now);
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Serves the call with `answer`, which returns a copy of the results if it can be cached; or
     /// replays that copy if the call is a retransmission.
-    pub(super) fn once(
+    pub(super) fn serve_once(
         &mut self,
         answer: impl FnOnce(&mut Self) -> Result<Option<Arc<[u8]>>, Stop>,
     ) -> Result<(), Stop> {
         /// The interval of polling while the first transmission of the call is still running.
-        const AGAIN: Duration = Duration::from_millis(20);
-        let server = self.server.clone();
-        let replays = &server.replays;
-        let known_by = (self.call.addr(), self.same);
-        let key = (self.xid, replays.hasher.hash_one(known_by));
-        let mut calls = replays.calls();
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
+        let server = self.server;
+        let cache = &server.duplicate_requests;
+        let identity = (self.call.addr(), self.identity);
+        let key = (self.xid, cache.hasher.hash_one(identity));
+        let mut calls = cache.calls();
         match calls.replies.get(&key) {
             Some(Some(reply)) => {
-                self.out.bytes(reply);
+                self.reply.out.bytes(reply);
                 return Ok(());
             }
             Some(None) if self.patience < Patience::Full => {
                 return Err(Stop::Later(Answer::WouldBlock));
             }
             Some(None) => {
-                self.call.wake_within(AGAIN);
+                self.call.wake_within(POLL_INTERVAL);
                 return Err(Stop::Later(Answer::Parked));
             }
             None => calls.replies.insert(key, None),
         };
         drop(calls);
-        let mut running = Running {
-            server: &server,
+        let mut in_progress = InProgress {
+            server,
             key,
             peer: self.call.account(),
             reply: None,
         };
-        running.reply = answer(self)?;
+        in_progress.reply = answer(self)?;
         Ok(())
     }
 }
@@ -223,7 +231,7 @@ mod tests {
         PeerKey::User(number)
     }
 
-    impl Replays {
+    impl DuplicateRequestCache {
         /// Keeps the reply of `len` bytes to a call.
         fn answered(&self, key: Key, peer: &Account, len: usize, since: Duration) {
             self.calls().replies.insert(key, None);
@@ -237,25 +245,34 @@ mod tests {
 
     #[test]
     fn replies_are_bounded_in_bytes_in_total_and_for_each_peer() {
-        let (replays, zero) = (Replays::default(), Duration::ZERO);
+        let (cache, zero) = (DuplicateRequestCache::default(), Duration::ZERO);
         let peer = |number| Account::of(peer(number));
-        replays.answered((0, 0), &peer(1), 100, zero);
+        cache.answered((0, 0), &peer(1), 100, zero);
         for xid in 0..10_000 {
-            replays.answered((xid, 2), &peer(2), Replays::LONGEST, zero);
-            assert!(replays.quota.used_by(&peer(2)) <= Replays::MOST_OF_A_PEER);
+            cache.answered((xid, 2), &peer(2), DuplicateRequestCache::MAX_REPLY, zero);
+            assert!(cache.quota.used_by(&peer(2)) <= DuplicateRequestCache::MAX_BYTES_OF_A_PEER);
         }
-        assert!(replays.knows((0, 0)), "another peer's");
-        assert!(replays.knows((9_999, 2)), "the newest");
-        assert!(!replays.knows((0, 2)), "the oldest");
+        assert!(cache.knows((0, 0)), "another peer's");
+        assert!(cache.knows((9_999, 2)), "the newest");
+        assert!(!cache.knows((0, 2)), "the oldest");
         for number in 3..100 {
             for xid in 0..300 {
-                replays.answered((xid, number.into()), &peer(number), Replays::LONGEST, zero);
+                cache.answered(
+                    (xid, number.into()),
+                    &peer(number),
+                    DuplicateRequestCache::MAX_REPLY,
+                    zero,
+                );
             }
         }
-        assert!(replays.bytes() <= Replays::MOST);
-        let calls = replays.calls();
-        let counted: usize = calls.order.values().map(|kept| kept.charge.amount()).sum();
-        assert_eq!(counted, replays.bytes());
+        assert!(cache.bytes() <= DuplicateRequestCache::MAX_BYTES);
+        let calls = cache.calls();
+        let counted: usize = calls
+            .order
+            .values()
+            .map(|cached| cached.charge.amount())
+            .sum();
+        assert_eq!(counted, cache.bytes());
         assert_eq!(calls.order.len(), calls.replies.len());
     }
 
@@ -263,35 +280,40 @@ mod tests {
     fn replies_are_part_of_the_memory_budget_and_the_oldest_make_room() {
         const SMALL: usize = 128 << 10;
         let budget = MemoryBudget::new(SMALL);
-        let replays = Replays::default();
+        let cache = DuplicateRequestCache::default();
         let account = Account::at(&budget, peer(1));
         for xid in 0..1000 {
-            replays.answered((xid, 0), &account, Replays::LONGEST, Duration::ZERO);
+            cache.answered(
+                (xid, 0),
+                &account,
+                DuplicateRequestCache::MAX_REPLY,
+                Duration::ZERO,
+            );
             assert!(budget.kept() <= SMALL / 4);
         }
-        assert_eq!(budget.kept(), replays.bytes());
-        assert!(replays.knows((999, 0)) && !replays.knows((0, 0)));
+        assert_eq!(budget.kept(), cache.bytes());
+        assert!(cache.knows((999, 0)) && !cache.knows((0, 0)));
         // The oldest replies of this peer cannot make room, because it has none: its reply is not
-        // kept.
+        // cached.
         let mut others = budget.reservation(peer(2), Use::State);
         others.set(SMALL);
         let stranger = Account::at(&budget, peer(3));
-        replays.answered((0, 3), &stranger, 100, Duration::ZERO);
-        assert!(!replays.knows((0, 3)));
-        replays.expire(Replays::KEPT_FOR);
-        assert_eq!((replays.bytes(), budget.kept()), (0, SMALL));
+        cache.answered((0, 3), &stranger, 100, Duration::ZERO);
+        assert!(!cache.knows((0, 3)));
+        cache.expire(DuplicateRequestCache::LIFETIME);
+        assert_eq!((cache.bytes(), budget.kept()), (0, SMALL));
     }
 
     #[test]
     fn replies_expire() {
-        let replays = Replays::default();
+        let cache = DuplicateRequestCache::default();
         let second = Duration::from_secs(1);
         for at in 0..3 {
-            replays.answered((at, 0), &Account::of(peer(1)), 100, second * at);
+            cache.answered((at, 0), &Account::of(peer(1)), 100, second * at);
         }
-        replays.expire(Replays::KEPT_FOR + second);
-        assert_eq!(replays.calls().order.len(), 1);
-        replays.expire(Replays::KEPT_FOR + second * 2);
-        assert_eq!((replays.bytes(), replays.calls().peers.len()), (0, 0));
+        cache.expire(DuplicateRequestCache::LIFETIME + second);
+        assert_eq!(cache.calls().order.len(), 1);
+        cache.expire(DuplicateRequestCache::LIFETIME + second * 2);
+        assert_eq!((cache.bytes(), cache.calls().peers.len()), (0, 0));
     }
 }

@@ -10,13 +10,14 @@ use vfs::Charge;
 
 use crate::v4::{SessionId, Status};
 
+use super::Tree;
 use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
-use super::gone::{Gone, NodeKey, Unlock};
-use super::offloads::Copying;
+use super::lock_waits::Waiting;
+use super::offloads::CopyState;
 use super::owners::{LockOwner, OWNER, OpenOwner, Owners};
+use super::released::{NodeKey, Released, Unlock};
 use super::shares::Shares;
-use super::waiting::Waiting;
 
 bitflags! {
     /// The share access or deny bits of an open: `OPEN4_SHARE_ACCESS_*` and `OPEN4_SHARE_DENY_*`,
@@ -30,13 +31,13 @@ bitflags! {
     }
 }
 
-pub(super) struct Holdings<F, N> {
+pub(super) struct ClientState<T: Tree> {
     /// Whether the client is destroyed: then no state may be added.
     pub(super) gone: bool,
     pub(super) open_owners: Owners<OpenOwner>,
     pub(super) lock_owners: Owners<LockOwner>,
     pub(super) sessions: Vec<SessionId>,
-    states: HashMap<u32, Held<F, N>>,
+    states: HashMap<u32, StateEntry<T>>,
     last_serial: u32,
     pub(super) opens: usize,
     pub(super) locks: usize,
@@ -56,14 +57,14 @@ pub(super) struct Holdings<F, N> {
     /// The delegations and copies for which a callback is due.
     pub(super) to_call: VecDeque<u32>,
     /// The waiting lock owners.
-    pub(super) waiting: Waiting<N>,
+    pub(super) waiting: Waiting<T::Node>,
     /// The lock owners that are to be notified of an available lock, with the files.
-    pub(super) to_tell: VecDeque<(NodeKey, Arc<[u8]>)>,
+    pub(super) to_notify: VecDeque<(NodeKey, Arc<[u8]>)>,
 }
 
-impl<F, N> Default for Holdings<F, N> {
-    fn default() -> Holdings<F, N> {
-        Holdings {
+impl<T: Tree> Default for ClientState<T> {
+    fn default() -> ClientState<T> {
+        ClientState {
             gone: false,
             open_owners: Owners::default(),
             lock_owners: Owners::default(),
@@ -82,18 +83,18 @@ impl<F, N> Default for Holdings<F, N> {
             offloads: Vec::new(),
             to_call: VecDeque::new(),
             waiting: Waiting::default(),
-            to_tell: VecDeque::new(),
+            to_notify: VecDeque::new(),
         }
     }
 }
 
 /// The state that a stateid names.
-pub(super) enum Held<F, N> {
-    Open(Open<F, N>),
+pub(super) enum StateEntry<T: Tree> {
+    Open(Open<T>),
     Lock(LockState),
-    Delegation(Delegation<F, N>),
+    Delegation(Delegation<T>),
     /// An asynchronous copy.
-    Copy(Copying<N>),
+    Copy(CopyState<T::Node>),
     /// v4.0: a closed open of the open owner with this number, for a retransmitted CLOSE.
     Closed(u32),
     /// v4.1: revoked state, until the client sends FREE_STATEID.
@@ -102,16 +103,16 @@ pub(super) enum Held<F, N> {
     RevokedDelegation,
 }
 
-pub(super) struct Open<F, N> {
+pub(super) struct Open<T: Tree> {
     pub(super) owner: u32,
     pub(super) key: NodeKey,
-    pub(super) node: N,
+    pub(super) node: T::Node,
     pub(super) access: Share,
     pub(super) deny: Share,
     /// The combinations of access and deny bits opened so far: bit `access * 4 + deny`.
     pub(super) seen: u16,
     pub(super) seqid: u32,
-    pub(super) files: Files<F>,
+    pub(super) files: FilesByAccess<T::File>,
     /// The serial numbers of its lock states.
     pub(super) locks: Vec<u32>,
     /// The charge of [`OPEN`] bytes.
@@ -125,7 +126,7 @@ pub(super) const OPEN: usize = 640;
 pub(super) const REVOKED: usize = 256;
 
 /// The files of an open: one for each access mode with which it was opened.
-pub(super) struct Files<F> {
+pub(super) struct FilesByAccess<F> {
     read: Option<F>,
     write: Option<F>,
     both: Option<F>,
@@ -137,9 +138,9 @@ pub(super) struct LockState {
     pub(super) seqid: u32,
 }
 
-impl<F> Files<F> {
-    pub(super) fn new(access: Share, file: F) -> Files<F> {
-        let mut files = Files {
+impl<F> FilesByAccess<F> {
+    pub(super) fn new(access: Share, file: F) -> FilesByAccess<F> {
+        let mut files = FilesByAccess {
             read: None,
             write: None,
             both: None,
@@ -195,21 +196,21 @@ impl<F> Files<F> {
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
-    pub(super) fn get(&self, serial: u32) -> Option<&Held<F, N>> {
+impl<T: Tree> ClientState<T> {
+    pub(super) fn get(&self, serial: u32) -> Option<&StateEntry<T>> {
         self.states.get(&serial)
     }
 
-    pub(super) fn get_mut(&mut self, serial: u32) -> Option<&mut Held<F, N>> {
+    pub(super) fn get_mut(&mut self, serial: u32) -> Option<&mut StateEntry<T>> {
         self.states.get_mut(&serial)
     }
 
     #[cfg(test)]
-    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &Held<F, N>)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &StateEntry<T>)> {
         self.states.iter()
     }
 
-    pub(super) fn insert(&mut self, state: Held<F, N>) -> u32 {
+    pub(super) fn insert(&mut self, state: StateEntry<T>) -> u32 {
         let serial = self.next_serial();
         self.insert_as(serial, state);
         serial
@@ -226,39 +227,39 @@ impl<F, N: Clone> Holdings<F, N> {
         }
     }
 
-    pub(super) fn insert_as(&mut self, serial: u32, state: Held<F, N>) {
+    pub(super) fn insert_as(&mut self, serial: u32, state: StateEntry<T>) {
         match &state {
-            Held::Open(_) => self.opens += 1,
-            Held::Lock(_) => self.locks += 1,
-            Held::Delegation(_) => self.delegations += 1,
-            Held::Revoked => self.revoked += 1,
-            Held::RevokedDelegation => self.lost += 1,
-            Held::Copy(_) | Held::Closed(_) => {}
+            StateEntry::Open(_) => self.opens += 1,
+            StateEntry::Lock(_) => self.locks += 1,
+            StateEntry::Delegation(_) => self.delegations += 1,
+            StateEntry::Revoked => self.revoked += 1,
+            StateEntry::RevokedDelegation => self.lost += 1,
+            StateEntry::Copy(_) | StateEntry::Closed(_) => {}
         }
         self.states.insert(serial, state);
     }
 
-    pub(super) fn remove(&mut self, serial: u32) -> Option<Held<F, N>> {
+    pub(super) fn remove(&mut self, serial: u32) -> Option<StateEntry<T>> {
         let state = self.states.remove(&serial)?;
         match &state {
-            Held::Open(_) => self.opens -= 1,
-            Held::Lock(_) => self.locks -= 1,
-            Held::Delegation(_) => self.delegations -= 1,
-            Held::Revoked => {
+            StateEntry::Open(_) => self.opens -= 1,
+            StateEntry::Lock(_) => self.locks -= 1,
+            StateEntry::Delegation(_) => self.delegations -= 1,
+            StateEntry::Revoked => {
                 self.revoked -= 1;
                 if self.revoked == 0 {
                     self.revoked_charge = None;
                 }
             }
-            Held::RevokedDelegation => self.lost -= 1,
-            Held::Copy(_) | Held::Closed(_) => {}
+            StateEntry::RevokedDelegation => self.lost -= 1,
+            StateEntry::Copy(_) | StateEntry::Closed(_) => {}
         }
         Some(state)
     }
 
     /// Marks the removed delegation `serial` as revoked.
     pub(super) fn lost_delegation(&mut self, serial: u32) {
-        self.states.insert(serial, Held::RevokedDelegation);
+        self.states.insert(serial, StateEntry::RevokedDelegation);
         self.lost += 1;
     }
 
@@ -269,24 +270,24 @@ impl<F, N: Clone> Holdings<F, N> {
 
     /// v4.0: marks `serial` as a closed open of `owner`.
     pub(super) fn was_open(&mut self, serial: u32, owner: u32) {
-        self.states.insert(serial, Held::Closed(owner));
+        self.states.insert(serial, StateEntry::Closed(owner));
     }
 
     /// Returns the open `serial`, if it exists.
-    pub(super) fn open(&self, serial: u32) -> Result<&Open<F, N>, Status> {
+    pub(super) fn open(&self, serial: u32) -> Result<&Open<T>, Status> {
         match self.states.get(&serial) {
-            Some(Held::Open(open)) => Ok(open),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Open(open)) => Ok(open),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
 
-    pub(super) fn open_mut(&mut self, serial: u32) -> Result<&mut Open<F, N>, Status> {
+    pub(super) fn open_mut(&mut self, serial: u32) -> Result<&mut Open<T>, Status> {
         match self.states.get_mut(&serial) {
-            Some(Held::Open(open)) => Ok(open),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Open(open)) => Ok(open),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -294,18 +295,18 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Returns the lock state `serial`, if it exists.
     pub(super) fn lock(&self, serial: u32) -> Result<&LockState, Status> {
         match self.states.get(&serial) {
-            Some(Held::Lock(lock)) => Ok(lock),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Lock(lock)) => Ok(lock),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
 
     pub(super) fn lock_mut(&mut self, serial: u32) -> Result<&mut LockState, Status> {
         match self.states.get_mut(&serial) {
-            Some(Held::Lock(lock)) => Ok(lock),
-            Some(Held::Revoked) => Err(Status::Expired),
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Lock(lock)) => Ok(lock),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -322,12 +323,12 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Removes the open `serial`, with its locks and its share reservation.
     pub(super) fn close(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         shares: &Shares,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<T>,
     ) {
-        let Some(Held::Open(open)) = self.remove(serial) else {
+        let Some(StateEntry::Open(open)) = self.remove(serial) else {
             return;
         };
         for &lock in &open.locks {
@@ -347,13 +348,13 @@ impl<F, N: Clone> Holdings<F, N> {
     /// node: as with close(2), also those acquired through another open.
     pub(super) fn forget_lock(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         key: NodeKey,
-        node: &N,
-        gone: &mut Gone<F, N>,
+        node: &T::Node,
+        gone: &mut Released<T>,
     ) {
-        let Some(Held::Lock(lock)) = self.remove(serial) else {
+        let Some(StateEntry::Lock(lock)) = self.remove(serial) else {
             return;
         };
         let Some(owner) = self.lock_owners.get_mut(lock.owner) else {
@@ -375,16 +376,16 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Removes all state. The stateids stay known as revoked if `revoke` is set.
     pub(super) fn clear(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         revoke: bool,
         shares: &Shares,
         delegations: &Delegations,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<T>,
     ) {
         let delegated: Vec<u32> = self
             .states
             .iter()
-            .filter(|(_, state)| matches!(state, Held::Delegation(_)))
+            .filter(|(_, state)| matches!(state, StateEntry::Delegation(_)))
             .map(|(serial, _)| *serial)
             .collect();
         for &serial in &delegated {
@@ -393,21 +394,26 @@ impl<F, N: Clone> Holdings<F, N> {
         self.end_copies();
         self.to_call.clear();
         self.keep = None;
-        self.to_tell.clear();
-        for ((key, name), waits) in self.waiting.drain() {
+        self.to_notify.clear();
+        for ((key, name), wait) in self.waiting.drain() {
             // Otherwise a request in progress could enter the queue, and would never leave it.
-            waits.call.cancel();
+            wait.call.cancel();
             gone.locks.push(Unlock {
                 key,
-                node: waits.node,
+                node: wait.node,
                 owner: client.lock_owner(name),
             });
         }
         let serials: Vec<u32> = self.states.keys().copied().collect();
-        let is_open = |state: &Held<F, N>| matches!(state, Held::Open(_));
+        let is_open = |state: &StateEntry<T>| matches!(state, StateEntry::Open(_));
         let (opens, locks): (Vec<u32>, Vec<u32>) = serials
             .iter()
-            .filter(|serial| matches!(self.states[serial], Held::Open(_) | Held::Lock(_)))
+            .filter(|serial| {
+                matches!(
+                    self.states[serial],
+                    StateEntry::Open(_) | StateEntry::Lock(_)
+                )
+            })
             .partition(|serial| is_open(&self.states[*serial]));
         for &serial in &opens {
             self.close(client, serial, shares, gone);
@@ -426,7 +432,7 @@ impl<F, N: Clone> Holdings<F, N> {
 
     /// Marks removed states as revoked. If there is no room for that, they cause `BAD_STATEID`
     /// instead of `EXPIRED`.
-    fn revoke(&mut self, client: &Client<F, N>, serials: Vec<u32>) {
+    fn revoke(&mut self, client: &Client<T>, serials: Vec<u32>) {
         // The states' own charges have been returned already.
         let Ok(charge) = client.charge(serials.len() * REVOKED) else {
             return;
@@ -436,7 +442,9 @@ impl<F, N: Clone> Holdings<F, N> {
             none => *none = Some(charge),
         }
         self.revoked += serials.len();
-        let revoked = serials.into_iter().map(|serial| (serial, Held::Revoked));
+        let revoked = serials
+            .into_iter()
+            .map(|serial| (serial, StateEntry::Revoked));
         self.states.extend(revoked);
     }
 
@@ -462,7 +470,7 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Returns the number of the open owner `name`, created if there is room.
     pub(super) fn open_owner(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         name: &Arc<[u8]>,
         most: usize,
         now: Duration,

@@ -1,12 +1,12 @@
 //! FSSTAT, FSINFO, PATHCONF.
 
-use super::Answered;
-use crate::server::Turn;
+use super::ProcedureResult;
+use crate::server::RequestContext;
 use crate::v3::{Attributes, FsInfoOk, FsStatOk, Handle, PathConfOk, Time, properties};
 
-impl Turn<'_> {
-    pub(super) fn fsstat(&self, object: Handle) -> Answered<FsStatOk, Option<Attributes>> {
-        self.with(self.object(&object), |node| {
+impl RequestContext<'_> {
+    pub(super) fn fsstat(&self, object: Handle) -> ProcedureResult<FsStatOk, Option<Attributes>> {
+        self.with_node(self.object(&object), |node| {
             let stat = node.statfs(&self.cx())?;
             let bytes = |blocks: u64| blocks.saturating_mul(stat.bsize.into());
             Ok(FsStatOk {
@@ -22,11 +22,11 @@ impl Turn<'_> {
         })
     }
 
-    pub(super) fn fsinfo(&self, object: Handle) -> Answered<FsInfoOk, Option<Attributes>> {
+    pub(super) fn fsinfo(&self, object: Handle) -> ProcedureResult<FsInfoOk, Option<Attributes>> {
         /// All clients' page sizes are multiples of it.
         const MULTIPLE: u32 = 4096;
         let most = self.server.options.max_io;
-        self.with(self.object(&object), |node| {
+        self.with_node(self.object(&object), |node| {
             Ok(FsInfoOk {
                 attributes: self.attributes(node),
                 read_max: most,
@@ -47,8 +47,11 @@ impl Turn<'_> {
         })
     }
 
-    pub(super) fn pathconf(&self, object: Handle) -> Answered<PathConfOk, Option<Attributes>> {
-        self.with(self.object(&object), |node| {
+    pub(super) fn pathconf(
+        &self,
+        object: Handle,
+    ) -> ProcedureResult<PathConfOk, Option<Attributes>> {
+        self.with_node(self.object(&object), |node| {
             let stat = node.statfs(&self.cx())?;
             Ok(PathConfOk {
                 attributes: self.attributes(node),

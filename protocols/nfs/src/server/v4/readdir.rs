@@ -1,14 +1,14 @@
-//! READDIR and READLINK (RFC 8881 sections 18.23, 18.24).
+//! READDIR (RFC 8881 section 18.23).
 
 use std::sync::Arc;
 
 use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
-use wire::Xdr;
+use wire::Xdr as _;
 
 use super::attr::{Described, WRITE_ONLY, fsid, supported};
-use super::referral::KNOWS;
-use super::{Bad, Compound, Done};
-use crate::server::Server;
+use super::compound::{Compound, OpError, OpResult};
+use super::referral::REFERRAL_AWARE;
+use crate::server::{RequestContext, Server};
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
 use crate::v4::op::Readdir;
@@ -16,52 +16,40 @@ use crate::v4::op::Readdir;
 /// v4 reserves the cookies 1 and 2, which a source may use.
 const RESERVED: u64 = 2;
 
-impl Compound<'_, '_> {
-    pub(super) fn readlink(&mut self) -> Done {
-        let node = self.node()?;
-        if node.kind() != Kind::Symlink {
-            return Err(match self.minor {
-                0 => Status::Inval,
-                _ => Status::WrongType,
-            }
-            .into());
-        }
-        let target = node.readlink(&self.cx())?;
-        self.reply.value(&target.as_slice());
-        Ok(())
-    }
-
-    pub(super) fn readdir(&mut self, op: Readdir) -> Done {
+impl RequestContext<'_, Compound> {
+    pub(super) fn readdir(&mut self, args: Readdir) -> OpResult {
         let node = match self.node()?.kind() {
             Kind::Directory => self.node()?,
             _ => return Err(Status::Notdir.into()),
         };
-        if (1..=RESERVED).contains(&op.cookie) {
+        if (1..=RESERVED).contains(&args.cookie) {
             return Err(Status::BadCookie.into());
         }
-        if !op.attributes.and(&WRITE_ONLY).is_empty() {
+        if !args.attributes.and(&WRITE_ONLY).is_empty() {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
-        let file = self.turn.server.file(&cx, &node, OpenFlags::READ)?;
+        let file = self.server.file(&cx, &node, OpenFlags::READ)?;
         // The limit applies to the whole result: the verifier before the entries, and after them
         // the end of the list and the eof flag.
         const AROUND: usize = 8 + 4 + 4;
-        let most = (op.max_count as usize)
-            .min(self.turn.server.options.max_io as usize)
+        let most = (args.max_count as usize)
+            .min(self.server.options.max_io as usize)
             .min(self.reply.room())
             .checked_sub(AROUND)
             .ok_or(Status::Toosmall)?;
         self.reply.value(&[0u8; 8]);
-        let want = op.attributes.and(&supported(self.turn.server, self.minor));
+        let want = args
+            .attributes
+            .and(&supported(self.server, self.compound.minor));
         let device = match want.has(n::FSID) {
             true => file.attr(&cx, Want::BASIC)?.device,
             false => 0,
         };
         let mut listing = Listing {
-            server: self.turn.server,
+            server: self.server,
             cx,
-            minor: self.minor,
+            minor: self.compound.minor,
             want,
             device,
             at_name: self.is_at_name(),
@@ -81,15 +69,20 @@ impl Compound<'_, '_> {
             true => Plus::Names,
             false => Plus::Entries,
         };
-        file.readdir(&cx, op.cookie.saturating_sub(RESERVED), plus, &mut listing)?;
+        file.readdir(
+            &cx,
+            args.cookie.saturating_sub(RESERVED),
+            plus,
+            &mut listing,
+        )?;
         let Listing {
             entries,
             full,
             failed,
             ..
         } = listing;
-        if let Some(bad) = failed {
-            return Err(bad);
+        if let Some(error) = failed {
+            return Err(error);
         }
         if full && entries.is_empty() {
             return Err(Status::Toosmall.into());
@@ -117,12 +110,12 @@ struct Listing<'a> {
     full: bool,
     /// The reason why the READDIR fails at an entry, if it does: its attributes cannot be read yet,
     /// or it is a referral and the client does not support those.
-    failed: Option<Bad>,
+    failed: Option<OpError>,
 }
 
 impl Listing<'_> {
     /// Writes the attributes of an entry.
-    fn attributes(&mut self, entry: &DirEntry<'_>) -> Done {
+    fn attributes(&mut self, entry: &DirEntry<'_>) -> OpResult {
         let Some(found) = &entry.entry else {
             // Only attributes of the directory entry itself were requested (with the mounted-on
             // values for a mount point, as in readdir(3)), or the file was removed meanwhile.
@@ -144,7 +137,7 @@ impl Listing<'_> {
             return Ok(());
         };
         let node: &Arc<dyn Node> = &found.node;
-        if self.server.referrals.of(node).is_some() && self.want.and(&KNOWS).is_empty() {
+        if self.server.referrals.of(node).is_some() && self.want.and(&REFERRAL_AWARE).is_empty() {
             return Err(Status::Moved.into());
         }
         let described = Described::new(
@@ -178,8 +171,8 @@ impl DirSink for Listing<'_> {
         true.put(&mut self.entries);
         entry.cookie.wrapping_add(RESERVED).put(&mut self.entries);
         entry.name.put(&mut self.entries);
-        if let Err(bad) = self.attributes(&entry) {
-            self.failed = Some(bad);
+        if let Err(error) = self.attributes(&entry) {
+            self.failed = Some(error);
             return false;
         }
         if self.entries.len() > self.most {

@@ -18,24 +18,24 @@ use vfs::{Call, Charge};
 
 use crate::v4::ClientId;
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::NodeKey;
+use super::released::NodeKey;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The waiting lock owners of a client, by file and name.
-pub(super) type Waiting<N> = HashMap<(NodeKey, Arc<[u8]>), Waits<N>>;
+pub(super) type Waiting<N> = HashMap<(NodeKey, Arc<[u8]>), LockWait<N>>;
 
 /// A lock owner's wait for a lock of one file.
-pub(super) struct Waits<N> {
+pub(super) struct LockWait<N> {
     pub(super) node: N,
     /// The call that holds the place in the lock table, which wakes it.
     pub(super) call: Arc<Call>,
     lock: Lock,
     /// Whether the client can be notified when the lock is available.
-    is_told: bool,
+    is_notified: bool,
     /// Whether a notification is due and not yet sent.
-    pub(super) to_be_told: bool,
+    pub(super) notification_due: bool,
     /// Whether the release of the conflicting lock is not observable: then the owner may retry
     /// every second.
     unseen: bool,
@@ -60,7 +60,7 @@ pub struct Waiter {
 
 /// The place of a lock owner in the lock table's queue. After a call has lost its place, the caller
 /// must cancel it and remove it from the lock table.
-pub struct Place {
+pub struct QueuePlace {
     /// The call that holds the place.
     pub call: Arc<Call>,
     /// The call of an earlier request for a different lock, which the owner no longer waits for.
@@ -68,46 +68,46 @@ pub struct Place {
 }
 
 /// The maximum number of waiting lock owners of a client.
-const MOST: usize = 1024;
+const MAX_WAITS: usize = 1024;
 
 /// The bytes of a waiting lock owner, without its name.
-const WAITS: usize = 768;
+const WAIT_BYTES: usize = 768;
 
 /// The time within which a notified client must retry.
-const TOLD: Duration = Duration::from_secs(3);
+const NOTIFIED_RETRY: Duration = Duration::from_secs(3);
 
 /// The shortest interval between two requests: a sooner one is a retransmission.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRANSMISSION: Duration = Duration::from_millis(100);
 
 /// The shortest and the longest polling interval of Linux.
-const POLLS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The tolerance for late clients.
 const LATE: Duration = Duration::from_secs(1);
 
-impl<N> Waits<N> {
-    fn asks(&mut self, now: Duration, is_told: bool) {
+impl<N> LockWait<N> {
+    fn retried(&mut self, now: Duration, is_notified: bool) {
         let gap = now.saturating_sub(self.asked);
-        if gap >= AGAIN {
+        if gap >= RETRANSMISSION {
             self.gap = gap;
         }
-        (self.asked, self.is_told) = (now, is_told);
+        (self.asked, self.is_notified) = (now, is_notified);
         (self.free, self.unseen) = (None, false);
     }
 
-    fn is_over(&self, now: Duration, lease: Duration) -> bool {
-        let comes = self.asked + (2 * self.gap).clamp(POLLS.0, POLLS.1) + LATE;
+    fn is_expired(&self, now: Duration, lease: Duration) -> bool {
+        let comes = self.asked + (2 * self.gap).clamp(POLL_INTERVALS.0, POLL_INTERVALS.1) + LATE;
         match self.free {
-            Some(since) => now > since + TOLD && (self.is_told || now > comes),
-            None => !self.is_told && now > comes.max(self.asked + lease),
+            Some(since) => now > since + NOTIFIED_RETRY && (self.is_notified || now > comes),
+            None => !self.is_notified && now > comes.max(self.asked + lease),
         }
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether `client` can be notified of available locks, which an OPEN then announces
     /// (`OPEN4_RESULT_MAY_NOTIFY_LOCK`).
-    pub fn may_tell(&self, client: &ClientRef<F, N>) -> bool {
+    pub fn may_notify_lock(&self, client: &ClientRef<T>) -> bool {
         client.0.minor == Minor::V41 && client.0.backchannels.load(Ordering::Acquire) > 0
     }
 
@@ -116,65 +116,65 @@ impl<F, N: Clone> State<F, N> {
     /// from `make`. Returns `None` if too many of the client's owners wait.
     pub fn wait_for_lock(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         waiter: &Waiter,
-        (node, wanted): (&N, &Lock),
+        (node, wanted): (&T::Node, &Lock),
         make: impl FnOnce() -> Call,
-    ) -> Option<Place> {
-        let (now, is_told) = (self.now(), self.may_tell(client));
-        let mut holdings = lock(&client.0.holdings);
+    ) -> Option<QueuePlace> {
+        let (now, is_notified) = (self.now(), self.may_notify_lock(client));
+        let mut client_state = lock(&client.0.client_state);
         let place = (waiter.key, waiter.owner.clone());
-        let known = holdings.waiting.get_mut(&place);
-        if let Some(waits) = known.filter(|waits| waits.lock == *wanted) {
-            waits.asks(now, is_told);
-            return Some(Place {
-                call: waits.call.clone(),
+        let known = client_state.waiting.get_mut(&place);
+        if let Some(wait) = known.filter(|wait| wait.lock == *wanted) {
+            wait.retried(now, is_notified);
+            return Some(QueuePlace {
+                call: wait.call.clone(),
                 before: None,
             });
         }
-        let is_known = holdings.waiting.contains_key(&place);
-        if holdings.gone || !is_known && holdings.waiting.len() >= MOST {
+        let is_known = client_state.waiting.contains_key(&place);
+        if client_state.gone || !is_known && client_state.waiting.len() >= MAX_WAITS {
             return None;
         }
-        let charge = client.0.charge(WAITS + 2 * waiter.owner.len()).ok()?;
+        let charge = client.0.charge(WAIT_BYTES + 2 * waiter.owner.len()).ok()?;
         let call = Arc::new(make());
-        let waits = Waits {
+        let wait = LockWait {
             node: node.clone(),
             call: call.clone(),
             lock: wanted.clone(),
-            is_told,
-            to_be_told: false,
+            is_notified,
+            notification_due: false,
             unseen: false,
             asked: now,
             gap: Duration::ZERO,
             free: None,
             _charge: charge,
         };
-        let before = holdings.waiting.insert(place, waits);
-        let before = before.map(|waits| waits.call);
-        Some(Place { call, before })
+        let before = client_state.waiting.insert(place, wait);
+        let before = before.map(|wait| wait.call);
+        Some(QueuePlace { call, before })
     }
 
     /// Records that the release of the lock that `waiter` waits for is not observable.
-    pub fn waits_unseen(&self, waiter: &Waiter) {
+    pub fn record_unseen_release(&self, waiter: &Waiter) {
         let Some(client) = self.clients.get(&waiter.client) else {
             return;
         };
         let place = (waiter.key, waiter.owner.clone());
-        if let Some(waits) = lock(&client.holdings).waiting.get_mut(&place) {
-            (waits.unseen, waits.free) = (true, Some(waits.asked));
+        if let Some(wait) = lock(&client.client_state).waiting.get_mut(&place) {
+            (wait.unseen, wait.free) = (true, Some(wait.asked));
         }
     }
 
     /// Removes `waiter` from the queue. Returns the call of its place, if it had one.
-    pub fn waits_no_longer(&self, waiter: &Waiter) -> Option<Arc<Call>> {
+    pub fn end_wait(&self, waiter: &Waiter) -> Option<Arc<Call>> {
         let client = self.clients.get(&waiter.client)?;
-        let mut holdings = lock(&client.holdings);
-        if holdings.waiting.is_empty() {
+        let mut client_state = lock(&client.client_state);
+        if client_state.waiting.is_empty() {
             return None;
         }
         let place = (waiter.key, waiter.owner.clone());
-        Some(holdings.waiting.remove(&place)?.call)
+        Some(client_state.waiting.remove(&place)?.call)
     }
 
     /// Records that the lock table has woken `waiter`. Returns whether to call its client.
@@ -183,52 +183,54 @@ impl<F, N: Clone> State<F, N> {
         let Some(client) = self.clients.get(&waiter.client) else {
             return false;
         };
-        let holdings = &mut *lock(&client.holdings);
+        let client_state = &mut *lock(&client.client_state);
         let place = (waiter.key, waiter.owner.clone());
-        let Some(waits) = holdings.waiting.get_mut(&place) else {
+        let Some(wait) = client_state.waiting.get_mut(&place) else {
             return false;
         };
-        waits.free = Some(now);
-        if !waits.is_told || waits.to_be_told || holdings.to_tell.len() >= MOST {
+        wait.free = Some(now);
+        if !wait.is_notified || wait.notification_due || client_state.to_notify.len() >= MAX_WAITS {
             return false;
         }
-        waits.to_be_told = true;
-        holdings.to_tell.push_back(place);
+        wait.notification_due = true;
+        client_state.to_notify.push_back(place);
         true
     }
 
     /// Schedules notifications for the waiters of locks whose release is not observable. Returns
     /// whether any notifications are due.
-    pub(super) fn tell_unseen(&self, client: &Client<F, N>) -> bool {
-        let mut holdings = lock(&client.holdings);
-        let room = MOST.saturating_sub(holdings.to_tell.len());
-        let all = holdings.waiting.iter_mut();
-        let unseen = all.filter(|(_, waits)| waits.unseen && waits.is_told && !waits.to_be_told);
+    pub(super) fn notify_unseen(&self, client: &Client<T>) -> bool {
+        let mut client_state = lock(&client.client_state);
+        let room = MAX_WAITS.saturating_sub(client_state.to_notify.len());
+        let all = client_state.waiting.iter_mut();
+        let unseen =
+            all.filter(|(_, wait)| wait.unseen && wait.is_notified && !wait.notification_due);
         let unseen: Vec<_> = unseen
             .take(room)
-            .map(|(place, waits)| {
-                waits.to_be_told = true;
+            .map(|(place, wait)| {
+                wait.notification_due = true;
                 place.clone()
             })
             .collect();
-        holdings.to_tell.extend(unseen);
-        !holdings.to_tell.is_empty()
+        client_state.to_notify.extend(unseen);
+        !client_state.to_notify.is_empty()
     }
 
     /// Removes the waiters that have not retried in time, and returns the calls of their places.
     /// Must be called about once a second.
-    pub fn places_over(&self) -> Vec<(NodeKey, Arc<Call>)> {
+    pub fn take_expired_waits(&self) -> Vec<(NodeKey, Arc<Call>)> {
         let now = self.now();
         let mut over = Vec::new();
         for client in self.clients.all() {
-            let mut holdings = lock(&client.holdings);
-            if holdings.waiting.is_empty() {
+            let mut client_state = lock(&client.client_state);
+            if client_state.waiting.is_empty() {
                 continue;
             }
-            let those =
-                |_: &(NodeKey, Arc<[u8]>), waits: &mut Waits<N>| waits.is_over(now, self.lease);
-            let those = holdings.waiting.extract_if(those);
-            over.extend(those.map(|((key, _), waits)| (key, waits.call)));
+            let those = |_: &(NodeKey, Arc<[u8]>), wait: &mut LockWait<T::Node>| {
+                wait.is_expired(now, self.lease)
+            };
+            let those = client_state.waiting.extract_if(those);
+            over.extend(those.map(|((key, _), wait)| (key, wait.call)));
         }
         over
     }

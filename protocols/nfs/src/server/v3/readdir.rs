@@ -8,8 +8,8 @@ use std::sync::Arc;
 use vfs::{Cx, DirEntry, DirSink, Errno, Node, OpenFlags, Plus, Want};
 use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Xdr, cookie_of, offset_of, padding};
 
-use super::Tried;
-use crate::server::{Server, Stop, Turn};
+use super::StepResult;
+use crate::server::{RequestContext, Server, Stop};
 use crate::v3::{
     Attributes, Entry, EntryPlus, Handle, ReadDirArgs, ReadDirPlusArgs, Status, Verifier,
 };
@@ -25,9 +25,9 @@ struct Wanted {
     names: usize,
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn readdir(&mut self) -> Result<(), Stop> {
-        let args: ReadDirArgs = self.take()?;
+        let args: ReadDirArgs = self.decode()?;
         self.list(&Wanted {
             dir: args.dir,
             offset: args.cookie,
@@ -38,7 +38,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn readdirplus(&mut self) -> Result<(), Stop> {
-        let args: ReadDirPlusArgs = self.take()?;
+        let args: ReadDirPlusArgs = self.decode()?;
         self.list(&Wanted {
             dir: args.dir,
             offset: args.cookie,
@@ -50,31 +50,27 @@ impl Turn<'_> {
 
     fn list(&mut self, wanted: &Wanted) -> Result<(), Stop> {
         let dir = self.directory(&wanted.dir);
-        self.fill(dir, |turn, dir| turn.list_into_reply(dir, wanted))
+        self.fill(dir, |request, dir| request.list_into_reply(dir, wanted))
     }
 
-    fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &Wanted) -> Tried<()> {
-        let cx = Cx {
-            caller: &self.caller,
-            patience: self.patience,
-            call: self.call,
-        };
+    fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &Wanted) -> StepResult<()> {
+        let cx = self.cx();
         let dir = self.server.file(&cx, node, OpenFlags::READ)?;
         let attributes = Attributes::from(&dir.attr(&cx, Want::STAT)?);
         {
-            let head = &mut Buffered::new(self.out);
+            let head = &mut Buffered::new(self.reply.out);
             Status::Ok.put(head);
             Some(attributes).put(head);
             Verifier::default().put(head);
         }
-        let begin = self.out.len();
+        let begin = self.reply.out.len();
         let most = wanted.most.min(self.server.options.max_io as usize);
         let room = most.saturating_sub(Entries::AROUND);
-        let room = room.min(self.out.room().saturating_sub(Entries::TAIL));
+        let room = room.min(self.reply.out.room().saturating_sub(Entries::TAIL));
         let mut entries = Entries {
             cx: &cx,
             server: self.server,
-            out: self.out,
+            out: self.reply.out,
             plus: wanted.plus,
             end: begin + room,
             names: wanted.names,
@@ -88,13 +84,13 @@ impl Turn<'_> {
             done = dir.readdir(&cx, cookie, wanted.plus, &mut entries);
         }
         let (full, failed) = (entries.full, entries.failed);
-        let empty = self.out.len() == begin;
+        let empty = self.reply.out.len() == begin;
         match failed.map_or(done, Err) {
             // The entries before an error are returned; the error recurs for the rest.
             Err(errno) if empty || errno.is_signal() => return Err(errno.into()),
             Ok(()) if empty && full => return Err(Status::Toosmall.into()),
             done => {
-                let tail = &mut Buffered::new(self.out);
+                let tail = &mut Buffered::new(self.reply.out);
                 false.put(tail);
                 (done.is_ok() && !full).put(tail);
             }
@@ -126,7 +122,7 @@ impl Entries<'_> {
     const AROUND: usize = 4 + 84 + 8 + Entries::TAIL;
 
     /// Adds `.` and `..` if `offset` precedes them.
-    fn dots(&mut self, dir: &Arc<dyn Node>, offset: u64) -> Tried<()> {
+    fn dots(&mut self, dir: &Arc<dyn Node>, offset: u64) -> StepResult<()> {
         if offset == 0 {
             let attr = dir.attr(self.cx, Want::STAT)?;
             let node = dir.clone();
@@ -147,7 +143,7 @@ impl Entries<'_> {
         Ok(())
     }
 
-    fn dot(&mut self, name: &[u8], cookie: u64, of: vfs::Entry) -> Tried<()> {
+    fn dot(&mut self, name: &[u8], cookie: u64, of: vfs::Entry) -> StepResult<()> {
         let entry = Entry {
             fileid: of.attr.id,
             name,

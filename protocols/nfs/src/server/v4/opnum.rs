@@ -1,4 +1,5 @@
-//! The numbers of the operations that the server treats specially, alone or in groups.
+//! Operation numbers (`nfs_opnum4`), of the operations that the server treats specially, alone or
+//! in groups.
 
 pub(super) const CLOSE: u32 = 4;
 pub(super) const COMMIT: u32 = 5;
@@ -46,14 +47,14 @@ pub(super) const ILLEGAL: u32 = 10044;
 pub(super) const LAST: [u32; 3] = [39, 58, 75];
 
 /// The operations that set the current file handle without a lookup.
-pub(super) const SETS_HANDLE: [u32; 4] = [PUTFH, PUTPUBFH, PUTROOTFH, RESTOREFH];
+pub(super) const PUTFH_LIKE: [u32; 4] = [PUTFH, PUTPUBFH, PUTROOTFH, RESTOREFH];
 
 /// The operations that look up a name and report `WRONGSEC` themselves.
-pub(super) const LOOKS_UP: [u32; 3] = [LOOKUP, LOOKUPP, OPEN];
+pub(super) const LOOKUP_LIKE: [u32; 3] = [LOOKUP, LOOKUPP, OPEN];
 
 /// The operations that reveal and change nothing of files' contents, names and attributes: they
 /// need no allowed security flavor.
-pub(super) const FOR_ALL: [u32; 21] = [
+pub(super) const ANY_FLAVOR: [u32; 21] = [
     PUTFH,
     PUTPUBFH,
     PUTROOTFH,
@@ -78,8 +79,8 @@ pub(super) const FOR_ALL: [u32; 21] = [
 ];
 
 /// The operations that change something and whose successful results have a body, of at most
-/// [`MOST_OF_A_CHANGE`] bytes.
-pub(super) const CHANGES: [u32; 15] = [
+/// [`MAX_MODIFYING_RESULT`] bytes.
+pub(super) const MODIFYING: [u32; 15] = [
     CLOSE,
     COMMIT,
     CREATE,
@@ -99,4 +100,4 @@ pub(super) const CHANGES: [u32; 15] = [
 
 /// OPEN's: stateid, change, flags, attributes, and a delegation with its stateid, limit and
 /// permissions.
-pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 4 + 16 + 4 + 12 + 16;
+pub(super) const MAX_MODIFYING_RESULT: usize = 16 + 20 + 4 + 16 + 4 + 16 + 4 + 12 + 16;

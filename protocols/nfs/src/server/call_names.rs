@@ -78,7 +78,7 @@ const PROGRAMS: [Program; 7] = [
 
 /// Returns the number of the name of a procedure; for v4, that of a COMPOUND whose main operation
 /// is not known yet.
-pub(super) fn word(program: u32, version: u32, procedure: u32) -> u16 {
+pub(super) fn procedure(program: u32, version: u32, procedure: u32) -> u16 {
     let found = PROGRAMS.iter().find(|known| match known.numbers {
         // Three versions with the same procedure numbers.
         (program::PORTMAP, _) => program == program::PORTMAP,
@@ -104,8 +104,8 @@ pub(super) static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     for known in &PROGRAMS {
         for number in 0..known.procedures {
             if let Some(name) = (known.name)(number) {
-                let word = format!("{}{}", known.prefix, name.to_ascii_uppercase());
-                words[usize::from(known.base) + number as usize] = word;
+                let name = format!("{}{}", known.prefix, name.to_ascii_uppercase());
+                words[usize::from(known.base) + number as usize] = name;
             }
         }
     }
@@ -117,14 +117,14 @@ pub(super) static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
 });
 
 /// Forwards results, and records the status at their beginning.
-pub(super) struct Noting<'a> {
+pub(super) struct StatusRecorder<'a> {
     pub(super) to: Buffered<'a>,
     /// The call whose status is still to be recorded; `None` if it has been, or if the results
     /// begin with something else.
     pub(super) call: Option<&'a Call>,
 }
 
-impl Put for Noting<'_> {
+impl Put for StatusRecorder<'_> {
     fn put(&mut self, bytes: &[u8]) {
         if let Some(call) = self.call.take()
             && let Some(status) = bytes.first_chunk()
@@ -156,17 +156,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_have_the_words_of_their_documents() {
-        let told = |program, version, procedure| {
-            let word = usize::from(word(program, version, procedure));
-            VOCABULARY.words.get(word).map(String::as_str)
+    fn calls_have_the_names_of_their_specifications() {
+        let name_of = |program, version, number| {
+            let index = usize::from(procedure(program, version, number));
+            VOCABULARY.words.get(index).map(String::as_str)
         };
-        assert_eq!(told(program::NFS, 3, 6), Some("NFS3_READ"));
-        assert_eq!(told(program::NFS, 3, 21), Some("NFS3_COMMIT"));
-        assert_eq!(told(program::NFS, 4, 1), Some("NFS4_COMPOUND"));
-        assert_eq!(told(program::MOUNT, 3, 1), Some("MOUNT_MNT"));
-        assert_eq!(told(program::PORTMAP, 4, 3), Some("PMAP_GETPORT"));
-        assert_eq!(told(program::NFS, 3, 99), None);
+        assert_eq!(name_of(program::NFS, 3, 6), Some("NFS3_READ"));
+        assert_eq!(name_of(program::NFS, 3, 21), Some("NFS3_COMMIT"));
+        assert_eq!(name_of(program::NFS, 4, 1), Some("NFS4_COMPOUND"));
+        assert_eq!(name_of(program::MOUNT, 3, 1), Some("MOUNT_MNT"));
+        assert_eq!(name_of(program::PORTMAP, 4, 3), Some("PMAP_GETPORT"));
+        assert_eq!(name_of(program::NFS, 3, 99), None);
         let of = |number| VOCABULARY.words[usize::from(operation(number))].as_str();
         assert_eq!(
             (of(25), of(68), of(75)),

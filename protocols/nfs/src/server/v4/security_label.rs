@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use vfs::{Caller, Cx, Errno, Node, Want, XattrFlags};
 
-use super::Compound;
+use super::compound::Compound;
+use crate::server::RequestContext;
 use crate::v4::Status;
 use crate::v4::attr::SecLabel;
 
@@ -22,7 +23,7 @@ const LONGEST: usize = 2048;
 const WHICHEVER: u32 = 0;
 
 /// Returns the attribute's value for a label.
-pub(super) fn told(label: &[u8]) -> SecLabel<'_> {
+pub(super) fn to_wire(label: &[u8]) -> SecLabel<'_> {
     SecLabel {
         format: WHICHEVER,
         policy: WHICHEVER,
@@ -31,7 +32,7 @@ pub(super) fn told(label: &[u8]) -> SecLabel<'_> {
 }
 
 /// Returns the label in the attribute's value.
-pub(super) fn given<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
+pub(super) fn from_wire<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
     match given.label {
         _ if given.format != WHICHEVER => Err(Status::WrongLfs),
         label if label.is_empty() || label.len() > LONGEST => Err(Status::Badlabel),
@@ -48,10 +49,10 @@ pub(super) fn of(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Vec<u8>>, E
     }
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     /// Returns `EPERM` if the caller may not label `node`.
     pub(super) fn may_label(&self, node: &Arc<dyn Node>) -> Result<(), Errno> {
-        let caller = self.turn.caller.uid;
+        let caller = self.caller.uid;
         match caller == Caller::ROOT.uid || caller == node.attr(&self.cx(), Want::BASIC)?.uid {
             true => Ok(()),
             false => Err(Errno::EPERM),

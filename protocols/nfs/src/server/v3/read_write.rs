@@ -6,75 +6,71 @@ use std::sync::Arc;
 use vfs::{Attr, File, Kind, Node, OpenFlags, Want};
 use wire::{Put, Xdr, padding};
 
-use super::{Answered, Fault, Tried, outcome};
-use crate::server::data::Durable;
-use crate::server::{Stop, Turn};
+use super::{ProcedureResult, StepError, StepResult, outcome};
+use crate::server::write::Durable;
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     Attributes, CommitArgs, CommitOk, Outcome, ReadArgs, Stable, Status, Wcc, WriteArgs, WriteOk,
 };
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn read(&mut self) -> Result<(), Stop> {
-        let args: ReadArgs = self.take()?;
+        let args: ReadArgs = self.decode()?;
         let node = self.object(&args.file);
-        self.fill(node, |turn, node| turn.read_into_reply(node, &args))
+        self.fill(node, |request, node| request.read_into_reply(node, &args))
     }
 
     /// Reads the data directly into the reply; the header before the data is filled in afterwards.
-    fn read_into_reply(&mut self, node: &Arc<dyn Node>, args: &ReadArgs) -> Tried<()> {
+    fn read_into_reply(&mut self, node: &Arc<dyn Node>, args: &ReadArgs) -> StepResult<()> {
         check_file(node)?;
-        let cx = vfs::Cx {
-            caller: &self.caller,
-            patience: self.patience,
-            call: self.call,
-        };
+        let cx = self.cx();
         let file = self.server.file(&cx, node, OpenFlags::READ)?;
-        let at = self.out.len();
-        self.out.bytes(&[0; ReadHead::SIZE]);
-        let room = self.out.room().saturating_sub(3);
+        let at = self.reply.out.len();
+        self.reply.out.bytes(&[0; ReadHead::SIZE]);
+        let room = self.reply.out.room().saturating_sub(3);
         let most = args.count.min(self.server.options.max_io) as usize;
         let len = most.min(room);
         // No data is beyond the largest file offset.
         let count = match i64::try_from(args.offset) {
-            Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.out)?,
+            Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.reply.out)?,
             _ => 0,
         };
         let attr = file.attr(&cx, Want::STAT)?;
-        self.out.bytes(&[0; 3][..padding(count)]);
+        self.reply.out.bytes(&[0; 3][..padding(count)]);
         let head = ReadHead::new(&attr, count, args.offset);
-        self.out.patch(at, &head.bytes);
+        self.reply.out.patch(at, &head.bytes);
         Ok(())
     }
 
     pub(super) fn write(&mut self) -> Result<(), Stop> {
-        let args: WriteArgs<'_> = self.take()?;
+        let args: WriteArgs<'_> = self.decode()?;
         let len = args.data.len().min(args.count as usize);
         // The data are the last argument.
         let end = self.arguments.position();
         let start = end - args.data.len() - padding(args.data.len());
         let mut wcc = Wcc::default();
-        let tried = self.object(&args.file).and_then(|node| {
+        let result = self.object(&args.file).and_then(|node| {
             check_file(&node)?;
             let cx = self.cx();
             let file = self.server.file(&cx, &node, OpenFlags::WRITE)?;
             let before = file.attr(&cx, Want::STAT)?;
-            let tried = self.write_payload(&*file, start..start + len, &args);
-            if !matches!(tried, Err(Fault::Later(_))) {
+            let result = self.write_payload(&*file, start..start + len, &args);
+            if !matches!(result, Err(StepError::Later(_))) {
                 wcc = self.file_wcc(&before, &file);
             }
-            tried
+            result
         });
-        let written = match tried {
+        let written = match result {
             Ok(count) => Outcome::Done(WriteOk {
                 file: wcc,
                 count,
                 committed: args.stable,
                 verifier: self.server.write_verifier(),
             }),
-            Err(Fault::Status(status)) => Outcome::Failed(status, wcc),
-            Err(Fault::Later(answer)) => return Err(Stop::Later(answer)),
+            Err(StepError::Status(status)) => Outcome::Failed(status, wcc),
+            Err(StepError::Later(answer)) => return Err(Stop::Later(answer)),
         };
-        self.reply(&written);
+        self.answer(&written);
         Ok(())
     }
 
@@ -83,7 +79,7 @@ impl Turn<'_> {
         file: &dyn File,
         data: Range<usize>,
         args: &WriteArgs<'_>,
-    ) -> Tried<u32> {
+    ) -> StepResult<u32> {
         let durable = match args.stable {
             Stable::Unstable => Durable::No,
             Stable::DataSync => Durable::Data,
@@ -96,9 +92,9 @@ impl Turn<'_> {
         Ok(written as u32)
     }
 
-    pub(super) fn commit(&self, args: CommitArgs) -> Answered<CommitOk, Wcc> {
+    pub(super) fn commit(&self, args: CommitArgs) -> ProcedureResult<CommitOk, Wcc> {
         let mut wcc = Wcc::default();
-        let tried = self.object(&args.file).and_then(|node| {
+        let result = self.object(&args.file).and_then(|node| {
             check_file(&node)?;
             let cx = self.cx();
             let file = self
@@ -109,7 +105,7 @@ impl Turn<'_> {
             wcc = self.file_wcc(&before, &file);
             Ok(())
         });
-        Ok(match outcome(tried, || wcc)? {
+        Ok(match outcome(result, || wcc)? {
             Outcome::Done(()) => Outcome::Done(CommitOk {
                 file: wcc,
                 verifier: self.server.write_verifier(),
@@ -119,7 +115,7 @@ impl Turn<'_> {
     }
 
     fn file_wcc(&self, before: &Attr, file: &Arc<dyn File>) -> Wcc {
-        let after = file.attr(&self.patient(), Want::STAT).ok();
+        let after = file.attr(&self.patient_cx(), Want::STAT).ok();
         Wcc {
             before: Some(before.into()),
             after: after.as_ref().map(Attributes::from),
@@ -127,7 +123,7 @@ impl Turn<'_> {
     }
 }
 
-fn check_file(node: &Arc<dyn Node>) -> Tried<()> {
+fn check_file(node: &Arc<dyn Node>) -> StepResult<()> {
     match node.kind() {
         Kind::File => Ok(()),
         Kind::Directory => Err(Status::Isdir.into()),

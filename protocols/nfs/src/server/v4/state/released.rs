@@ -6,6 +6,8 @@ use std::sync::Arc;
 use vfs::NodeId;
 use vfs::lock::Owner;
 
+use super::Tree;
+
 /// The key of a node, unique across all exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeKey {
@@ -27,24 +29,23 @@ pub struct Unlock<N> {
 }
 
 /// Files and locks that clients no longer hold.
-#[derive(Debug)]
-pub struct Gone<F, N> {
+pub struct Released<T: Tree> {
     /// The files: dropping them closes them.
-    pub files: Vec<F>,
+    pub files: Vec<T::File>,
     /// The locks to release.
-    pub locks: Vec<Unlock<N>>,
+    pub locks: Vec<Unlock<T::Node>>,
 }
 
-impl<F, N> Default for Gone<F, N> {
-    fn default() -> Gone<F, N> {
-        Gone {
+impl<T: Tree> Default for Released<T> {
+    fn default() -> Released<T> {
+        Released {
             files: Vec::new(),
             locks: Vec::new(),
         }
     }
 }
 
-impl<F, N> Gone<F, N> {
+impl<T: Tree> Released<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.locks.is_empty()
     }
@@ -52,4 +53,4 @@ impl<F, N> Gone<F, N> {
 
 /// A function called with the removed files and locks before the operation that removed them
 /// returns, and with none of the state's locks held.
-pub type Release<F, N> = Arc<dyn Fn(Gone<F, N>) + Send + Sync>;
+pub type Release<T> = Arc<dyn Fn(Released<T>) + Send + Sync>;

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
 
 use super::Server;
-use super::files::AGE;
+use super::file_cache::IDLE_TIME;
 
 /// The first byte of the handles of nodes in the tree at `/`.
 const FORM: u8 = 1;
@@ -106,8 +106,8 @@ impl Server {
     }
 
     /// Returns the entry `name` of `dir`, which is about to be removed or replaced. To be passed to
-    /// [`Server::let_go`] afterwards.
-    pub(super) fn going(
+    /// [`Server::forget_removed`] afterwards.
+    pub(super) fn entry_to_remove(
         &self,
         cx: &Cx<'_>,
         dir: &Arc<dyn Node>,
@@ -122,7 +122,7 @@ impl Server {
 
     /// Removes a file that has lost a name from the caches: a removed file takes space as long as
     /// it is cached.
-    pub(super) fn let_go(&self, cx: &Cx<'_>, gone: Option<Entry>) {
+    pub(super) fn forget_removed(&self, cx: &Cx<'_>, gone: Option<Entry>) {
         let Some(Entry { node, attr }) = gone.filter(|gone| gone.attr.kind != Kind::Directory)
         else {
             return;
@@ -137,13 +137,16 @@ impl Server {
         }
     }
 
-    /// Evicts the nodes that have been unused for [`AGE`]: they may have been removed on the host,
-    /// outside the server.
-    pub(super) fn tend_nodes(&self) {
+    /// Evicts the nodes that have been unused for [`IDLE_TIME`]: they may have been removed on the
+    /// host, outside the server.
+    pub(super) fn maintain_nodes(&self) {
         let now = (self.options.clock)();
-        let mut tended = self.tended.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_sub(*tended) >= AGE {
-            *tended = now;
+        let mut last_eviction = self
+            .last_eviction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_sub(*last_eviction) >= IDLE_TIME {
+            *last_eviction = now;
             self.nodes.forget_unused();
         }
     }
