@@ -1,5 +1,5 @@
 //! Logs of the calls of a file system, one JSON object per line, as `barge serve --record-calls`
-//! writes them and `barge bench replay` reads them. `docs/design/seeing.md` describes the fields.
+//! writes them and `barge bench replay` reads them. `docs/design/status.md` describes the fields.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

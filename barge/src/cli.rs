@@ -15,8 +15,8 @@ use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 use crate::mount::MountArgs;
 use crate::pack::{CheckArgs, PackArgs};
 use crate::reference::{CompletionsArgs, ManArgs};
-use crate::seeing::TopArgs;
 use crate::serve::{ServeArgs, VirtiofsdArgs};
+use crate::status::TopArgs;
 
 /// Serve file trees over protocols that virtual machines, containers and hosts can mount
 #[derive(Parser)]

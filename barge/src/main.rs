@@ -19,11 +19,11 @@ mod mount;
 mod pack;
 mod private;
 mod reference;
-mod seeing;
 mod serve;
 mod service;
 mod signals;
 mod source;
+mod status;
 mod tier;
 mod tools;
 mod touched;
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
         Command::Config(args) => config::run(args),
-        Command::Top(args) => seeing::top(args),
+        Command::Top(args) => status::top(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => reference::completions(args),

@@ -26,10 +26,10 @@ use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
 use self::passing::Passing;
-use crate::seeing::{Seeing, SourceCache, Sources};
 use crate::source::{self, Source};
+use crate::status::{SourceCache, Sources, StatusServer};
 use crate::touched::TouchedFile;
-use crate::{Done, Failure, background, seeing, serve, service, signals, trouble};
+use crate::{Done, Failure, background, serve, service, signals, status, trouble};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
 /// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
@@ -257,13 +257,13 @@ fn show(
     cache: SourceCache,
 ) -> Result<(), Failure> {
     let listener = serve::listen(addr, None)?;
-    let source = seeing::Source {
+    let source = status::Source {
         name: String::new(),
         source: source.to_string(),
         cache,
     };
     let sources = Arc::new(Sources::new(vec![source]));
-    Seeing::new(engine.clone(), sources).serve(listener, &[])
+    StatusServer::new(engine.clone(), sources).serve(listener, &[])
 }
 
 /// Mounts an image with the kernel's EROFS if possible. Returns whether it is mounted.

@@ -135,7 +135,7 @@ impl FromStr for MountOption {
                 Retry::seconds(value).map_err(|what| format!("expected {what}"))?,
             ),
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
-            ("http", value) => MountOption::Http(crate::seeing::addr(value)?),
+            ("http", value) => MountOption::Http(crate::status::addr(value)?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("remount", "") => MountOption::Remount,
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "")

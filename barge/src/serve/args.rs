@@ -309,7 +309,7 @@ struct ObservabilityArgs {
     /// /status.json has its values, /metrics is for Prometheus, /healthz is the health check;
     /// `barge top` shows the same. Every client of this address sees who the clients of the shares
     /// are.
-    #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
+    #[arg(long, value_name = "ADDR", value_parser = crate::status::addr)]
     http: Option<Addr>,
     /// Host name to accept in HTTP requests; may be repeated
     ///

@@ -13,7 +13,7 @@ use super::plan::{Plan, Share};
 use crate::calls::Recorder;
 use crate::source::Source;
 use crate::touched::TouchedFile;
-use crate::{Failure, seeing};
+use crate::{Failure, status};
 
 /// All exports of a server.
 pub(super) struct Exports {
@@ -27,7 +27,7 @@ pub(super) struct Exports {
     /// The tree of `whole`, if it has several sources.
     pub(super) bundle: Option<Arc<Bundle>>,
     /// Each source as it was opened, before layers, for the status page.
-    pub(super) sources: Vec<seeing::Source>,
+    pub(super) sources: Vec<status::Source>,
     /// The log of all calls, if one is written.
     pub(super) calls: Option<Recorder>,
     /// The read traces that are written.

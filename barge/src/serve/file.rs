@@ -24,7 +24,7 @@ use super::plan::Plan;
 use crate::config::{Config, Setting};
 use crate::source::Named;
 use crate::touched::TouchedFile;
-use crate::{Failure, seeing};
+use crate::{Failure, status};
 
 /// Returns the plan of `config`.
 pub(super) fn plan(config: &Config) -> Result<Plan, Failure> {
@@ -61,7 +61,7 @@ pub(super) struct Live {
     bundle: Option<Arc<Bundle>>,
     opener: Arc<Opener>,
     nfs: Option<Arc<Server>>,
-    seen: Arc<seeing::Sources>,
+    seen: Arc<status::Sources>,
     /// The configuration at the start, which stays in force for everything but shares.
     begun: Config,
 }
@@ -85,7 +85,7 @@ impl Live {
         exports: &Exports,
         list: Arc<RwLock<ExportList>>,
         nfs: Option<Arc<Server>>,
-        seen: Arc<seeing::Sources>,
+        seen: Arc<status::Sources>,
     ) -> Live {
         let openings = config.shares().iter().map(|share| config.opening(share));
         let gates = exports.gates.iter().flatten();

@@ -43,8 +43,8 @@ pub(crate) use self::share::{ShareArgs, TermsArgs};
 pub(crate) use self::virtiofs::Cache;
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::config::Config;
-use crate::seeing::{Seeing, Sources};
 use crate::signals::Reload;
+use crate::status::{Sources, StatusServer};
 use crate::{Done, Failure, service, signals, trouble};
 
 /// Runs `barge serve`.
@@ -129,7 +129,7 @@ fn serve(plan: &Plan) -> Done {
     let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
     vhost::serve(&engine, places, plan.vhost.once)?;
     if let (Some(listener), Some(http)) = (http, &plan.http) {
-        Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;
+        StatusServer::new(engine.clone(), sources).serve(listener, &http.names)?;
     }
     announce::ready(&addrs, &exports, plan, unnamed)?;
     // Without these references, a removed share closes its files.

@@ -17,7 +17,7 @@ use super::{handle_key, nfs};
 use crate::calls::Recorder;
 use crate::source::{Source, overlaid};
 use crate::touched::TouchedFile;
-use crate::{Failure, seeing};
+use crate::{Failure, status};
 
 /// Minimum number of shares to divide descriptors by if a configuration file can add shares.
 const ROOM: usize = 16;
@@ -44,7 +44,7 @@ pub(super) struct Opened {
     /// The gate with the terms, if they may change.
     pub(super) gate: Option<Arc<Gate>>,
     /// The source as it was opened, before layers, for the status page.
-    pub(super) seen: seeing::Source,
+    pub(super) seen: status::Source,
     /// The read trace, if one is written.
     pub(super) touched: Option<Arc<TouchedFile>>,
 }
@@ -110,10 +110,10 @@ impl Opener {
             names,
             ..options.clone()
         })?;
-        let seen = seeing::Source {
+        let seen = status::Source {
             name: name.to_owned(),
             source: source.to_string(),
-            cache: seeing::SourceCache::Image(fs.clone()),
+            cache: status::SourceCache::Image(fs.clone()),
         };
         let touched = share.record.as_deref();
         let touched = touched.map(TouchedFile::create).transpose()?;

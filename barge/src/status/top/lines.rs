@@ -1,7 +1,7 @@
 //! Formatting of figures.
 
-use crate::seeing::change::{Change, OperationChange, quantile_of_all};
-use crate::seeing::status::{Client, Export};
+use crate::status::change::{Change, OperationChange, quantile_of_all};
+use crate::status::json::{Client, Export};
 
 /// Column headings of the table of operations.
 pub(super) const OPERATIONS: [&str; 8] = [

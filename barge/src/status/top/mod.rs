@@ -12,7 +12,7 @@ use clap::Args;
 use transports::Addr;
 
 use super::change::Change;
-use super::status::Status;
+use super::json::Status;
 use crate::{Done, Failure};
 
 #[derive(Args)]

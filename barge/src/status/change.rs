@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::status::{Done, Operation, Status};
+use super::json::{Done, Operation, Status};
 
 /// Two snapshots of one server; there may be no earlier one.
 pub(super) struct Change<'a> {

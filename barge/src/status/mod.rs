@@ -5,9 +5,9 @@
 mod change;
 mod health;
 mod http;
+mod json;
 mod metrics;
 mod page;
-mod status;
 mod top;
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +21,7 @@ use vfs::FileSystem;
 
 use self::health::Probe;
 use self::http::{Answer, Asked, Names};
-use self::status::{Cache, Export, Status};
+use self::json::{Cache, Export, Status};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
@@ -29,7 +29,7 @@ use crate::Failure;
 const USUAL_PORT: &str = "5641";
 
 /// The engine and the sources to observe.
-pub(crate) struct Seeing {
+pub(crate) struct StatusServer {
     engine: Arc<Engine>,
     sources: Arc<Sources>,
     since: Instant,
@@ -147,10 +147,10 @@ impl SourceCache {
     }
 }
 
-impl Seeing {
+impl StatusServer {
     /// Returns the observer of an engine that serves `sources`, with the current time as its start.
-    pub(crate) fn new(engine: Arc<Engine>, sources: Arc<Sources>) -> Seeing {
-        Seeing {
+    pub(crate) fn new(engine: Arc<Engine>, sources: Arc<Sources>) -> StatusServer {
+        StatusServer {
             engine,
             sources,
             since: Instant::now(),

@@ -11,8 +11,8 @@ use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 use ratatui::{DefaultTerminal, Frame};
 
 use super::{Asked, lines};
-use crate::seeing::change::Change;
-use crate::seeing::status::Status;
+use crate::status::change::Change;
+use crate::status::json::Status;
 
 /// Number of stored rates, for a wide screen.
 const KEPT: usize = 512;
@@ -144,7 +144,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::seeing::status::{Client, Done, Operation};
+    use crate::status::json::{Client, Done, Operation};
 
     #[test]
     fn it_fits_a_small_terminal_and_shows_a_loss() {
