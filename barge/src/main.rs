@@ -18,6 +18,7 @@ mod log;
 mod mount;
 mod pack;
 mod private;
+mod read_trace;
 mod reference;
 mod serve;
 mod service;
@@ -26,7 +27,6 @@ mod source;
 mod status;
 mod tier;
 mod tools;
-mod touched;
 mod trouble;
 
 use std::fmt::Display;

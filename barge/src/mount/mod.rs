@@ -26,9 +26,9 @@ use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
 use self::passing::Passing;
+use crate::read_trace::TraceFile;
 use crate::source::{self, Source};
 use crate::status::{SourceCache, Sources, StatusServer};
-use crate::touched::TouchedFile;
 use crate::{Done, Failure, background, serve, service, signals, status, trouble};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
@@ -162,13 +162,13 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     {
         fs = kept.over(fs, url)?;
     }
-    let touched = args
+    let trace = args
         .record_trace
         .as_deref()
-        .map(TouchedFile::create)
+        .map(TraceFile::create)
         .transpose()?;
-    if let Some(touched) = &touched {
-        fs = touched.over(fs);
+    if let Some(trace) = &trace {
+        fs = trace.over(fs);
     }
     if let Some(dir) = &args.overlay {
         fs = source::overlaid(fs, dir, hostdir::Options::default())?;
@@ -245,7 +245,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         None => not_synced(&args.dir, &"the server does not answer"),
     }
     drop(signals);
-    touched.map_or(Ok(()), |touched| touched.finish())?;
+    trace.map_or(Ok(()), |trace| trace.finish())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,8 +11,8 @@ use vfs::Export;
 use super::opening::{Opened, Opener};
 use super::plan::{Plan, Share};
 use crate::calls::Recorder;
+use crate::read_trace::TraceFile;
 use crate::source::Source;
-use crate::touched::TouchedFile;
 use crate::{Failure, status};
 
 /// All exports of a server.
@@ -31,7 +31,7 @@ pub(super) struct Exports {
     /// The log of all calls, if one is written.
     pub(super) calls: Option<Recorder>,
     /// The read traces that are written.
-    pub(super) touched: Vec<Arc<TouchedFile>>,
+    pub(super) traces: Vec<Arc<TraceFile>>,
     /// The exports that NFS clients see in listings (MOUNT's EXPORT).
     pub(super) listed: Vec<Listed>,
     /// Referrals to other servers.
@@ -129,9 +129,9 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     Ok(Exports {
         listed: listed(&each, &whole, &plan.lists),
         gates: opened.iter().map(|opened| opened.gate.clone()).collect(),
-        touched: opened
+        traces: opened
             .iter()
-            .filter_map(|opened| opened.touched.clone())
+            .filter_map(|opened| opened.trace.clone())
             .collect(),
         sources: opened.into_iter().map(|opened| opened.seen).collect(),
         images: images(plan, names, &opener)?,

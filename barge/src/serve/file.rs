@@ -22,8 +22,8 @@ use super::exports::{self, Exports};
 use super::opening::{Opener, terms};
 use super::plan::Plan;
 use crate::config::{Config, Setting};
+use crate::read_trace::TraceFile;
 use crate::source::Named;
-use crate::touched::TouchedFile;
 use crate::{Failure, status};
 
 /// Returns the plan of `config`.
@@ -68,7 +68,7 @@ pub(super) struct Live {
 
 struct State {
     shares: Vec<Served>,
-    touched: Vec<Arc<TouchedFile>>,
+    traces: Vec<Arc<TraceFile>>,
 }
 
 #[derive(Clone)]
@@ -99,7 +99,7 @@ impl Live {
                         gate: gate.clone(),
                     })
                     .collect(),
-                touched: Vec::new(),
+                traces: Vec::new(),
             }),
             list,
             whole: exports.whole.clone(),
@@ -164,7 +164,7 @@ impl Live {
         for new in opened {
             tracing::info!(share = new.export.name, source = new.seen.source, "begun");
             self.seen.put(new.seen);
-            state.touched.extend(new.touched);
+            state.traces.extend(new.trace);
         }
         self.seen.keep(&names);
         for what in restart {
@@ -217,9 +217,6 @@ impl Live {
     /// Writes the read traces of shares that were added by a reload.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state
-            .touched
-            .iter()
-            .try_for_each(|touched| touched.finish())
+        state.traces.iter().try_for_each(|trace| trace.finish())
     }
 }

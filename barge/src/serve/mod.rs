@@ -149,10 +149,7 @@ fn serve(plan: &Plan) -> Done {
     }
     drop(tending);
     drop(signals);
-    exports
-        .touched
-        .iter()
-        .try_for_each(|touched| touched.finish())?;
+    exports.traces.iter().try_for_each(|trace| trace.finish())?;
     live.map_or(Ok(()), |live| live.finish())?;
     Ok(status)
 }

@@ -15,8 +15,8 @@ use super::plan::{Layers, Plan, Share};
 use super::recovery::names_file;
 use super::{handle_key, nfs};
 use crate::calls::Recorder;
+use crate::read_trace::TraceFile;
 use crate::source::{Source, overlaid};
-use crate::touched::TouchedFile;
 use crate::{Failure, status};
 
 /// Minimum number of shares to divide descriptors by if a configuration file can add shares.
@@ -46,7 +46,7 @@ pub(super) struct Opened {
     /// The source as it was opened, before layers, for the status page.
     pub(super) seen: status::Source,
     /// The read trace, if one is written.
-    pub(super) touched: Option<Arc<TouchedFile>>,
+    pub(super) trace: Option<Arc<TraceFile>>,
 }
 
 impl Opener {
@@ -115,10 +115,10 @@ impl Opener {
             source: source.to_string(),
             cache: status::SourceCache::Image(fs.clone()),
         };
-        let touched = share.record.as_deref();
-        let touched = touched.map(TouchedFile::create).transpose()?;
-        if let Some(touched) = &touched {
-            fs = touched.over(fs);
+        let trace = share.record.as_deref();
+        let trace = trace.map(TraceFile::create).transpose()?;
+        if let Some(trace) = &trace {
+            fs = trace.over(fs);
         }
         let seals = match (&share.overlay, source) {
             (Some(dir), _) => {
@@ -145,7 +145,7 @@ impl Opener {
             export: Arc::new(Export::new(name, fs).handing_over(share.hands_over)),
             gate,
             seen,
-            touched,
+            trace,
         })
     }
 

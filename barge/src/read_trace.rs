@@ -12,30 +12,30 @@ use vfs::FileSystem;
 use crate::{Failure, private};
 
 /// A trace that is being written.
-pub(crate) struct TouchedFile {
+pub(crate) struct TraceFile {
     path: PathBuf,
     /// The file, or the first error, which ends the recording.
     file: Mutex<io::Result<BufWriter<File>>>,
 }
 
-impl TouchedFile {
+impl TraceFile {
     /// Creates a trace in a file, or replaces an existing one.
-    pub(crate) fn create(path: &Path) -> Result<Arc<TouchedFile>, Failure> {
+    pub(crate) fn create(path: &Path) -> Result<Arc<TraceFile>, Failure> {
         let file = private::create(path);
         let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-        Ok(Arc::new(TouchedFile {
+        Ok(Arc::new(TraceFile {
             path: path.to_owned(),
             file: Mutex::new(Ok(BufWriter::new(file))),
         }))
     }
 
     /// Returns `fs` with first accesses recorded ([`Touched`]).
-    pub(crate) fn over(self: &Arc<TouchedFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+    pub(crate) fn over(self: &Arc<TraceFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         let file = self.clone();
-        let touched = move |path: &[u8], range: Range<u64>| {
+        let access = move |path: &[u8], range: Range<u64>| {
             file.write(|to| to.write_all(&pack::trace::line(path, range)));
         };
-        stack(fs, Touched::new(Box::new(touched)))
+        stack(fs, Touched::new(Box::new(access)))
     }
 
     /// Flushes the trace. Returns the first error of the recording.
