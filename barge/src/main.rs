@@ -8,7 +8,7 @@
 
 mod background;
 mod bench;
-mod calls;
+mod call_log;
 mod cli;
 mod config;
 mod connect;

@@ -10,7 +10,7 @@ use vfs::Export;
 
 use super::opening::{Opened, Opener};
 use super::plan::{Plan, Share};
-use crate::calls::Recorder;
+use crate::call_log::CallLogFile;
 use crate::read_trace::TraceFile;
 use crate::source::Source;
 use crate::{Failure, status};
@@ -29,7 +29,7 @@ pub(super) struct Exports {
     /// Each source as it was opened, before layers, for the status page.
     pub(super) sources: Vec<status::Source>,
     /// The log of all calls, if one is written.
-    pub(super) calls: Option<Recorder>,
+    pub(super) call_log: Option<CallLogFile>,
     /// The read traces that are written.
     pub(super) traces: Vec<Arc<TraceFile>>,
     /// The exports that NFS clients see in listings (MOUNT's EXPORT).
@@ -99,12 +99,12 @@ pub(super) fn list(each: &[Arc<Export>], whole: &Arc<Export>) -> Vec<Arc<Export>
 
 /// Opens the sources of `plan`. `unnamed` says that no address was given.
 pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
-    let calls = plan.record_calls.as_deref().map(|path| {
-        Recorder::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    let call_log = plan.record_calls.as_deref().map(|path| {
+        CallLogFile::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     });
-    let calls = calls.transpose()?;
+    let call_log = call_log.transpose()?;
     let names = check(plan)?;
-    let opener = Arc::new(Opener::new(plan, unnamed, calls.clone())?);
+    let opener = Arc::new(Opener::new(plan, unnamed, call_log.clone())?);
     let opened = names
         .iter()
         .zip(&plan.shares)
@@ -138,7 +138,7 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         each,
         whole,
         bundle,
-        calls,
+        call_log,
         referrals,
         opener,
     })

@@ -144,8 +144,8 @@ fn serve(plan: &Plan) -> Done {
         None => ExitCode::SUCCESS,
     };
     engine.wait();
-    if let Some(calls) = &exports.calls {
-        calls.finish();
+    if let Some(call_log) = &exports.call_log {
+        call_log.finish();
     }
     drop(tending);
     drop(signals);

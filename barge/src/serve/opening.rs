@@ -14,7 +14,7 @@ use vfs::{Export, FileSystem, HandleKey, Level};
 use super::plan::{Layers, Plan, Share};
 use super::recovery::names_file;
 use super::{handle_key, nfs};
-use crate::calls::Recorder;
+use crate::call_log::CallLogFile;
 use crate::read_trace::TraceFile;
 use crate::source::{Source, overlaid};
 use crate::{Failure, status};
@@ -28,7 +28,7 @@ pub(super) struct Opener {
     known_by: Option<(Option<PathBuf>, Addr)>,
     /// The secret that the keys for sealed handles derive from; only with NFS.
     secret: Option<HandleKey>,
-    calls: Option<Recorder>,
+    call_log: Option<CallLogFile>,
     kernel_handles: bool,
     /// Descriptors per source.
     descriptors: usize,
@@ -54,7 +54,7 @@ impl Opener {
     pub(super) fn new(
         plan: &Plan,
         unnamed: bool,
-        calls: Option<Recorder>,
+        call_log: Option<CallLogFile>,
     ) -> Result<Opener, Failure> {
         let nfs = plan.nfs.as_ref();
         let known_by = nfs.and_then(|nfs| {
@@ -77,7 +77,7 @@ impl Opener {
         Ok(Opener {
             known_by,
             secret,
-            calls,
+            call_log,
             kernel_handles: plan.kernel_handles,
             descriptors: descriptors / shares,
             gated,
@@ -136,9 +136,9 @@ impl Opener {
             )));
         }
         let (mut fs, gate) = self.wrap(fs, &share.layers, clients);
-        if let Some(calls) = &self.calls {
-            let (calls, name, start) = (calls.clone(), name.to_owned(), Instant::now());
-            let take = Box::new(move |event: &Event<'_>| calls.write(&name, event));
+        if let Some(call_log) = &self.call_log {
+            let (call_log, name, start) = (call_log.clone(), name.to_owned(), Instant::now());
+            let take = Box::new(move |event: &Event<'_>| call_log.write(&name, event));
             fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
         }
         Ok(Opened {

@@ -122,7 +122,7 @@ impl Line {
 
 /// A call log that the layers of all exports write to.
 #[derive(Clone)]
-pub(crate) struct Recorder(Arc<Mutex<Writing>>);
+pub(crate) struct CallLogFile(Arc<Mutex<Writing>>);
 
 struct Writing {
     to: BufWriter<File>,
@@ -130,12 +130,12 @@ struct Writing {
     failed: bool,
 }
 
-impl Recorder {
+impl CallLogFile {
     /// Creates a log in the file `path`.
-    pub(crate) fn new(path: &Path) -> io::Result<Recorder> {
+    pub(crate) fn new(path: &Path) -> io::Result<CallLogFile> {
         let to = BufWriter::with_capacity(256 << 10, private::create(path)?);
         let failed = false;
-        Ok(Recorder(Arc::new(Mutex::new(Writing { to, failed }))))
+        Ok(CallLogFile(Arc::new(Mutex::new(Writing { to, failed }))))
     }
 
     /// Writes a call of `export`.
