@@ -12,6 +12,7 @@ mod call_log;
 mod cli;
 mod config;
 mod connect;
+mod disk_cache;
 mod doctor;
 mod files;
 mod log;
@@ -25,7 +26,6 @@ mod service;
 mod signals;
 mod source;
 mod status;
-mod tier;
 mod tools;
 mod trouble;
 

@@ -4,7 +4,7 @@
 use clap::Args;
 
 use super::place::Place;
-use crate::tier::TierArgs;
+use crate::disk_cache::DiskCacheArgs;
 
 #[derive(Args)]
 #[allow(
@@ -36,7 +36,7 @@ pub(crate) struct LsArgs {
     #[arg(long, conflicts_with_all = ["long", "numeric"])]
     pub(super) json: bool,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
@@ -56,7 +56,7 @@ pub(crate) struct StatArgs {
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
@@ -65,7 +65,7 @@ pub(crate) struct CatArgs {
     #[arg(value_name = "SOURCE/PATH", required = true)]
     pub(super) places: Vec<Place>,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
@@ -93,7 +93,7 @@ pub(crate) struct CpArgs {
     #[arg(short, long)]
     pub(super) quiet: bool,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
@@ -114,5 +114,5 @@ pub(crate) struct TreeArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) level: Option<u32>,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }

@@ -16,7 +16,7 @@ pub(crate) fn cat(args: &CatArgs) -> Done {
     let mut written = Ok(());
     for place in &args.places {
         let shown = place.to_string();
-        let (tree, path) = match place.open(&args.tier) {
+        let (tree, path) = match place.open(&args.disk_cache) {
             Ok(opened) => opened,
             Err(failure) => {
                 troubles.tell("cat", failure.message);

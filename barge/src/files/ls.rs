@@ -38,7 +38,7 @@ impl Lister<'_> {
         let mut directories = Vec::new();
         for place in &self.args.places {
             let shown = place.to_string();
-            let (tree, path) = match place.open_tree(&self.args.tier) {
+            let (tree, path) = match place.open_tree(&self.args.disk_cache) {
                 Ok(opened) => opened,
                 Err(failure) => {
                     self.troubles.tell("ls", failure.message);

@@ -7,7 +7,7 @@ use barge_client::tree::Tree;
 use barge_client::{BadSource, Source};
 
 use crate::Failure;
-use crate::tier::TierArgs;
+use crate::disk_cache::DiskCacheArgs;
 use crate::trouble::opening;
 
 /// A SOURCE[/PATH] argument.
@@ -40,8 +40,8 @@ impl fmt::Display for Place {
 impl Place {
     /// Opens the tree. Returns it with the path in it, which is empty for its root. The file need
     /// not exist, but its directory must.
-    pub(super) fn open(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
-        let found = tier.apply(&self.source).find();
+    pub(super) fn open(&self, disk_cache: &DiskCacheArgs) -> Result<(Tree, Vec<u8>), Failure> {
+        let found = disk_cache.apply(&self.source).find();
         let told = |error| Failure::new(format!("{self}: {}", opening(&self.source, &error)));
         let (fs, path) = found.map_err(told)?;
         Ok((Tree::new(fs), path))
@@ -49,14 +49,14 @@ impl Place {
 
     /// [`Place::open`] for commands that show trees: an image is opened as its tree, unless it is
     /// named with `dir:`.
-    pub(super) fn open_tree(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
+    pub(super) fn open_tree(&self, disk_cache: &DiskCacheArgs) -> Result<(Tree, Vec<u8>), Failure> {
         match self.source.bare_image() {
             Some(source) if !self.shown.starts_with("dir:") => Place {
                 shown: self.shown.clone(),
                 source,
             }
-            .open(tier),
-            _ => self.open(tier),
+            .open(disk_cache),
+            _ => self.open(disk_cache),
         }
     }
 

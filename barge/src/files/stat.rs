@@ -15,7 +15,7 @@ pub(crate) fn stat(args: &StatArgs) -> Done {
     let mut text = Vec::new();
     for place in &args.places {
         let shown = place.to_string();
-        match place.open(&args.tier) {
+        match place.open(&args.disk_cache) {
             Err(failure) => troubles.tell("stat", failure.message),
             Ok((tree, path)) => match one(args, &tree, &path, &shown) {
                 Ok(lines) => text.extend(lines),

@@ -41,7 +41,7 @@ impl Shower<'_> {
     fn run(&mut self) -> io::Result<()> {
         for place in &self.args.places {
             let shown = place.to_string();
-            match place.open_tree(&self.args.tier) {
+            match place.open_tree(&self.args.disk_cache) {
                 Err(failure) => self.troubles.tell("tree", failure.message),
                 Ok((tree, path)) => self.show(&tree, &path, &shown)?,
             }

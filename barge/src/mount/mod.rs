@@ -1,12 +1,12 @@
 //! `barge mount`: mounts a source on a directory of this host with FUSE, or an image with the
 //! kernel's EROFS if possible.
 
-mod kept;
+mod disk_cache;
 mod kernel;
 pub(crate) mod options;
-mod passing;
+mod passthrough;
+mod readahead;
 mod remount;
-mod window;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -25,7 +25,7 @@ use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
-use self::passing::Passing;
+use self::passthrough::Passthrough;
 use crate::read_trace::TraceFile;
 use crate::source::{self, Source};
 use crate::status::{SourceCache, Sources, StatusServer};
@@ -157,10 +157,10 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     let mut fs = options.from.open(hostdir::Options::default())?;
     let mut cache = SourceCache::Image(fs.clone());
-    if let (Some(kept), Source::Tree(barge_client::Source::Remote(url))) =
-        (&options.kept, &options.from)
+    if let (Some(disk_cache), Source::Tree(barge_client::Source::Remote(url))) =
+        (&options.disk_cache, &options.from)
     {
-        fs = kept.over(fs, url)?;
+        fs = disk_cache.over(fs, url)?;
     }
     let trace = args
         .record_trace
@@ -203,7 +203,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     let mut session = server.session();
     if options.passthrough {
         let files = mount.files().map_err(Failure::new)?;
-        session = session.passing_through(Arc::new(Passing(files)));
+        session = session.passing_through(Arc::new(Passthrough(files)));
     }
     let channels = drive(&engine, session, server.longest(), &mount).map_err(|error| {
         // The first error is reported.
@@ -218,7 +218,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         channels.into_iter().for_each(Driven::wait);
         tell.send(Event::Unmounted)
     });
-    window::widen(&args.dir);
+    readahead::set(&args.dir);
     background::ready()?;
     service::tell_ready("ready");
     if let Ok(Event::Stop) = told.recv() {

@@ -13,7 +13,7 @@ use rustix::mount::MountFlags;
 use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions};
 
-use super::kept::KeptIn;
+use super::disk_cache::DiskCache;
 use crate::source::Source;
 use crate::{Failure, serve};
 
@@ -166,7 +166,7 @@ pub(super) struct Settled {
     /// Page cache, if enabled.
     pub(super) pages: Option<pagecache::Options>,
     /// Disk cache for files of another server.
-    pub(super) kept: Option<KeptIn>,
+    pub(super) disk_cache: Option<DiskCache>,
     /// Owner and group of all files.
     pub(super) owned: Owned,
     /// Source with the timeouts of the options.
@@ -252,11 +252,11 @@ pub(super) fn settle(
             }
         }
     }
-    let mut kept = None;
+    let mut disk_cache = None;
     match (dir, &mut from) {
         (Some(dir), Source::Tree(barge_client::Source::Remote(_))) => {
             let size = size.unwrap_or(TierOptions::SIZE);
-            kept = Some(KeptIn { dir, size });
+            disk_cache = Some(DiskCache { dir, size });
         }
         (Some(dir), Source::Tree(tree @ barge_client::Source::Object(_))) => {
             tree.keep_in(&TierOptions::new(dir, size));
@@ -313,7 +313,7 @@ pub(super) fn settle(
         mount,
         fuse,
         pages,
-        kept,
+        disk_cache,
         kernel_flags,
         owned,
         from,
@@ -474,9 +474,12 @@ mod tests {
         let remote = |text: &str| settled_of("9p://server/", text, false, false).expect("known");
         let pages = remote("cache=loose").pages.expect("a page cache");
         assert_eq!(pages.mode, Mode::Loose);
-        let kept = remote("cache_dir=/x").kept;
-        let kept = kept.expect("what is read is kept");
-        assert_eq!((kept.dir, kept.size), ("/x".into(), TierOptions::SIZE));
+        let disk_cache = remote("cache_dir=/x").disk_cache;
+        let disk_cache = disk_cache.expect("a disk cache");
+        assert_eq!(
+            (disk_cache.dir, disk_cache.size),
+            ("/x".into(), TierOptions::SIZE)
+        );
         for bad in [
             "",
             "cache=",

@@ -27,7 +27,7 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
-    let mut file = match args.tier.apply(&args.image) {
+    let mut file = match args.disk_cache.apply(&args.image) {
         Source::Object(url) => fetched(&url),
         Source::Image(image) => image.file().and_then(|(path, _)| File::open(path)),
         Source::HostDir(path) => File::open(path),

@@ -10,13 +10,13 @@ use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use super::args::{IDENTITY, OBSERVABILITY, SOURCES};
 use super::plan::{Layers, Share};
 use crate::Failure;
+use crate::disk_cache::DiskCacheArgs;
 use crate::source::Named;
-use crate::tier::TierArgs;
 
 #[derive(Args)]
 pub(crate) struct ShareArgs {
     #[command(flatten)]
-    tier: TierArgs,
+    disk_cache: DiskCacheArgs,
     /// Directory for changes to a source that is read-only, such as an image
     ///
     /// Changes are stored as Linux's overlayfs does (DIR/upper, DIR/work). For a single source.
@@ -109,7 +109,7 @@ pub(crate) enum IdentityArg {
 impl ShareArgs {
     /// Returns the share of `named`. It is read-only if `read_only` or the options say so.
     pub(super) fn plan(&self, named: Named, read_only: bool) -> Result<Share, Failure> {
-        let source = self.tier.apply_to(&named.source);
+        let source = self.disk_cache.apply_to(&named.source);
         Ok(Share {
             named: Named {
                 source: source.signed(&self.verify_key)?,

@@ -3,6 +3,7 @@
 mod browser;
 mod bundle;
 mod config;
+mod disk_cache;
 mod doctor;
 mod exports;
 mod foreign;
@@ -12,7 +13,6 @@ mod guests;
 mod hashes;
 mod identity;
 mod images;
-mod kept;
 mod layers;
 mod locks;
 mod mount;

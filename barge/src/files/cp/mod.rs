@@ -19,7 +19,7 @@ use vfs::{Entry, Errno, Kind, Make, Mode, Name, Node, NodeId, Result, Time, Want
 use super::Troubles;
 use super::args::CpArgs;
 use super::place::Place;
-use crate::tier::TierArgs;
+use crate::disk_cache::DiskCacheArgs;
 use crate::{Done, Failure};
 use barge_client::tree::Tree;
 use data::copy_file;
@@ -31,7 +31,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
     let Some((to, from)) = args.places.split_last() else {
         return Err(Failure::usage("expected a source and a destination"));
     };
-    let (tree, path) = to.open(&args.tier)?;
+    let (tree, path) = to.open(&args.disk_cache)?;
     let target = Target::at(tree, &path, to)?;
     if from.len() > 1 && !matches!(target.found, Found::Directory(_)) {
         return Err(Failure::usage(format!(
@@ -60,7 +60,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
         }
         let mut walk = Walk {
             copier: &copier,
-            tier: &args.tier,
+            disk_cache: &args.disk_cache,
             queue,
             linked: HashMap::new(),
             made: HashMap::new(),
@@ -177,7 +177,7 @@ impl Copier {
 
 struct Walk<'a> {
     copier: &'a Copier,
-    tier: &'a TierArgs,
+    disk_cache: &'a DiskCacheArgs,
     queue: SyncSender<File>,
     /// Copies of files with several links, by device and inode number of the original.
     linked: HashMap<(u64, u64), Arc<dyn Node>>,
@@ -196,7 +196,7 @@ struct Pending {
 
 impl Walk<'_> {
     fn place(&mut self, place: &Place, target: &Target) -> std::result::Result<(), Failure> {
-        let (tree, path) = place.open(self.tier)?;
+        let (tree, path) = place.open(self.disk_cache)?;
         let shown = place.to_string();
         let failed = |errno: Errno| Failure::new(format!("{place}: {errno}"));
         let from = tree

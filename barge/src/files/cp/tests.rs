@@ -22,7 +22,7 @@ fn args(places: &[String], archive: bool) -> CpArgs {
         archive,
         jobs: 4,
         quiet: true,
-        tier: TierArgs::default(),
+        disk_cache: DiskCacheArgs::default(),
     }
 }
 

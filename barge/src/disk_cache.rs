@@ -9,7 +9,7 @@ use crate::source::Source;
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Caching")]
-pub(crate) struct TierArgs {
+pub(crate) struct DiskCacheArgs {
     /// Directory to cache data of images in object stores in
     ///
     /// It is reused by the next start. One process uses the data of an image at a time.
@@ -20,7 +20,7 @@ pub(crate) struct TierArgs {
     cache_dir_size: Option<u64>,
 }
 
-impl TierArgs {
+impl DiskCacheArgs {
     /// Returns the source with these options. Options in its URL take precedence.
     pub(crate) fn apply(&self, source: &barge_client::Source) -> barge_client::Source {
         let mut source = source.clone();

@@ -9,7 +9,7 @@ use rustix::fs::{major, minor};
 const KIB: u32 = 1 << 10;
 
 /// Sets the kernel's read-ahead to the size of a request, if this process is permitted to.
-pub(super) fn widen(dir: &Path) {
+pub(super) fn set(dir: &Path) {
     let set = || {
         let device = rustix::fs::stat(dir)?.st_dev;
         let name = format!("{}:{}", major(device), minor(device));

@@ -19,13 +19,13 @@ use crate::Failure;
 
 /// The location and size of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeptIn {
+pub(super) struct DiskCache {
     pub(super) dir: PathBuf,
     /// Maximum size, bytes.
     pub(super) size: u64,
 }
 
-impl KeptIn {
+impl DiskCache {
     /// Returns `fs`, the tree at `url`, with this disk cache.
     pub(super) fn over(
         &self,

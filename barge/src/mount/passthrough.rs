@@ -8,9 +8,9 @@ use transports::fusedev::Files;
 
 /// Registers backing files with the identity of this process instead of the caller's that the
 /// thread has assumed: one registration serves all opens of a file.
-pub(super) struct Passing(pub(super) Files);
+pub(super) struct Passthrough(pub(super) Files);
 
-impl Backings for Passing {
+impl Backings for Passthrough {
     fn open(&self, file: BorrowedFd<'_>) -> Option<NonZeroU32> {
         hostdir::identity::release_thread().ok()?;
         self.0.open(file)
