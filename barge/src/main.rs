@@ -12,6 +12,7 @@ mod call_log;
 mod cli;
 mod config;
 mod connect;
+mod diagnose;
 mod disk_cache;
 mod doctor;
 mod files;
@@ -27,7 +28,6 @@ mod signals;
 mod source;
 mod status;
 mod tools;
-mod trouble;
 
 use std::fmt::Display;
 use std::process::ExitCode;

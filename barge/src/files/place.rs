@@ -7,8 +7,8 @@ use barge_client::tree::Tree;
 use barge_client::{BadSource, Source};
 
 use crate::Failure;
+use crate::diagnose::opening;
 use crate::disk_cache::DiskCacheArgs;
-use crate::trouble::opening;
 
 /// A SOURCE[/PATH] argument.
 #[derive(Clone, Debug)]

@@ -29,7 +29,7 @@ use self::passthrough::Passthrough;
 use crate::read_trace::TraceFile;
 use crate::source::{self, Source};
 use crate::status::{SourceCache, Sources, StatusServer};
-use crate::{Done, Failure, background, serve, service, signals, status, trouble};
+use crate::{Done, Failure, background, diagnose, serve, service, signals, status};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
 /// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     let overlaid = args.overlay.is_some();
     let mut options = options::settle(&args.options, &source, overlaid, args.helper.sloppy)?;
     if !background::is_background() {
-        trouble::mount_point(&args.dir)?;
+        diagnose::mount_point(&args.dir)?;
     }
     if !background::is_background() && by_kernel(args, &options) {
         return match args.foreground {
@@ -198,7 +198,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         // At the end, no other reference to the source may exist.
         None => drop(cache),
     }
-    let failed = |error| Failure::new(trouble::mounting(&args.dir, "fuse", &error));
+    let failed = |error| Failure::new(diagnose::mounting(&args.dir, "fuse", &error));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
     let mut session = server.session();
     if options.passthrough {

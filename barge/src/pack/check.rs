@@ -15,7 +15,7 @@ use barge_client::Source;
 
 use self::fetched::fetched;
 use super::CheckArgs;
-use crate::{Done, Failure, trouble};
+use crate::{Done, Failure, diagnose};
 
 /// Checks an image, and writes its errors to standard error, one per line.
 pub(crate) fn check(args: &CheckArgs) -> Done {
@@ -23,7 +23,7 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
     let failed = |error: io::Error| {
         Failure::new(format!(
             "{shown}: {}",
-            trouble::opening(&args.image, &error)
+            diagnose::opening(&args.image, &error)
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;

@@ -18,8 +18,8 @@ pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;
 
 use self::args::Format;
+use crate::diagnose::opening;
 use crate::files::Progress;
-use crate::trouble::opening;
 use crate::{Done, Failure};
 
 /// Writes an image of a tree.

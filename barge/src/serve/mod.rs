@@ -45,7 +45,7 @@ pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::config::Config;
 use crate::signals::Reload;
 use crate::status::{Sources, StatusServer};
-use crate::{Done, Failure, service, signals, trouble};
+use crate::{Done, Failure, diagnose, service, signals};
 
 /// Runs `barge serve`.
 pub(crate) fn run(args: &ServeArgs) -> Done {
@@ -240,7 +240,7 @@ fn nine_listeners(
 
 /// Listens at `addr`. Only this user and the members of `group` may connect to a Unix socket.
 pub(crate) fn listen(addr: &Addr, group: Option<u32>) -> Result<Listener, Failure> {
-    Listener::bind_for(addr, group).map_err(|error| Failure::new(trouble::listening(addr, &error)))
+    Listener::bind_for(addr, group).map_err(|error| Failure::new(diagnose::listening(addr, &error)))
 }
 
 /// The 9P service of the engine.

@@ -15,7 +15,7 @@ use super::plan::Nfs;
 use super::recovery::Recovery;
 use super::secure::Tls;
 use super::work;
-use crate::{Failure, trouble};
+use crate::{Failure, diagnose};
 
 /// The sockets of NFS, and the server.
 pub(super) struct Place {
@@ -140,7 +140,7 @@ fn usual_listener() -> Option<Listener> {
     match Listener::bind(&addr) {
         Ok(listener) => Some(listener),
         Err(error) => {
-            let why = trouble::listening(&addr, &error);
+            let why = diagnose::listening(&addr, &error);
             tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 takes a free one)");
             None
         }

@@ -3,6 +3,7 @@
 mod browser;
 mod bundle;
 mod config;
+mod diagnose;
 mod disk_cache;
 mod doctor;
 mod exports;
@@ -29,7 +30,6 @@ mod served;
 mod service;
 mod status;
 mod tls;
-mod trouble;
 mod units;
 mod virtiofs;
 mod virtiofsd;

@@ -7,7 +7,7 @@ use super::{Finding, Report};
 use crate::tools::Tool;
 
 /// Checks all features.
-pub(super) fn look(machine: &Machine) -> Report {
+pub(super) fn check(machine: &Machine) -> Report {
     let mut findings = serving(machine);
     findings.extend(mounting(machine));
     findings.extend(clients(machine));

@@ -76,7 +76,7 @@ fn whole() -> (TempDir, Machine) {
 }
 
 fn missing(machine: &Machine) -> Vec<&'static str> {
-    let found = look(machine).findings.into_iter();
+    let found = check(machine).findings.into_iter();
     let missing = found.filter(|finding| !finding.found);
     missing.map(|finding| finding.name).collect()
 }
@@ -84,7 +84,7 @@ fn missing(machine: &Machine) -> Vec<&'static str> {
 #[test]
 fn a_machine_that_has_everything_misses_nothing() {
     let (_root, machine) = whole();
-    let report = look(&machine);
+    let report = check(&machine);
     assert!(report.works);
     assert_eq!(missing(&machine), [""; 0]);
     assert!(
@@ -120,7 +120,7 @@ fn each_program_that_is_missing_is_one_piece_with_what_brings_it() {
             let (root, machine) = whole();
             fs::remove_file(root.path().join("bin").join(program)).expect("removed");
             assert_eq!(missing(&machine), [tool.name], "{program}");
-            let report = look(&machine);
+            let report = check(&machine);
             let lost = report.findings.iter().find(|finding| !finding.found);
             let lost = lost.expect("one");
             assert_eq!(lost.bring.as_deref(), Some(tool.bring));
@@ -214,7 +214,7 @@ fn without_a_directory_or_the_loopback_it_does_not_work() {
             _ => &mut machine.directory,
         };
         *tried = Err("no such thing".into());
-        let report = look(&machine);
+        let report = check(&machine);
         assert!(!report.works);
         assert_eq!(missing(&machine), [lost]);
         assert!(
