@@ -3,7 +3,7 @@
 
 use clap::Args;
 
-use super::place::Place;
+use super::operand::Operand;
 use crate::disk_cache::DiskCacheArgs;
 
 #[derive(Args)]
@@ -19,7 +19,7 @@ pub(crate) struct LsArgs {
     /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an
     /// object store (s3://BUCKET/KEY[/PATH], gs://, az://, https://).
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Show type, permissions, links, owner, group, size and modification time
     #[arg(short, long)]
     pub(super) long: bool,
@@ -45,7 +45,7 @@ pub(crate) struct StatArgs {
     ///
     /// An image is shown as a file; image:IMAGE or IMAGE/ is the root of its tree.
     #[arg(value_name = "SOURCE[/PATH]", required = true)]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     pub(super) dereference: bool,
@@ -63,7 +63,7 @@ pub(crate) struct StatArgs {
 pub(crate) struct CatArgs {
     /// Files to write to standard output, in this order
     #[arg(value_name = "SOURCE/PATH", required = true)]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     #[command(flatten)]
     pub(super) disk_cache: DiskCacheArgs,
 }
@@ -75,7 +75,7 @@ pub(crate) struct CpArgs {
     /// The destination of several sources must be a directory. An image is copied as a file;
     /// image:IMAGE or IMAGE/ is the root of its tree.
     #[arg(value_name = "SOURCE[/PATH]", num_args = 2.., required = true)]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Copy directories recursively, and symbolic links, pipes and devices as such
     #[arg(short, long)]
     pub(super) recursive: bool,
@@ -102,7 +102,7 @@ pub(crate) struct TreeArgs {
     ///
     /// An image is shown as its tree; dir:IMAGE is the file itself.
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Include names that begin with a dot
     #[arg(short, long)]
     pub(super) all: bool,

@@ -12,32 +12,32 @@ use crate::disk_cache::DiskCacheArgs;
 
 /// A SOURCE[/PATH] argument.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Operand {
     shown: String,
     source: Source,
 }
 
-impl FromStr for Place {
+impl FromStr for Operand {
     type Err = BadSource;
 
-    fn from_str(text: &str) -> Result<Place, BadSource> {
+    fn from_str(text: &str) -> Result<Operand, BadSource> {
         let source: Source = text.parse()?;
         let shown = match &source {
             // Options of the URL may be secrets.
             Source::Object(url) => url.to_string(),
             _ => text.to_owned(),
         };
-        Ok(Place { shown, source })
+        Ok(Operand { shown, source })
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-impl Place {
+impl Operand {
     /// Opens the tree. Returns it with the path in it, which is empty for its root. The file need
     /// not exist, but its directory must.
     pub(super) fn open(&self, disk_cache: &DiskCacheArgs) -> Result<(Tree, Vec<u8>), Failure> {
@@ -47,11 +47,11 @@ impl Place {
         Ok((Tree::new(fs), path))
     }
 
-    /// [`Place::open`] for commands that show trees: an image is opened as its tree, unless it is
+    /// [`Operand::open`] for commands that show trees: an image is opened as its tree, unless it is
     /// named with `dir:`.
     pub(super) fn open_tree(&self, disk_cache: &DiskCacheArgs) -> Result<(Tree, Vec<u8>), Failure> {
         match self.source.bare_image() {
-            Some(source) if !self.shown.starts_with("dir:") => Place {
+            Some(source) if !self.shown.starts_with("dir:") => Operand {
                 shown: self.shown.clone(),
                 source,
             }
