@@ -42,7 +42,7 @@ impl Cli {
         if let Command::Serve(args) = &mut cli.command
             && let Some(path) = &args.config
         {
-            if let Some(other) = stands_beside(&matches) {
+            if let Some(other) = conflicting_argument(&matches) {
                 let why =
                     format!("--config says all that is served: expected it alone, got {other} too");
                 Cli::command()
@@ -71,7 +71,7 @@ impl Cli {
 
 /// Returns an argument of `barge serve` that conflicts with `--config`: any but that and the
 /// options of logging.
-fn stands_beside(matches: &ArgMatches) -> Option<String> {
+fn conflicting_argument(matches: &ArgMatches) -> Option<String> {
     let (_, serve) = matches.subcommand()?;
     let given = |id: &&str| serve.value_source(id) == Some(ValueSource::CommandLine);
     let mut ids = serve.ids().map(clap::Id::as_str).filter(given);

@@ -18,7 +18,7 @@ use transports::fusedev::MountFlag;
 
 use crate::mount::HelperArgs;
 use crate::mount::options::is_for_fstab;
-use crate::{Done, Failure, background, diagnose, service, signals};
+use crate::{CommandResult, Failure, background, diagnose, service, signals};
 
 #[derive(Args)]
 #[allow(
@@ -117,7 +117,7 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
 }
 
 /// `barge connect`
-pub(crate) fn run(args: &ConnectArgs) -> Done {
+pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
     if !background::is_background() {
         diagnose::mount_point(&args.dir)?;
         if !args.foreground {
@@ -184,7 +184,7 @@ fn await_end(
     args: &ConnectArgs,
     told: &std::sync::mpsc::Receiver<Event>,
     server: &LastingLink,
-) -> Done {
+) -> CommandResult {
     let mut event = told.recv();
     if let Ok(Event::Stop) = event {
         rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)

@@ -95,4 +95,4 @@ impl From<Failure> for String {
 }
 
 /// The result of a command.
-type Done = Result<ExitCode, Failure>;
+type CommandResult = Result<ExitCode, Failure>;

@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::{Done, Failure, config};
+use crate::{CommandResult, Failure, config};
 
 /// The man page of the configuration file of `barge serve`.
 const FILE: &str = "barge.toml";
@@ -29,13 +29,13 @@ pub(crate) struct ManArgs {
 }
 
 /// `barge completions`
-pub(crate) fn completions(args: &CompletionsArgs) -> Done {
+pub(crate) fn completions(args: &CompletionsArgs) -> CommandResult {
     clap_complete::generate(args.shell, &mut Cli::command(), "barge", &mut stdout());
     Ok(ExitCode::SUCCESS)
 }
 
 /// `barge man`
-pub(crate) fn man(args: &ManArgs) -> Done {
+pub(crate) fn man(args: &ManArgs) -> CommandResult {
     let cli = Cli::command();
     if let Some(dir) = &args.all {
         let file = dir.join(format!("{FILE}.5"));

@@ -24,7 +24,7 @@ use clap::{ArgMatches, Args, Subcommand};
 pub(crate) use self::page::page;
 use self::schema::{Kind, Schema};
 use crate::source::Source;
-use crate::{Done, Failure, serve};
+use crate::{CommandResult, Failure, serve};
 
 #[derive(Args)]
 pub(crate) struct ConfigArgs {
@@ -54,7 +54,7 @@ enum What {
 pub(crate) const USUAL: &str = "/etc/barge/barge.toml";
 
 /// `barge config`
-pub(crate) fn run(args: &ConfigArgs) -> Done {
+pub(crate) fn run(args: &ConfigArgs) -> CommandResult {
     let (What::Check { file } | What::Show { file }) = &args.what;
     let config = match Config::read(file) {
         Ok(config) => config,

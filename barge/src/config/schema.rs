@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Args, Command, CommandFactory};
 
 use crate::cli::Cli;
-use crate::serve::{ShareArgs, TermsArgs};
+use crate::serve::{AccessArgs, ShareArgs};
 
 /// The options of `barge serve` by long name, which is the key in a file.
 pub(super) struct Schema {
@@ -51,7 +51,7 @@ impl Schema {
         Schema {
             command: serve.clone(),
             shares: options(ShareArgs::augment_args(Command::new(SHARE))),
-            terms: options(TermsArgs::augment_args(Command::new(SHARE))),
+            terms: options(AccessArgs::augment_args(Command::new(SHARE))),
         }
     }
 

@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use self::machine::Machine;
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
@@ -47,7 +47,7 @@ struct Report {
 }
 
 /// `barge doctor`
-pub(crate) fn run(args: &DoctorArgs) -> Done {
+pub(crate) fn run(args: &DoctorArgs) -> CommandResult {
     let report = check::check(&Machine::this());
     let mut out = stdout();
     let text = match args.json {

@@ -7,11 +7,11 @@ use vfs::{Errno, Kind, OpenFlags};
 
 use super::args::CatArgs;
 use super::{ErrorReporter, ended};
-use crate::Done;
+use crate::CommandResult;
 use barge_client::tree::Tree;
 
 /// Writes each file to standard output.
-pub(crate) fn cat(args: &CatArgs) -> Done {
+pub(crate) fn cat(args: &CatArgs) -> CommandResult {
     let errors = ErrorReporter::default();
     let mut written = Ok(());
     for operand in &args.operands {

@@ -8,11 +8,11 @@ use vfs::{Attr, Entry, Kind};
 
 use super::args::LsArgs;
 use super::{ErrorReporter, ended, format};
-use crate::Done;
+use crate::CommandResult;
 use barge_client::tree::{Listed, Tree};
 
 /// Lists files first, then directories, each with a heading if there are several.
-pub(crate) fn ls(args: &LsArgs) -> Done {
+pub(crate) fn ls(args: &LsArgs) -> CommandResult {
     let mut lister = Lister {
         args,
         terminal: io::stdout().is_terminal(),

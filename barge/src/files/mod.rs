@@ -28,7 +28,7 @@ pub(crate) use ls::ls;
 pub(crate) use stat::stat;
 pub(crate) use tree::tree;
 
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 /// Whether errors of single files have been reported.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl ErrorReporter {
 
 /// Ends a command that wrote to standard output. A closed pipe is not a failure: the reader has
 /// seen enough.
-fn ended(written: io::Result<()>, errors: &ErrorReporter) -> Done {
+fn ended(written: io::Result<()>, errors: &ErrorReporter) -> CommandResult {
     match written.and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(errors.status()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(errors.status()),

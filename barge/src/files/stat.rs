@@ -7,10 +7,10 @@ use vfs::{Attr, Kind, Result, StatFs, Want};
 
 use super::args::StatArgs;
 use super::{ErrorReporter, ended, format};
-use crate::Done;
+use crate::CommandResult;
 
 /// Shows the attributes of each file, or of its file system.
-pub(crate) fn stat(args: &StatArgs) -> Done {
+pub(crate) fn stat(args: &StatArgs) -> CommandResult {
     let errors = ErrorReporter::default();
     let mut text = Vec::new();
     for operand in &args.operands {

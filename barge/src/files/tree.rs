@@ -6,11 +6,11 @@ use vfs::Kind;
 
 use super::args::TreeArgs;
 use super::{ErrorReporter, ended, format};
-use crate::Done;
+use crate::CommandResult;
 use barge_client::tree::{Listed, Tree};
 
 /// Shows each directory and its descendants.
-pub(crate) fn tree(args: &TreeArgs) -> Done {
+pub(crate) fn tree(args: &TreeArgs) -> CommandResult {
     let mut shower = Shower {
         args,
         terminal: io::stdout().is_terminal(),

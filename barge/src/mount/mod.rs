@@ -29,7 +29,7 @@ use self::passthrough::Passthrough;
 use crate::read_trace::TraceFile;
 use crate::source::{self, Source};
 use crate::status::{SourceCache, Sources, StatusServer};
-use crate::{Done, Failure, background, diagnose, serve, service, signals, status};
+use crate::{CommandResult, Failure, background, diagnose, serve, service, signals, status};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
 /// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
@@ -130,7 +130,7 @@ impl MountArgs {
 }
 
 /// `barge mount`
-pub(crate) fn run(args: &MountArgs) -> Done {
+pub(crate) fn run(args: &MountArgs) -> CommandResult {
     if args.options.contains(&MountOption::Remount) {
         return remount::remount(&args.dir, &args.options, args.helper.sloppy);
     }

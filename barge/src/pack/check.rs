@@ -15,10 +15,10 @@ use barge_client::Source;
 
 use self::fetched::fetched;
 use super::CheckArgs;
-use crate::{Done, Failure, diagnose};
+use crate::{CommandResult, Failure, diagnose};
 
 /// Checks an image, and writes its errors to standard error, one per line.
-pub(crate) fn check(args: &CheckArgs) -> Done {
+pub(crate) fn check(args: &CheckArgs) -> CommandResult {
     let shown = &args.image;
     let failed = |error: io::Error| {
         Failure::new(format!(

@@ -20,10 +20,10 @@ pub(crate) use check::check;
 use self::args::Format;
 use crate::diagnose::opening;
 use crate::files::Progress;
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 /// Writes an image of a tree.
-pub(crate) fn pack(args: &PackArgs) -> Done {
+pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let mut options = args.erofs()?;
     if args.format == Format::Rofs && args.asks_for_erofs() {
         return Err(Failure::usage(

@@ -73,7 +73,7 @@ fn remote(plan: &Plan) -> &'static str {
         .map(|share| share.layers.terms.squash.whom);
     let first = all.next().unwrap_or(Whom::RemoteRoot);
     match first {
-        _ if !plan.lists.is_empty() => "as --export says",
+        _ if !plan.client_lists.is_empty() => "as --export says",
         _ if all.any(|other| other != first) => "as --squash of each share says",
         Whom::RemoteRoot | Whom::Root => "any user but root, which is squashed",
         Whom::None => "any user, and root (--squash none)",

@@ -10,7 +10,7 @@ use super::exports::Exports;
 #[cfg(feature = "gss")]
 use super::gss::Security;
 use super::plan::Plan;
-use super::virtio9p::Channel;
+use super::virtio9p::NinePDevice;
 use super::{Addrs, access, welcome};
 use crate::{Failure, service};
 
@@ -23,12 +23,12 @@ pub(super) fn ready(
     unnamed: bool,
 ) -> Result<(), Failure> {
     let newcomer = unnamed && plan.run.is_none();
-    let around = newcomer.then(|| welcome::around(addrs, exports, plan));
-    let [mut text, behind] = around.flatten().unwrap_or_default();
-    if let Some(nine) = &plan.nine {
-        for addr in &addrs.nine {
+    let introduction = newcomer.then(|| welcome::introduction(addrs, exports, plan));
+    let [mut text, behind] = introduction.flatten().unwrap_or_default();
+    if let Some(p9) = &plan.p9 {
+        for addr in &addrs.p9 {
             for export in exports.list() {
-                text.push_str(&mount_command(addr, &export.name, nine.max_msize));
+                text.push_str(&mount_command(addr, &export.name, p9.max_msize));
                 text.push('\n');
             }
         }
@@ -54,8 +54,8 @@ pub(super) fn ready(
             text.push_str("mount -t virtiofs share /mnt\n");
         }
     }
-    for channel in plan.nine.iter().flat_map(|nine| &nine.channels) {
-        text.push_str(&device_options(channel));
+    for device in plan.p9.iter().flat_map(|p9| &p9.devices) {
+        text.push_str(&device_options(device));
     }
     for drive in &plan.block.drives {
         if let Addr::Unix(socket) = &drive.socket.at {
@@ -71,7 +71,7 @@ pub(super) fn ready(
         text.push_str(&page_command(addr));
     }
     text.push_str(&behind);
-    if !addrs.nine.is_empty() || !addrs.nfs.is_empty() {
+    if !addrs.p9.is_empty() || !addrs.nfs.is_empty() {
         text.push_str(&access::lines(plan, addrs.are_open()));
     }
     text.push_str("ready\n");
@@ -187,16 +187,16 @@ fn nbd_command(addr: &Addr, file: &str) -> String {
 
 /// Returns QEMU's options of a 9P device, for versions with `vhost-user-test-device`, and the mount
 /// command for the guest. Linux uses at most 128 descriptors per message, and so 500 KiB.
-fn device_options(channel: &Channel) -> String {
-    let Addr::Unix(socket) = &channel.socket.at else {
+fn device_options(device: &NinePDevice) -> String {
+    let Addr::Unix(socket) = &device.socket.at else {
         return String::new();
     };
     let device = format!(
         "-chardev socket,id=p9,path={} -device vhost-user-test-device-pci,chardev=p9,virtio-id=9,num_vqs=1,vq_size=128,config_size={}",
         socket.display(),
-        channel.space().len(),
+        device.space().len(),
     );
-    let tag = &channel.tag;
+    let tag = &device.tag;
     let mount = format!("mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 {tag} /mnt\n");
     monitor_options(&device) + &mount
 }

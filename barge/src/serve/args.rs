@@ -16,11 +16,11 @@ use super::block::{Block, Drive};
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
-use super::plan::{Http, Nfs, Nine, Plan, Share, Virtiofs};
+use super::plan::{Http, Nfs, NineP, Plan, Share, Virtiofs};
 use super::secure::TlsArgs;
 use super::share::ShareArgs;
 use super::vhost::{Affinity, Socket, Vhost};
-use super::virtio9p::Channel;
+use super::virtio9p::NinePDevice;
 use super::virtiofs::{Cache, Negotiate, POSIX_ACL, Tag};
 use crate::Failure;
 use crate::config::Config;
@@ -59,7 +59,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "CMD", help_heading = SOURCES)]
     run: Option<String>,
     #[command(flatten)]
-    nine: NineArgs,
+    p9: NinePArgs,
     #[command(flatten)]
     nfs: NfsArgs,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     block: BlockArgs,
     #[command(flatten)]
-    access: AccessArgs,
+    identity: IdentityArgs,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -80,20 +80,20 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args)]
 #[command(next_help_heading = "9P")]
-struct NineArgs {
+struct NinePArgs {
     /// Address to serve 9P at; may be repeated
     ///
     /// tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT (guests of this host), vsock-uds:PATH:PORT (the
     /// guest of a monitor such as Firecracker whose vsock device is at PATH) or fd:N [default if no
     /// other protocol is served: tcp:127.0.0.1:5640]
-    #[arg(long = "9p", id = "nine", value_name = "ADDR")]
+    #[arg(long = "9p", id = "p9", value_name = "ADDR")]
     addrs: Vec<Addr>,
     /// vhost-user socket to serve 9P at, as a virtio device; may be repeated
     ///
     /// The guest mounts it by its tag, which is NAME or `share` by default. NAME selects one
     /// source.
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
-    virtio_9p: Vec<Channel>,
+    virtio_9p: Vec<NinePDevice>,
     /// Maximum size of a 9P message, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
@@ -231,7 +231,7 @@ struct BlockArgs {
 
 #[derive(Args)]
 #[command(next_help_heading = IDENTITY)]
-struct AccessArgs {
+struct IdentityArgs {
     /// Group whose members may connect to Unix sockets [default: only this user]
     ///
     /// Applies to the sockets of devices and of all protocols.
@@ -347,12 +347,12 @@ impl ServeArgs {
             file: self.file.clone(),
             kernel_handles: false,
             record_calls: self.observability.record_calls.clone(),
-            lists: self.access.export.clone(),
-            nine: Some(Nine {
-                addrs: self.nine.addrs.clone(),
-                channels: self.nine.virtio_9p.clone(),
-                max_msize: self.nine.msize,
-                wait_for_locks: !self.nine.no_lock_wait,
+            client_lists: self.identity.export.clone(),
+            p9: Some(NineP {
+                addrs: self.p9.addrs.clone(),
+                devices: self.p9.virtio_9p.clone(),
+                max_msize: self.p9.msize,
+                wait_for_locks: !self.p9.no_lock_wait,
             }),
             nfs: Some(Nfs {
                 addrs: self.nfs.addrs.clone(),
@@ -386,7 +386,7 @@ impl ServeArgs {
                 tag: Some(Tag::NONE),
             },
             vhost: Vhost {
-                group: self.access.socket_group.clone(),
+                group: self.identity.socket_group.clone(),
                 affinity: self.limits.queue_affinity.clone().unwrap_or_default(),
                 once: false,
             },

@@ -108,7 +108,7 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     let opened = names
         .iter()
         .zip(&plan.shares)
-        .map(|(name, share)| opener.open(name, share, of(&plan.lists, name)));
+        .map(|(name, share)| opener.open(name, share, of(&plan.client_lists, name)));
     let opened: Vec<Opened> = opened.collect::<Result<_, _>>()?;
     let referrals = referrals(&plan.shares);
     let each: Vec<_> = opened.iter().map(|opened| opened.export.clone()).collect();
@@ -127,7 +127,7 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         }
     };
     Ok(Exports {
-        listed: listed(&each, &whole, &plan.lists),
+        listed: listed(&each, &whole, &plan.client_lists),
         gates: opened.iter().map(|opened| opened.gate.clone()).collect(),
         traces: opened
             .iter()
@@ -160,7 +160,7 @@ fn images(plan: &Plan, names: Vec<String>, opener: &Opener) -> Result<Vec<Image>
         let dir = barge_client::Source::HostDir(file.to_owned());
         let (dir, path) = dir.find().map_err(Failure::new)?;
         let dir = stack(dir, ReadOnly);
-        let (dir, _) = opener.wrap(dir, &share.layers, of(&plan.lists, &name));
+        let (dir, _) = opener.wrap(dir, &share.layers, of(&plan.client_lists, &name));
         images.push(Image {
             name: name.into_bytes(),
             export: Arc::new(Export::new("", dir)),
@@ -212,7 +212,7 @@ pub(super) fn of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clie
 
 /// Returns the name of each share. Fails if a list is for no share, or if a share has two lists.
 pub(super) fn check(plan: &Plan) -> Result<Vec<String>, Failure> {
-    let (names, lists) = (names(&plan.shares)?, &plan.lists);
+    let (names, lists) = (names(&plan.shares)?, &plan.client_lists);
     for (at, ClientList { name, .. }) in lists.iter().enumerate() {
         if !names.contains(name) {
             let known = names.iter().map(|name| format!("'/{name}'"));

@@ -121,7 +121,7 @@ impl Live {
         let restart = self.takes_restart(&state, &config, &plan);
         let (mut shares, mut opened) = (Vec::new(), Vec::new());
         for ((name, share), said) in names.iter().zip(&plan.shares).zip(config.shares()) {
-            let clients = exports::of(&plan.lists, name);
+            let clients = exports::of(&plan.client_lists, name);
             let opening = config.opening(said);
             let same = |served: &&Served| served.export.name == *name && served.opening == opening;
             if let Some(served) = state.shares.iter().find(same) {
@@ -148,7 +148,7 @@ impl Live {
         }
         // Infallible from here on.
         for (served, (name, share)) in shares.iter().zip(names.iter().zip(&plan.shares)) {
-            let clients = exports::of(&plan.lists, name);
+            let clients = exports::of(&plan.client_lists, name);
             served.gate.set(terms(&share.layers, clients));
         }
         let list = ExportList(exports::list(&each, &self.whole));
@@ -159,7 +159,7 @@ impl Live {
             tracing::info!(share = gone.export.name, "ended");
         }
         if let Some(nfs) = &self.nfs {
-            nfs.relist(exports::listed(&each, &self.whole, &plan.lists));
+            nfs.relist(exports::listed(&each, &self.whole, &plan.client_lists));
         }
         for new in opened {
             tracing::info!(share = new.export.name, source = new.seen.source, "begun");
@@ -192,9 +192,9 @@ impl Live {
         // The export of a device is chosen when its socket is opened.
         let of_device = |name: &str| {
             let sockets = plan.virtiofs.shares.iter();
-            let nine = plan.nine.iter().flat_map(|nine| &nine.channels);
+            let p9 = plan.p9.iter().flat_map(|p9| &p9.devices);
             let sockets = sockets
-                .chain(nine.map(|channel| &channel.socket))
+                .chain(p9.map(|device| &device.socket))
                 .chain(plan.block.drives.iter().map(|drive| &drive.socket));
             sockets
                 .into_iter()

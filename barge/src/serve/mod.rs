@@ -38,17 +38,17 @@ use vfs::Export;
 
 pub(crate) use self::args::ServeArgs;
 use self::file::Live;
-use self::plan::{Nine, Plan};
-pub(crate) use self::share::{ShareArgs, TermsArgs};
+use self::plan::{NineP, Plan};
+pub(crate) use self::share::{AccessArgs, ShareArgs};
 pub(crate) use self::virtiofs::Cache;
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::config::Config;
 use crate::signals::Reload;
 use crate::status::{Sources, StatusServer};
-use crate::{Done, Failure, diagnose, service, signals};
+use crate::{CommandResult, Failure, diagnose, service, signals};
 
 /// Runs `barge serve`.
-pub(crate) fn run(args: &ServeArgs) -> Done {
+pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
     serve(&match &args.file {
@@ -63,14 +63,14 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
 }
 
 /// Serves until a signal stops the engine, or until no client can connect any more.
-fn serve(plan: &Plan) -> Done {
+fn serve(plan: &Plan) -> CommandResult {
     // Without any address, 9P and NFS are served at their default addresses.
     let unnamed = plan.virtiofs.shares.is_empty()
         && plan.nfs.as_ref().is_none_or(|nfs| nfs.addrs.is_empty())
         && plan
-            .nine
+            .p9
             .as_ref()
-            .is_some_and(|nine| nine.addrs.is_empty() && nine.channels.is_empty())
+            .is_some_and(|p9| p9.addrs.is_empty() && p9.devices.is_empty())
         && plan.block.is_empty()
         && !activation::is_activated();
     let umask = sys::umask::current();
@@ -81,8 +81,8 @@ fn serve(plan: &Plan) -> Done {
     }
     let engine = Engine::trusting(plan.tuning, plan.trust.clone()).map_err(Failure::new)?;
     let group = plan.vhost.group()?;
-    let listeners = match &plan.nine {
-        Some(nine) => nine_listeners(nine, unnamed, group)?,
+    let listeners = match &plan.p9 {
+        Some(p9) => p9_listeners(p9, unnamed, group)?,
         None => Vec::new(),
     };
     let nfs = match &plan.nfs {
@@ -94,7 +94,7 @@ fn serve(plan: &Plan) -> Done {
     let http = http.transpose()?;
     let addrs_of = |listeners: &[Listener]| listeners.iter().map(|at| at.addr().clone()).collect();
     let addrs = Addrs {
-        nine: addrs_of(&listeners),
+        p9: addrs_of(&listeners),
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
         nbd: addrs_of(&nbd),
         http: http.as_ref().map(|at| at.addr().clone()),
@@ -102,10 +102,10 @@ fn serve(plan: &Plan) -> Done {
     let mut places = virtiofs::places(&exports, &plan.virtiofs, &plan.vhost)?;
     places.extend(block::places(&exports, &plan.block, &plan.vhost)?);
     let list = Arc::new(RwLock::new(ExportList(exports.list())));
-    let nine = plan.nine.as_ref();
-    let nine = nine.map(|nine| (nine, nine_server(Arc::new(Shares(list.clone())), nine)));
-    if let Some((nine, server)) = &nine {
-        places.extend(virtio9p::places(&exports, nine, &plan.vhost, server)?);
+    let p9 = plan.p9.as_ref();
+    let p9 = p9.map(|p9| (p9, p9_server(Arc::new(Shares(list.clone())), p9)));
+    if let Some((p9, server)) = &p9 {
+        places.extend(virtio9p::places(&exports, p9, &plan.vhost, server)?);
     }
     let stopped = engine.clone();
     let sources = Arc::new(Sources::new(std::mem::take(&mut exports.sources)));
@@ -116,17 +116,17 @@ fn serve(plan: &Plan) -> Done {
     let acceptor = nfs.as_ref().and_then(nfs::Place::acceptor);
     let reload = reload(acceptor, live.clone());
     let signals = signals::on_signal(move || stopped.stop(), reload)?;
-    if let Some((_, server)) = nine {
+    if let Some((_, server)) = p9 {
         for listener in listeners {
             let hands_over = matches!(listener.addr(), Addr::Unix(_));
-            let service = NineService(server.clone().handing_over(hands_over));
+            let service = NinePService(server.clone().handing_over(hands_over));
             engine
                 .listen(listener, Arc::new(service))
                 .map_err(Failure::new)?;
         }
     }
     block::serve(&engine, nbd, &exports)?;
-    let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
+    let maintenance = nfs.map(|place| place.serve(&engine)).transpose()?;
     vhost::serve(&engine, places, plan.vhost.once)?;
     if let (Some(listener), Some(http)) = (http, &plan.http) {
         StatusServer::new(engine.clone(), sources).serve(listener, &http.names)?;
@@ -147,7 +147,7 @@ fn serve(plan: &Plan) -> Done {
     if let Some(call_log) = &exports.call_log {
         call_log.finish();
     }
-    drop(tending);
+    drop(maintenance);
     drop(signals);
     exports.traces.iter().try_for_each(|trace| trace.finish())?;
     live.map_or(Ok(()), |live| live.finish())?;
@@ -195,7 +195,7 @@ impl p9::server::Exports for Shares {
 
 /// The addresses that are listened at.
 struct Addrs {
-    nine: Vec<Addr>,
+    p9: Vec<Addr>,
     nfs: Vec<Addr>,
     nbd: Vec<Addr>,
     http: Option<Addr>,
@@ -213,17 +213,13 @@ impl Addrs {
             Addr::Fd(_) => true,
             Addr::Unix(_) | Addr::Vsock { .. } | Addr::VsockUds { .. } => false,
         };
-        self.nine.iter().chain(&self.nfs).any(is_open)
+        self.p9.iter().chain(&self.nfs).any(is_open)
     }
 }
 
 /// Opens the listeners of 9P: the default address if no address of any protocol is named
 /// (`unnamed`).
-fn nine_listeners(
-    nine: &Nine,
-    unnamed: bool,
-    group: Option<u32>,
-) -> Result<Vec<Listener>, Failure> {
+fn p9_listeners(p9: &NineP, unnamed: bool, group: Option<u32>) -> Result<Vec<Listener>, Failure> {
     let mut listeners = activation::listeners()?;
     if unnamed {
         let usual = listen(&args::default_addr(), None).map_err(|failure| {
@@ -232,7 +228,7 @@ fn nine_listeners(
         });
         listeners.push(usual?);
     }
-    for addr in &nine.addrs {
+    for addr in &p9.addrs {
         listeners.push(listen(addr, group)?);
     }
     Ok(listeners)
@@ -244,18 +240,18 @@ pub(crate) fn listen(addr: &Addr, group: Option<u32>) -> Result<Listener, Failur
 }
 
 /// The 9P service of the engine.
-struct NineService(Server);
+struct NinePService(Server);
 
-fn nine_server(exports: Arc<dyn p9::server::Exports>, nine: &Nine) -> Server {
+fn p9_server(exports: Arc<dyn p9::server::Exports>, p9: &NineP) -> Server {
     let options = p9::server::Options {
-        max_msize: nine.max_msize,
-        wait_for_locks: nine.wait_for_locks,
+        max_msize: p9.max_msize,
+        wait_for_locks: p9.wait_for_locks,
         ..Default::default()
     };
     Server::new(exports, Arc::new(users::HostUsers), options)
 }
 
-impl Service for NineService {
+impl Service for NinePService {
     fn session(&self) -> Box<dyn wire::Session> {
         Box::new(self.0.session())
     }

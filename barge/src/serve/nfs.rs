@@ -45,7 +45,10 @@ pub(super) fn place(
         return Ok(None);
     }
     let start = Instant::now();
-    let recovery = Recovery::open(plan.state_dir.as_deref(), known_by(plan, &listeners[0]))?;
+    let recovery = Recovery::open(
+        plan.state_dir.as_deref(),
+        server_identity(plan, &listeners[0]),
+    )?;
     let mut options = Options {
         name: recovery.name,
         stable: recovery.stable,
@@ -109,7 +112,7 @@ pub(super) fn place(
 }
 
 /// Returns the address that identifies the server in the state directory after a restart.
-fn known_by<'a>(plan: &'a Nfs, first: &'a Listener) -> &'a Addr {
+fn server_identity<'a>(plan: &'a Nfs, first: &'a Listener) -> &'a Addr {
     match plan.addrs.first() {
         // With port 0, not the port that was chosen.
         Some(anew @ Addr::Tcp { port: 0, .. }) => anew,
@@ -164,8 +167,8 @@ impl Place {
     }
 
     /// Serves clients until the engine stops.
-    pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
-        let tending = Tending::start(&self.server).map_err(Failure::new)?;
+    pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Maintenance, Failure> {
+        let maintenance = Maintenance::start(&self.server).map_err(Failure::new)?;
         notify::start(&self.server).map_err(Failure::new)?;
         for datagrams in self.datagrams {
             let session = Box::new(self.server.datagrams());
@@ -180,7 +183,7 @@ impl Place {
                 .listen(listener, service.clone())
                 .map_err(Failure::new)?;
         }
-        Ok(tending)
+        Ok(maintenance)
     }
 }
 
@@ -204,12 +207,12 @@ impl Service for NfsService {
 }
 
 /// A thread for the periodic work of a server, until dropped.
-pub(super) struct Tending {
+pub(super) struct Maintenance {
     _end: Sender<()>,
 }
 
-impl Tending {
-    fn start(server: &Arc<Server>) -> std::io::Result<Tending> {
+impl Maintenance {
+    fn start(server: &Arc<Server>) -> std::io::Result<Maintenance> {
         const EVERY: Duration = Duration::from_secs(1);
         let (_end, ended) = channel::<()>();
         let server: Weak<Server> = Arc::downgrade(server);
@@ -222,6 +225,6 @@ impl Tending {
                     server.tend();
                 }
             })?;
-        Ok(Tending { _end })
+        Ok(Maintenance { _end })
     }
 }

@@ -25,7 +25,7 @@ const ROOM: usize = 16;
 /// Opens shares with the options that all of them have in common.
 pub(super) struct Opener {
     /// The state directory of NFS, and the address that identifies this server in it.
-    known_by: Option<(Option<PathBuf>, Addr)>,
+    server_identity: Option<(Option<PathBuf>, Addr)>,
     /// The secret that the keys for sealed handles derive from; only with NFS.
     secret: Option<HandleKey>,
     call_log: Option<CallLogFile>,
@@ -57,11 +57,11 @@ impl Opener {
         call_log: Option<CallLogFile>,
     ) -> Result<Opener, Failure> {
         let nfs = plan.nfs.as_ref();
-        let known_by = nfs.and_then(|nfs| {
+        let server_identity = nfs.and_then(|nfs| {
             let addr = nfs::known_addr(nfs, unnamed)?;
             Some((nfs.state_dir.clone(), addr))
         });
-        let secret = match &known_by {
+        let secret = match &server_identity {
             Some((dir, addr)) => Some(handle_key::of_server(dir.as_deref(), addr)?),
             None => None,
         };
@@ -75,7 +75,7 @@ impl Opener {
         let connections = plan.tuning.connections.min(all / 2);
         let descriptors = (all / 4 * 3).min(all - connections);
         Ok(Opener {
-            known_by,
+            server_identity,
             secret,
             call_log,
             kernel_handles: plan.kernel_handles,
@@ -93,7 +93,7 @@ impl Opener {
         clients: Option<&Arc<Clients>>,
     ) -> Result<Opened, Failure> {
         let source = &share.named.source;
-        let names = match (source, &self.known_by) {
+        let names = match (source, &self.server_identity) {
             (Source::Tree(barge_client::Source::HostDir(_)), Some((dir, addr))) => {
                 names_file(dir.as_deref(), addr, name)
             }

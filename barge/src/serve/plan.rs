@@ -16,7 +16,7 @@ use super::exports::ClientList;
 use super::gss::Security;
 use super::secure::Tls;
 use super::vhost::{Socket, Vhost};
-use super::virtio9p::Channel;
+use super::virtio9p::NinePDevice;
 use super::virtiofs::Tag;
 use crate::config::Config;
 use crate::source::Named;
@@ -30,9 +30,9 @@ pub(super) struct Plan {
     /// The file to log every call to.
     pub(super) record_calls: Option<PathBuf>,
     /// The clients that may use each source; a source without a list is open to all clients.
-    pub(super) lists: Vec<ClientList>,
+    pub(super) client_lists: Vec<ClientList>,
     /// 9P, if it is served.
-    pub(super) nine: Option<Nine>,
+    pub(super) p9: Option<NineP>,
     /// NFS, if it is served.
     pub(super) nfs: Option<Nfs>,
     pub(super) virtiofs: Virtiofs,
@@ -51,9 +51,9 @@ impl Plan {
     /// Returns whether clients of other hosts may connect, as far as the plan says: to a TCP port,
     /// or to an inherited socket that may be one.
     pub(super) fn is_networked(&self) -> bool {
-        let nine = self.nine.iter().flat_map(|nine| &nine.addrs);
+        let p9 = self.p9.iter().flat_map(|p9| &p9.addrs);
         let nfs = self.nfs.iter().flat_map(|nfs| &nfs.addrs);
-        let mut all = nine.chain(nfs).chain(&self.block.nbd);
+        let mut all = p9.chain(nfs).chain(&self.block.nbd);
         all.any(|addr| matches!(addr, Addr::Tcp { .. } | Addr::Fd(_))) || activation::is_activated()
     }
 }
@@ -83,16 +83,16 @@ pub(super) struct Http {
 pub(super) struct Layers {
     pub(super) ids: Vec<MapIds>,
     pub(super) xattrs: Option<XattrMap>,
-    /// Everything but the clients, which are in [`Plan::lists`].
+    /// Everything but the clients, which are in [`Plan::client_lists`].
     pub(super) terms: Terms,
 }
 
 /// The options of 9P. Without addresses, the sockets of a service manager and, if no other protocol
 /// has addresses, the default address are used.
-pub(super) struct Nine {
+pub(super) struct NineP {
     pub(super) addrs: Vec<Addr>,
     /// 9P devices of virtual machines.
-    pub(super) channels: Vec<Channel>,
+    pub(super) devices: Vec<NinePDevice>,
     pub(super) max_msize: u32,
     /// Whether a request for a lock that conflicts is answered only when the lock is granted.
     pub(super) wait_for_locks: bool,

@@ -37,7 +37,7 @@ impl Recovery {
     /// state is in memory only if the address is chosen anew at each start, or if the default
     /// directory cannot be used.
     pub(super) fn open(dir: Option<&Path>, addr: &Addr) -> Result<Recovery, Failure> {
-        if is_anew(addr) {
+        if is_ephemeral(addr) {
             return Ok(Recovery::in_memory());
         }
         let file = format!("{}.redb", file_name(addr));
@@ -84,7 +84,7 @@ impl Recovery {
 /// for the server at `addr`, in `dir` or else in the default directory. Returns `None` if the
 /// address is chosen anew at each start, or if the directory cannot be created.
 pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<PathBuf> {
-    if is_anew(addr) {
+    if is_ephemeral(addr) {
         return None;
     }
     let dir = dir.map(Path::to_owned).or_else(usual)?;
@@ -111,7 +111,7 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 }
 
 /// Returns whether `addr` is, or may be, another at each start.
-fn is_anew(addr: &Addr) -> bool {
+fn is_ephemeral(addr: &Addr) -> bool {
     is_any_port(addr) || matches!(addr, Addr::Fd(_))
 }
 
@@ -169,7 +169,7 @@ const CACHE: usize = 1 << 20;
 struct Records(Arc<Database>);
 
 /// One table of a database.
-struct Kept {
+struct RecordTable {
     file: Arc<Database>,
     table: Table,
 }
@@ -221,11 +221,11 @@ impl Records {
 
     fn table(&self, table: Table) -> Arc<dyn Stable> {
         let file = self.0.clone();
-        Arc::new(Kept { file, table })
+        Arc::new(RecordTable { file, table })
     }
 }
 
-impl Kept {
+impl RecordTable {
     fn read(&self) -> Result<Vec<Box<[u8]>>, redb::Error> {
         let clients = self.file.begin_read()?.open_table(self.table)?;
         let keys = clients.iter()?;
@@ -265,7 +265,7 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-impl Stable for Kept {
+impl Stable for RecordTable {
     fn list(&self) -> Vec<Box<[u8]>> {
         self.read().unwrap_or_else(|error| {
             tracing::warn!("nobody may reclaim: {error}");

@@ -42,14 +42,14 @@ pub(super) fn run(command: &str, addrs: &Addrs, umask: Option<u32>) -> Result<Ex
 /// parts of these addresses. BARGE_HTTP is an address in the syntax of `barge top`.
 fn environment(addrs: &Addrs) -> Vec<(String, String)> {
     let socket = |scheme: &str, path: &str| format!("{scheme}+unix:{path}");
-    let nine = variables("9P", "9p", &addrs.nine, socket);
+    let p9 = variables("9P", "9p", &addrs.p9, socket);
     let nfs = variables("NFS", "nfs", &addrs.nfs, socket);
     let nbd = variables("NBD", "nbd", &addrs.nbd, |scheme, path| {
         format!("{scheme}+unix:///?socket={path}")
     });
     let http = addrs.http.as_ref();
     let http = http.map(|addr| ("BARGE_HTTP".into(), addr.to_string()));
-    nine.into_iter().chain(nfs).chain(nbd).chain(http).collect()
+    p9.into_iter().chain(nfs).chain(nbd).chain(http).collect()
 }
 
 fn variables(
@@ -98,7 +98,7 @@ mod tests {
             texts.iter().map(parse).collect()
         };
         let addrs = Addrs {
-            nine: addrs(&["fd:7", "tcp:[::1]:99", "unix:/s"]),
+            p9: addrs(&["fd:7", "tcp:[::1]:99", "unix:/s"]),
             nfs: addrs(&["unix:/s"]),
             nbd: addrs(&["unix:/b"]),
             http: "tcp:[::1]:80".parse().ok(),

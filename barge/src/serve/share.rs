@@ -35,7 +35,7 @@ pub(crate) struct ShareArgs {
     #[arg(long, value_name = "FILE", help_heading = OBSERVABILITY)]
     record_trace: Option<PathBuf>,
     #[command(flatten)]
-    terms: TermsArgs,
+    terms: AccessArgs,
     /// Range of user ids to map; may be repeated
     ///
     /// Ids outside of all ranges become 65534.
@@ -64,7 +64,7 @@ pub(crate) struct ShareArgs {
 
 /// The options of a share that may change while it is served.
 #[derive(Args)]
-pub(crate) struct TermsArgs {
+pub(crate) struct AccessArgs {
     /// Refuse all changes by clients
     #[arg(long, help_heading = SOURCES)]
     read_only: bool,
@@ -168,7 +168,7 @@ impl ShareArgs {
     }
 }
 
-impl TermsArgs {
+impl AccessArgs {
     /// Returns the terms of a share, which is read-only if `read_only` or the options say so. The
     /// clients are set elsewhere.
     fn plan(&self, read_only: bool) -> Terms {

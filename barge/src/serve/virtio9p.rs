@@ -10,19 +10,19 @@ use virtqueue::Config;
 use wire::Session;
 
 use super::exports::Exports;
-use super::plan::Nine;
+use super::plan::NineP;
 use super::vhost::{Kind, Place, Socket, Vhost};
 use crate::Failure;
 
 /// `[NAME=]SOCKET[,tag=TAG]`: a 9P device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Channel {
+pub(crate) struct NinePDevice {
     pub(super) socket: Socket,
     /// The mount tag of the device.
     pub(super) tag: String,
 }
 
-impl Channel {
+impl NinePDevice {
     /// Maximum length of a tag. Linux reads tags by pages (`net/9p/trans_virtio.c`), and a monitor
     /// reads no more than 256 bytes of configuration, of which two are the length.
     const LONGEST_TAG: usize = 254;
@@ -34,10 +34,10 @@ impl Channel {
     }
 }
 
-impl FromStr for Channel {
+impl FromStr for NinePDevice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Channel, String> {
+    fn from_str(text: &str) -> Result<NinePDevice, String> {
         let (place, tag) = match text.rsplit_once(",tag=") {
             Some((place, tag)) => (place, Some(tag)),
             None => (text, None),
@@ -46,32 +46,32 @@ impl FromStr for Channel {
             .parse()
             .map_err(|expected| format!("{expected}[,tag=TAG]"))?;
         let tag = tag.or(socket.name.as_deref()).unwrap_or("share");
-        if !(1..=Channel::LONGEST_TAG).contains(&tag.len()) {
-            let most = Channel::LONGEST_TAG;
+        if !(1..=NinePDevice::LONGEST_TAG).contains(&tag.len()) {
+            let most = NinePDevice::LONGEST_TAG;
             return Err(format!("expected a tag of 1 to {most} bytes, got '{tag}'"));
         }
         let tag = tag.to_owned();
-        Ok(Channel { socket, tag })
+        Ok(NinePDevice { socket, tag })
     }
 }
 
 /// The feature bit of a tag in the configuration (`VIRTIO_9P_F_MOUNT_TAG`).
 const MOUNT_TAG: u64 = 1;
 
-/// Opens the sockets of `nine` with the permissions of `vhost`. `server` is for devices with all
+/// Opens the sockets of `p9` with the permissions of `vhost`. `server` is for devices with all
 /// sources.
 pub(super) fn places(
     exports: &Exports,
-    nine: &Nine,
+    p9: &NineP,
     vhost: &Vhost,
     server: &Server,
 ) -> Result<Vec<Place>, Failure> {
-    let place = |channel: &Channel| {
-        let server = match channel.socket.name.as_deref() {
+    let place = |device: &NinePDevice| {
+        let server = match device.socket.name.as_deref() {
             None => server.clone(),
             name => {
                 let only = exports.named(name, "--virtio-9p")?;
-                super::nine_server(Arc::new(Only(only)), nine)
+                super::p9_server(Arc::new(Only(only)), p9)
             }
         };
         let session = move || -> Arc<dyn Session> { Arc::new(server.queue_session()) };
@@ -81,13 +81,13 @@ pub(super) fn places(
                 // Linux uses one queue.
                 queues: 1,
                 features: MOUNT_TAG,
-                space: channel.space(),
+                space: device.space(),
             },
             free: 0,
         };
-        Place::open(&channel.socket.at, vhost, kind)
+        Place::open(&device.socket.at, vhost, kind)
     };
-    nine.channels.iter().map(place).collect()
+    p9.devices.iter().map(place).collect()
 }
 
 /// A single export, returned for every aname.
@@ -112,20 +112,20 @@ mod tests {
             ("home=/run/s,tag=x", Some("home"), "/run/s", "x"),
             ("/run/a,b,tag=x", None, "/run/a,b", "x"),
         ] {
-            let channel: Channel = text.parse().expect(text);
-            assert_eq!(channel.socket.name.as_deref(), name);
-            assert_eq!(channel.socket.at.to_string(), format!("unix:{socket}"));
-            assert_eq!(channel.tag, tag);
+            let device: NinePDevice = text.parse().expect(text);
+            assert_eq!(device.socket.name.as_deref(), name);
+            assert_eq!(device.socket.at.to_string(), format!("unix:{socket}"));
+            assert_eq!(device.tag, tag);
         }
         let long = format!("/s,tag={}", "x".repeat(255));
         for bad in ["", "home=", ",tag=x", "/s,tag=", &long] {
-            assert!(bad.parse::<Channel>().is_err(), "{bad}");
+            assert!(bad.parse::<NinePDevice>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_tag_stands_behind_its_length() {
-        let channel: Channel = "/s,tag=abc".parse().expect("a device");
-        assert_eq!(channel.space(), b"\x03\0abc");
+        let device: NinePDevice = "/s,tag=abc".parse().expect("a device");
+        assert_eq!(device.space(), b"\x03\0abc");
     }
 }

@@ -9,8 +9,8 @@ use super::plan::Plan;
 
 /// Returns the text before and the text after the mount commands. Returns `None` if 9P is not at a
 /// TCP port, as then the default address is not in use.
-pub(super) fn around(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Option<[String; 2]> {
-    let url = match addrs.nine.first()? {
+pub(super) fn introduction(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Option<[String; 2]> {
+    let url = match addrs.p9.first()? {
         Addr::Tcp { host, port } => format!("9p://{host}:{port}/"),
         _ => return None,
     };

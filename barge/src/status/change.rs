@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::json::{Done, Operation, Status};
+use super::json::{Counts, Operation, Status};
 
 /// Two snapshots of one server; there may be no earlier one.
 pub(super) struct Change<'a> {
@@ -35,7 +35,7 @@ impl<'a> Change<'a> {
     }
 
     /// Returns the increase of a figure per second.
-    pub(super) fn rate(&self, figure: impl Fn(&Done) -> u64) -> f64 {
+    pub(super) fn rate(&self, figure: impl Fn(&Counts) -> u64) -> f64 {
         let before = self.before.map_or(0, |before| figure(&before.done));
         figure(&self.now.done).saturating_sub(before) as f64 / self.seconds
     }
@@ -118,9 +118,9 @@ mod tests {
         Status {
             pid: 7,
             uptime,
-            done: Done {
+            done: Counts {
                 requests: count,
-                ..Done::default()
+                ..Counts::default()
             },
             operations: vec![Operation {
                 protocol: "9p".into(),

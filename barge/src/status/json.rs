@@ -19,7 +19,7 @@ pub(crate) struct Status {
     pub(crate) pid: u32,
     /// Seconds since the start of the server.
     pub(crate) uptime: f64,
-    pub(crate) done: Done,
+    pub(crate) done: Counts,
     /// Requests that are with workers or wait for one or for an event, and those that wait for an
     /// event.
     pub(crate) in_flight: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Status {
 
 /// Counts of requests and bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Done {
+pub(crate) struct Counts {
     pub(crate) requests: u64,
     /// Requests that were processed by a worker.
     pub(crate) offloaded: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Client {
     pub(crate) user: String,
     /// Seconds since it was established.
     pub(crate) age: f64,
-    pub(crate) done: Done,
+    pub(crate) done: Counts,
     pub(crate) in_flight: usize,
     pub(crate) parked: usize,
 }
@@ -146,9 +146,9 @@ impl Status {
     }
 }
 
-impl From<engine::Snapshot> for Done {
-    fn from(done: engine::Snapshot) -> Done {
-        Done {
+impl From<engine::Snapshot> for Counts {
+    fn from(done: engine::Snapshot) -> Counts {
+        Counts {
             requests: done.requests,
             offloaded: done.offloaded,
             cancelled: done.cancelled,

@@ -20,14 +20,14 @@ use super::ErrorReporter;
 use super::args::CpArgs;
 use super::operand::Operand;
 use crate::disk_cache::DiskCacheArgs;
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 use barge_client::tree::Tree;
 use data::copy_file;
 use keep::{Keep, keep};
 pub(crate) use progress::Progress;
 
 /// Copies all arguments but the last to the last.
-pub(crate) fn cp(args: &CpArgs) -> Done {
+pub(crate) fn cp(args: &CpArgs) -> CommandResult {
     let Some((to, from)) = args.operands.split_last() else {
         return Err(Failure::usage("expected a source and a destination"));
     };

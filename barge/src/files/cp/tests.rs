@@ -30,7 +30,7 @@ fn operand(dir: &Path, path: &str) -> String {
     format!("dir:{}", dir.join(path).display())
 }
 
-fn succeeded(done: Done) -> bool {
+fn succeeded(done: CommandResult) -> bool {
     format!("{:?}", done.expect("done")) == format!("{:?}", ExitCode::SUCCESS)
 }
 

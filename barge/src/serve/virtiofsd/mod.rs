@@ -22,15 +22,15 @@ use super::plan::{Layers, Plan, Share, Virtiofs};
 use super::vhost::{Socket, Vhost};
 use super::virtiofs::{Cache, POSIX_ACL};
 use crate::source::{Named, Source};
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 /// Runs `barge virtiofsd`.
-pub(crate) fn run(args: &VirtiofsdArgs) -> Done {
+pub(crate) fn run(args: &VirtiofsdArgs) -> CommandResult {
     if args.print_capabilities {
         return print_capabilities();
     }
     let plan = args.plan()?;
-    args.say_what_is_done_instead();
+    args.log_unsupported_options();
     sys::limits::limit_heaps();
     args.limit_descriptors()?;
     args.drop_capabilities()?;
@@ -45,7 +45,7 @@ const FEATURES: [&str; 3] = [
     "separate-options",
 ];
 
-fn print_capabilities() -> Done {
+fn print_capabilities() -> CommandResult {
     let capabilities = json!({ "type": "fs", "features": FEATURES });
     writeln!(stdout(), "{capabilities:#}")
         .map(|()| ExitCode::SUCCESS)
@@ -108,8 +108,8 @@ impl VirtiofsdArgs {
             }],
             file: None,
             kernel_handles: self.inode_file_handles == Handles::Mandatory,
-            lists: Vec::new(),
-            nine: None,
+            client_lists: Vec::new(),
+            p9: None,
             nfs: None,
             block: Block::default(),
             virtiofs: Virtiofs {
@@ -190,7 +190,7 @@ impl VirtiofsdArgs {
     }
 
     /// Logs the requested options and defaults of virtiofsd that are accepted without their effect.
-    fn say_what_is_done_instead(&self) {
+    fn log_unsupported_options(&self) {
         if self.sandbox != Sandbox::None {
             tracing::info!(
                 "sandbox: no namespaces and no new root; each name is resolved beneath the shared directory \

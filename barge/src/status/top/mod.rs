@@ -13,7 +13,7 @@ use transports::Addr;
 
 use super::change::Change;
 use super::json::Status;
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 #[derive(Args)]
 pub(crate) struct TopArgs {
@@ -37,7 +37,7 @@ pub(crate) struct TopArgs {
 }
 
 /// `barge top`
-pub(crate) fn run(args: &TopArgs) -> Done {
+pub(crate) fn run(args: &TopArgs) -> CommandResult {
     let interval = Duration::from_secs(args.interval.into());
     if args.json {
         loop {

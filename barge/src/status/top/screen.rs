@@ -144,7 +144,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::status::json::{Client, Done, Operation};
+    use crate::status::json::{Client, Counts, Operation};
 
     #[test]
     fn it_fits_a_small_terminal_and_shows_a_loss() {
@@ -154,7 +154,7 @@ mod tests {
             version: "9P2000.L".into(),
             user: "uid 0 at /".into(),
             age: 1.0,
-            done: Done::default(),
+            done: Counts::default(),
             in_flight: 3,
             parked: 1,
         };
