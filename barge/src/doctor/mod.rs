@@ -1,7 +1,7 @@
 //! `barge doctor`: reports which features work on this host, and what the others need.
 //!
-//! [`Machine`] collects facts, [`check`] evaluates them, [`show`] prints the report. The host is not
-//! changed, no program is run, and only a port of the loopback address is opened. Features that
+//! [`Machine`] collects facts, [`check`] evaluates them, [`show`] prints the report. The host is
+//! not changed, no program is run, and only a port of the loopback address is opened. Features that
 //! barge does not use are not reported: locked memory, io_uring of FUSE.
 
 mod check;
