@@ -191,14 +191,14 @@ fn device_options(device: &NinePDevice) -> String {
     let Addr::Unix(socket) = &device.socket.at else {
         return String::new();
     };
-    let device = format!(
+    let options = format!(
         "-chardev socket,id=p9,path={} -device vhost-user-test-device-pci,chardev=p9,virtio-id=9,num_vqs=1,vq_size=128,config_size={}",
         socket.display(),
         device.space().len(),
     );
     let tag = &device.tag;
     let mount = format!("mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 {tag} /mnt\n");
-    monitor_options(&device) + &mount
+    monitor_options(&options) + &mount
 }
 
 #[cfg(test)]

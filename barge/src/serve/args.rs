@@ -391,7 +391,7 @@ impl ServeArgs {
                 once: false,
             },
             trust: self
-                .access
+                .identity
                 .trust_uids
                 .clone()
                 .map_or(Trust::default(), Trust::from),
