@@ -1,4 +1,7 @@
-//! The directory that caches data of images in object stores.
+//! Disk caches: that of images in object stores, which most commands have, and that of files of
+//! another server ([`files`]).
+
+pub(crate) mod files;
 
 use std::path::PathBuf;
 

@@ -1,7 +1,6 @@
 //! `barge mount`: mounts a source on a directory of this host with FUSE, or an image with the
 //! kernel's EROFS if possible.
 
-mod disk_cache;
 mod kernel;
 pub(crate) mod options;
 mod passthrough;
@@ -18,7 +17,7 @@ use std::time::Duration;
 use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::{Server, Session};
-use layers::{Owned, PageCache, stack};
+use layers::PageCache;
 use rustix::thread::CapabilitySet;
 use transports::Addr;
 use transports::fusedev::{Mount, MountFlag};
@@ -26,10 +25,12 @@ use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
 use self::passthrough::Passthrough;
+use crate::listen::listen;
 use crate::read_trace::TraceFile;
-use crate::source::{self, Source};
+use crate::source::Source;
+use crate::stack::Stack;
 use crate::status::{SourceCache, Sources, StatusServer};
-use crate::{CommandResult, Failure, background, diagnose, serve, service, signals, status};
+use crate::{CommandResult, Failure, background, diagnose, service, signals, status};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
 /// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
@@ -155,32 +156,29 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     if options.passthrough && sys::caps::have(CapabilitySet::SYS_ADMIN) {
         take_files(&mut options.from);
     }
-    let mut fs = options.from.open(hostdir::Options::default())?;
-    let mut cache = SourceCache::Image(fs.clone());
-    if let (Some(disk_cache), Source::Tree(barge_client::Source::Remote(url))) =
-        (&options.disk_cache, &options.from)
-    {
-        fs = disk_cache.over(fs, url)?;
-    }
-    let trace = args
-        .record_trace
-        .as_deref()
-        .map(TraceFile::create)
-        .transpose()?;
-    if let Some(trace) = &trace {
-        fs = trace.over(fs);
-    }
-    if let Some(dir) = &args.overlay {
-        fs = source::overlaid(fs, dir, hostdir::Options::default())?;
-    }
-    if let Some(pages) = options.pages {
-        let pages = Arc::new(PageCache::new(pages).map_err(Failure::new)?);
-        cache = SourceCache::Pages(pages.clone());
-        fs = stack(fs, pages);
-    }
-    if options.owned != Owned::default() {
-        fs = stack(fs, options.owned);
-    }
+    let source = options.from.open(hostdir::Options::default())?;
+    let pages = options.pages.map(PageCache::new).transpose();
+    let pages = pages.map_err(Failure::new)?.map(Arc::new);
+    let cache = match &pages {
+        Some(pages) => SourceCache::Pages(pages.clone()),
+        None => SourceCache::Image(source.clone()),
+    };
+    let trace = args.record_trace.as_deref().map(TraceFile::create);
+    let trace = trace.transpose()?;
+    let stack = Stack {
+        disk_cache: match &options.from {
+            Source::Tree(barge_client::Source::Remote(url)) => {
+                options.disk_cache.as_ref().map(|cache| (cache, url))
+            }
+            _ => None,
+        },
+        read_trace: trace.clone(),
+        overlay: (args.overlay.clone()).map(|dir| (dir, hostdir::Options::default())),
+        page_cache: pages,
+        owner: options.owned,
+        ..Stack::default()
+    };
+    let fs = stack.over(source)?;
     // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
     if fs.capabilities().read_only {
         // The kernel then sends no requests to change files.
@@ -256,7 +254,7 @@ fn show(
     source: &Source,
     cache: SourceCache,
 ) -> Result<(), Failure> {
-    let listener = serve::listen(addr, None)?;
+    let listener = listen(addr, None)?;
     let source = status::Source {
         name: String::new(),
         source: source.to_string(),

@@ -13,9 +13,10 @@ use rustix::mount::MountFlags;
 use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions};
 
-use super::disk_cache::DiskCache;
+use crate::Failure;
+use crate::disk_cache::files::DiskCache;
+use crate::serve::args::virtiofs as kernel;
 use crate::source::Source;
-use crate::{Failure, serve};
 
 /// An option after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(super) enum MountOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cache {
     /// The kernel's alone, named as by virtiofsd.
-    Kernel(serve::Cache),
+    Kernel(kernel::Cache),
     /// The kernel's with write-back; for remote sources also the page cache, with pages around
     /// small random reads.
     Loose,
@@ -72,11 +73,11 @@ impl FromStr for Cache {
     fn from_str(text: &str) -> Result<Cache, String> {
         Ok(match text {
             // Names of Linux's 9P client.
-            "none" => Cache::Kernel(serve::Cache::Never),
+            "none" => Cache::Kernel(kernel::Cache::Never),
             "readahead" => Cache::Pages(Mode::ReadAhead),
             "mmap" => Cache::Pages(Mode::Mmap),
             "loose" => Cache::Loose,
-            other => Cache::Kernel(serve::Cache::from_str(other, false)?),
+            other => Cache::Kernel(kernel::Cache::from_str(other, false)?),
         })
     }
 }
@@ -88,9 +89,9 @@ impl Cache {
         match source {
             Source::Tree(barge_client::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
             Source::Tree(tree) if tree.image().is_some() && !overlaid => {
-                Cache::Kernel(serve::Cache::Always)
+                Cache::Kernel(kernel::Cache::Always)
             }
-            _ => Cache::Kernel(serve::Cache::Auto),
+            _ => Cache::Kernel(kernel::Cache::Auto),
         }
     }
 }

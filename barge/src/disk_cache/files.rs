@@ -19,15 +19,15 @@ use crate::Failure;
 
 /// The location and size of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DiskCache {
-    pub(super) dir: PathBuf,
+pub(crate) struct DiskCache {
+    pub(crate) dir: PathBuf,
     /// Maximum size, bytes.
-    pub(super) size: u64,
+    pub(crate) size: u64,
 }
 
 impl DiskCache {
     /// Returns `fs`, the tree at `url`, with this disk cache.
-    pub(super) fn over(
+    pub(crate) fn over(
         &self,
         fs: Arc<dyn FileSystem>,
         url: &remote::Url,

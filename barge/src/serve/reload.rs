@@ -1,4 +1,4 @@
-//! `--config`: makes a plan of a file, and changes the shares when the file is read again.
+//! SIGHUP: reads certificates and the configuration file again, and changes the shares.
 //!
 //! A share stays the same while its name, its source and its opening options do: then its terms
 //! change in place ([`layers::Gate`]) without its clients noticing. Other shares end or begin: all
@@ -9,59 +9,57 @@
 //!
 //! Lock order: the shares first. No client is called while they are locked.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ::nfs::server::Server;
-use clap::FromArgMatches;
 use layers::{Bundle, Gate};
-use p9::server::ExportList;
 use vfs::Export;
 
-use super::args::ServeArgs;
-use super::exports::{self, Exports};
+use super::endpoint::Endpoint;
+use super::exports::{self, Catalog, Exports};
 use super::opening::{Opener, terms};
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use crate::config::{Config, Setting};
 use crate::read_trace::TraceFile;
-use crate::source::Named;
-use crate::{Failure, status};
+use crate::signals::Reload;
+use crate::{Failure, service, status};
 
-/// Returns the plan of `config`.
-pub(super) fn plan(config: &Config) -> Result<Plan, Failure> {
-    let args = |matches: Result<clap::ArgMatches, String>| {
-        let matches = matches.map_err(Failure::usage)?;
-        ServeArgs::from_arg_matches(&matches).map_err(Failure::usage)
-    };
-    let mut all = args(config.matches())?;
-    all.file = Some(config.clone());
-    let shares = config.shares().iter().map(|share| {
-        let named = Named {
-            name: share.name.clone(),
-            source: share.source.1.clone(),
-        };
-        args(config.share_matches(share))?.share.plan(named, false)
-    });
-    let shares: Vec<_> = shares.collect::<Result<_, _>>()?;
-    if shares.is_empty() {
-        return Err(Failure::usage("expected a [[share]], got none"));
+/// Returns the handler of SIGHUP, or `None` if there is nothing to read again.
+pub(super) fn handler(
+    endpoints: Arc<[Box<dyn Endpoint>]>,
+    shares: Option<Arc<LiveShares>>,
+) -> Option<Reload> {
+    if shares.is_none() && !endpoints.iter().any(|one| one.is_reloadable()) {
+        return None;
     }
-    all.share.check_alone(shares.len())?;
-    let plan = all.plan_for(shares)?;
-    exports::check(&plan)?;
-    Ok(plan)
+    Some(Box::new(move || {
+        service::tell_reloading();
+        endpoints.iter().for_each(|one| one.reload());
+        let status = match shares.as_ref().map(|shares| shares.reload(&endpoints)) {
+            None => "ready",
+            Some(Ok(())) => {
+                tracing::info!("the file is read again");
+                "ready"
+            }
+            Some(Err(why)) => {
+                for line in why.message.lines() {
+                    tracing::error!("{line}");
+                }
+                tracing::error!("all stays as it was");
+                "the file makes no sense: all stays as it was"
+            }
+        };
+        service::tell_ready(status);
+    }))
 }
 
 /// The shares that a reload can change.
-pub(super) struct Live {
+pub(super) struct LiveShares {
     state: Mutex<State>,
-    /// The exports of 9P.
-    list: Arc<RwLock<ExportList>>,
     whole: Arc<Export>,
     /// The tree of all shares, or `None` if the only share has no name and is itself the root.
     bundle: Option<Arc<Bundle>>,
     opener: Arc<Opener>,
-    nfs: Option<Arc<Server>>,
-    seen: Arc<status::Sources>,
+    sources: Arc<status::Sources>,
     /// The configuration at the start, which stays in force for everything but shares.
     begun: Config,
 }
@@ -78,19 +76,13 @@ struct Served {
     gate: Arc<Gate>,
 }
 
-impl Live {
+impl LiveShares {
     /// Takes the shares of `config`, which are open as `exports`.
-    pub(super) fn new(
-        config: &Config,
-        exports: &Exports,
-        list: Arc<RwLock<ExportList>>,
-        nfs: Option<Arc<Server>>,
-        seen: Arc<status::Sources>,
-    ) -> Live {
+    pub(super) fn new(config: &Config, exports: &Exports) -> LiveShares {
         let openings = config.shares().iter().map(|share| config.opening(share));
         let gates = exports.gates.iter().flatten();
         let shares = openings.zip(&exports.each).zip(gates);
-        Live {
+        LiveShares {
             state: Mutex::new(State {
                 shares: shares
                     .map(|((opening, export), gate)| Served {
@@ -101,27 +93,25 @@ impl Live {
                     .collect(),
                 traces: Vec::new(),
             }),
-            list,
             whole: exports.whole.clone(),
             bundle: exports.bundle.clone(),
             opener: exports.opener.clone(),
-            nfs,
-            seen,
+            sources: exports.sources.clone(),
             begun: config.clone(),
         }
     }
 
-    /// Reads the file again. If it is invalid, or a share cannot be opened, the previous state
-    /// stays.
-    pub(super) fn reload(&self) -> Result<(), Failure> {
+    /// Reads the file again, and passes the exports to `endpoints`. If the file is invalid, or a
+    /// share cannot be opened, the previous state stays.
+    fn reload(&self, endpoints: &[Box<dyn Endpoint>]) -> Result<(), Failure> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = Config::read(self.begun.path()).map_err(Failure::usage)?;
-        let plan = plan(&config)?;
-        let names = exports::check(&plan)?;
+        let config = plan::read_config(self.begun.path()).map_err(Failure::usage)?;
+        let plan = Plan::of_file(&config)?;
+        let names = exports::check(&plan.sources)?;
         let restart = self.takes_restart(&state, &config, &plan);
         let (mut shares, mut opened) = (Vec::new(), Vec::new());
-        for ((name, share), said) in names.iter().zip(&plan.shares).zip(config.shares()) {
-            let clients = exports::of(&plan.client_lists, name);
+        for ((name, share), said) in names.iter().zip(&plan.sources.shares).zip(config.shares()) {
+            let clients = exports::clients_of(&plan.sources.client_lists, name);
             let opening = config.opening(said);
             let same = |served: &&Served| served.export.name == *name && served.opening == opening;
             if let Some(served) = state.shares.iter().find(same) {
@@ -147,26 +137,31 @@ impl Live {
             bundle.change(&each, now).map_err(Failure::usage)?;
         }
         // Infallible from here on.
-        for (served, (name, share)) in shares.iter().zip(names.iter().zip(&plan.shares)) {
-            let clients = exports::of(&plan.client_lists, name);
-            served.gate.set(terms(&share.layers, clients));
+        for (served, (name, share)) in shares.iter().zip(names.iter().zip(&plan.sources.shares)) {
+            let clients = exports::clients_of(&plan.sources.client_lists, name);
+            served.gate.set(terms(share, clients));
         }
-        let list = ExportList(exports::list(&each, &self.whole));
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+        let catalog = Catalog {
+            each: &each,
+            whole: &self.whole,
+            client_lists: &plan.sources.client_lists,
+        };
+        endpoints.iter().for_each(|one| one.set_exports(&catalog));
         let stays = |old: &Served| shares.iter().any(|new| Arc::ptr_eq(&new.gate, &old.gate));
         for gone in state.shares.iter().filter(|old| !stays(old)) {
             gone.gate.close();
             tracing::info!(share = gone.export.name, "ended");
         }
-        if let Some(nfs) = &self.nfs {
-            nfs.relist(exports::listed(&each, &self.whole, &plan.client_lists));
-        }
         for new in opened {
-            tracing::info!(share = new.export.name, source = new.seen.source, "begun");
-            self.seen.put(new.seen);
+            tracing::info!(
+                share = new.export.name,
+                source = new.unlayered.source,
+                "begun"
+            );
+            self.sources.put(new.unlayered);
             state.traces.extend(new.trace);
         }
-        self.seen.keep(&names);
+        self.sources.keep(&names);
         for what in restart {
             tracing::warn!("{what} has changed in the file: that takes a restart");
         }
@@ -191,14 +186,8 @@ impl Live {
         }
         // The export of a device is chosen when its socket is opened.
         let of_device = |name: &str| {
-            let sockets = plan.virtiofs.shares.iter();
-            let p9 = plan.p9.iter().flat_map(|p9| &p9.devices);
-            let sockets = sockets
-                .chain(p9.map(|device| &device.socket))
-                .chain(plan.block.drives.iter().map(|drive| &drive.socket));
-            sockets
-                .into_iter()
-                .any(|socket| socket.name.as_deref() == Some(name))
+            let mut devices = plan.endpoints.iter().flat_map(|one| one.devices());
+            devices.any(|socket| socket.name.as_deref() == Some(name))
         };
         for share in config.shares() {
             let name = share.name.as_deref().unwrap_or_default();

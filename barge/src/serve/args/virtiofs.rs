@@ -1,28 +1,20 @@
-//! virtiofs: a vhost-user socket for each share, to which a virtual machine monitor connects.
+//! Values of virtiofs options, with virtiofsd's names.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
 use clap::ValueEnum;
 use fuse::numbers::InitFlags;
-use fuse::server::Server;
-use virtqueue::Config;
-
-use super::exports::Exports;
-use super::plan::Virtiofs;
-use super::vhost::{Kind, Place, Socket, Vhost};
-use crate::Failure;
 
 /// The tag of a device. Without a tag the monitor supplies the device's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag([u8; Tag::MOST]);
+pub(crate) struct Tag(pub(in crate::serve) [u8; Tag::MOST]);
 
 impl Tag {
     /// Bytes of the tag in the device's configuration (virtio 1.3, 5.11.4).
-    const MOST: usize = 36;
+    pub(in crate::serve) const MOST: usize = 36;
 
     /// An empty tag.
-    pub(super) const NONE: Tag = Tag([0; Tag::MOST]);
+    pub(in crate::serve) const NONE: Tag = Tag([0; Tag::MOST]);
 }
 
 impl FromStr for Tag {
@@ -77,12 +69,12 @@ pub(crate) enum Negotiate {
 
 impl Negotiate {
     /// Returns whether the feature is offered.
-    pub(super) fn is_offered(self) -> bool {
+    pub(in crate::serve) fn is_offered(self) -> bool {
         self != Negotiate::Never
     }
 
     /// Returns the INIT flags without which the client is refused.
-    pub(super) fn required(self, flags: InitFlags) -> InitFlags {
+    pub(in crate::serve) fn required(self, flags: InitFlags) -> InitFlags {
         match self {
             Negotiate::Always => flags,
             Negotiate::Never | Negotiate::Auto => InitFlags::empty(),
@@ -91,59 +83,6 @@ impl Negotiate {
 }
 
 /// The INIT flags of POSIX ACLs.
-pub(super) const POSIX_ACL: InitFlags = InitFlags::POSIX_ACL
+pub(in crate::serve) const POSIX_ACL: InitFlags = InitFlags::POSIX_ACL
     .union(InitFlags::DONT_MASK)
     .union(InitFlags::SETXATTR_EXT);
-
-/// Maximum number of request queues of a device.
-const REQUEST_QUEUES: usize = 64;
-
-/// Opens the sockets of `plan`.
-pub(super) fn places(
-    exports: &Exports,
-    plan: &Virtiofs,
-    vhost: &Vhost,
-) -> Result<Vec<Place>, Failure> {
-    let place = |share: &Socket| {
-        let export = exports.named(share.name.as_deref(), "--virtiofs")?;
-        let server = Server::new(export, plan.options.clone());
-        let kind = Kind {
-            session: Box::new(move || Arc::new(server.session())),
-            config: Config {
-                // Request queues and the high-priority queue.
-                queues: 1 + REQUEST_QUEUES,
-                features: 0,
-                space: plan
-                    .tag
-                    .map_or(Vec::new(), |tag| space(tag, REQUEST_QUEUES)),
-            },
-            free: 1,
-        };
-        Place::open(&share.at, vhost, kind)
-    };
-    plan.shares.iter().map(place).collect()
-}
-
-/// Returns the device's configuration: its tag and the number of request queues (virtio 1.3,
-/// 5.11.4).
-fn space(tag: Tag, queues: usize) -> Vec<u8> {
-    let mut space = tag.0.to_vec();
-    space.extend((queues as u32).to_le_bytes());
-    space
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tag_is_short() {
-        assert_eq!(
-            space(Tag::NONE, 64),
-            [&[0; 36][..], &[64, 0, 0, 0]].concat()
-        );
-        let tag = |text: &str| text.parse::<Tag>().map(|tag| tag.0[..3].to_vec());
-        assert_eq!(tag("fs"), Ok(b"fs\0".into()));
-        assert!(tag(&"x".repeat(36)).is_ok() && tag(&"x".repeat(37)).is_err() && tag("").is_err());
-    }
-}

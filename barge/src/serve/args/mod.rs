@@ -1,30 +1,29 @@
+//! The options of `barge serve`: their definitions and values, without behaviour. The keys of a
+//! configuration file follow them ([`crate::config`]).
+
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "brackets in help are no links"
 )]
 
+pub(crate) mod access;
+pub(crate) mod device;
+pub(crate) mod share;
+pub(crate) mod virtiofs;
+
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
-use engine::{Timeouts, Tuning};
 use transports::Addr;
-use vfs::Trust;
 
-use super::access::TrustedUsers;
-use super::block::{Block, Drive};
-use super::exports::ClientList;
+use self::access::{ClientList, TrustedUsers};
+use self::device::{Affinity, Drive, NinePDevice, Socket};
+use self::share::ShareArgs;
+use self::virtiofs::{Cache, Negotiate};
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
-use super::plan::{Http, Nfs, NineP, Plan, Share, Virtiofs};
 use super::secure::TlsArgs;
-use super::share::ShareArgs;
-use super::vhost::{Affinity, Socket, Vhost};
-use super::virtio9p::NinePDevice;
-use super::virtiofs::{Cache, Negotiate, POSIX_ACL, Tag};
-use crate::Failure;
-use crate::config::Config;
-use crate::source::{Named, Source};
+use crate::source::Named;
 
 /// Headings of help that options of several files share.
 pub(super) const SOURCES: &str = "Sources";
@@ -42,154 +41,151 @@ pub(crate) struct ServeArgs {
     /// sources need names (NAME=SOURCE). Together they are one tree with a directory for each.
     /// Without a source, the current directory is served read-only.
     #[arg(value_name = "[NAME=]SOURCE")]
-    sources: Vec<Named>,
+    pub(in crate::serve) sources: Vec<Named>,
     /// Configuration file to serve, in place of all other options
     ///
     /// The format is described in barge.toml(5); `barge config check` checks a file. SIGHUP reads
     /// it again.
     #[arg(long, value_name = "FILE", help_heading = SOURCES)]
     pub(crate) config: Option<PathBuf>,
-    /// The contents of that file.
-    #[arg(skip)]
-    pub(crate) file: Option<Config>,
     /// Command to run while serving
     ///
     /// $BARGE_9P, $BARGE_NFS, $BARGE_NBD and $BARGE_HTTP are set to the addresses. The server stops
     /// when the command ends, and exits with its status.
     #[arg(long, value_name = "CMD", help_heading = SOURCES)]
-    run: Option<String>,
+    pub(in crate::serve) run: Option<String>,
     #[command(flatten)]
-    p9: NinePArgs,
+    pub(in crate::serve) p9: NinePArgs,
     #[command(flatten)]
-    nfs: NfsArgs,
+    pub(in crate::serve) nfs: NfsArgs,
     #[command(flatten)]
-    virtiofs: VirtiofsArgs,
+    pub(in crate::serve) virtiofs: VirtiofsArgs,
     #[command(flatten)]
-    block: BlockArgs,
+    pub(in crate::serve) block: BlockArgs,
     #[command(flatten)]
-    identity: IdentityArgs,
+    pub(in crate::serve) identity: IdentityArgs,
     #[command(flatten)]
-    limits: LimitArgs,
+    pub(in crate::serve) limits: LimitArgs,
     #[command(flatten)]
-    pub(super) share: ShareArgs,
+    pub(in crate::serve) share: ShareArgs,
     #[command(flatten)]
-    observability: ObservabilityArgs,
+    pub(in crate::serve) observability: ObservabilityArgs,
 }
 
 // The structures below have no documentation: clap would take it for the command's.
 
 #[derive(Args)]
 #[command(next_help_heading = "9P")]
-struct NinePArgs {
+pub(crate) struct NinePArgs {
     /// Address to serve 9P at; may be repeated
     ///
     /// tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT (guests of this host), vsock-uds:PATH:PORT (the
     /// guest of a monitor such as Firecracker whose vsock device is at PATH) or fd:N [default if no
     /// other protocol is served: tcp:127.0.0.1:5640]
     #[arg(long = "9p", id = "p9", value_name = "ADDR")]
-    addrs: Vec<Addr>,
+    pub(in crate::serve) addrs: Vec<Addr>,
     /// vhost-user socket to serve 9P at, as a virtio device; may be repeated
     ///
     /// The guest mounts it by its tag, which is NAME or `share` by default. NAME selects one
     /// source.
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
-    virtio_9p: Vec<NinePDevice>,
+    pub(in crate::serve) virtio_9p: Vec<NinePDevice>,
     /// Maximum size of a 9P message, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
-    msize: u32,
+    pub(in crate::serve) msize: u32,
     /// Answer a 9P lock request at once if the lock is taken
     ///
     /// By default the reply is sent when the lock is granted. Without that, Linux asks again after
     /// its locktimeout= (30 seconds), and signals end its wait, as flock -w needs.
     #[arg(long)]
-    no_lock_wait: bool,
+    pub(in crate::serve) no_lock_wait: bool,
 }
 
 #[derive(Args)]
 #[command(next_help_heading = "NFS")]
-struct NfsArgs {
+pub(crate) struct NfsArgs {
     /// Address to serve NFSv3 and NFSv4 at; may be repeated
     ///
     /// tcp:HOST:PORT, unix:PATH or fd:N. MOUNT for v3 is served on the same port [default if no
     /// other protocol is served and the port is free: tcp:127.0.0.1:2049]
     #[arg(long = "nfs", id = "nfs", value_name = "ADDR")]
-    addrs: Vec<Addr>,
+    pub(in crate::serve) addrs: Vec<Addr>,
     /// Address of a port mapper for NFSv3 locks [default: port 111 of the first --nfs address]
     ///
     /// NFSv3 clients find the lock service as they do with rpcbind, over TCP and UDP. Without it
     /// they mount with nolock.
     #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
-    rpcbind: Option<Option<Addr>>,
+    pub(in crate::serve) rpcbind: Option<Option<Addr>>,
     /// NFSv4 lease time, seconds
     ///
     /// Other clients may get the locks and opens of a client that was silent for so long.
     #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
-    nfs_lease: u16,
+    pub(in crate::serve) nfs_lease: u16,
     /// Refuse the READ_PLUS operation of NFSv4.2
     ///
     /// Clients then receive the zeros of holes, as they do with v4.1.
     #[arg(long)]
-    no_read_plus: bool,
+    pub(in crate::serve) no_read_plus: bool,
     /// Let NFSv4.2 clients see and set SELinux labels
     ///
     /// Labels are stored as security.selinux, as with security_label of exports(5); the kernel of a
     /// client enforces them. Setting them needs a server that runs as root, and users that are not
     /// squashed.
     #[arg(long)]
-    nfs_security_label: bool,
+    pub(in crate::serve) nfs_security_label: bool,
     /// Grant delegations to NFSv4.1 and v4.2 clients
     ///
     /// A client then opens, reads and locks a file that no other client uses without a request. If
     /// programs of this host rename or remove files that clients use, clients see that a moment
     /// later.
     #[arg(long)]
-    delegations: bool,
+    pub(in crate::serve) delegations: bool,
     /// State directory of NFS
     ///
     /// It holds the secret of file handles and the clients that may reclaim locks after a restart
     /// [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge for other
     /// users]
     #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
+    pub(in crate::serve) state_dir: Option<PathBuf>,
     #[command(flatten)]
-    tls: TlsArgs,
+    pub(in crate::serve) tls: TlsArgs,
     #[cfg(feature = "gss")]
     #[command(flatten)]
-    sec: SecArgs,
+    pub(in crate::serve) sec: SecArgs,
 }
 
 #[derive(Args)]
 #[command(next_help_heading = "virtiofs")]
-struct VirtiofsArgs {
+pub(crate) struct VirtiofsArgs {
     /// vhost-user socket to serve virtiofs at; may be repeated
     ///
     /// A virtual machine monitor connects to it. NAME selects one source; without it, several
     /// sources are directories of one share, each a mount of its own in the guest.
     #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
-    shares: Vec<Socket>,
+    pub(in crate::serve) shares: Vec<Socket>,
     /// Caching policy of virtiofs guests
     #[arg(long, value_name = "MODE", default_value = "auto")]
-    cache: Cache,
+    pub(in crate::serve) cache: Cache,
     /// Enable the write-back cache of virtiofs guests
     ///
     /// Safe only if no other client or program changes the share.
     #[arg(long)]
-    writeback: bool,
+    pub(in crate::serve) writeback: bool,
     /// Honour O_DIRECT of virtiofs guests
     #[arg(long)]
-    allow_direct_io: bool,
+    pub(in crate::serve) allow_direct_io: bool,
     /// Let virtiofs guests create unnamed files (O_TMPFILE)
     ///
     /// The share is then no upper layer for overlayfs.
     #[arg(long)]
-    tmpfile: bool,
+    pub(in crate::serve) tmpfile: bool,
     /// Do not offer FUSE_HANDLE_KILLPRIV_V2 to virtiofs guests
     ///
     /// Guests then clear set-id bits and file capabilities of written files themselves, and ask for
     /// capabilities before each write.
     #[arg(long, overrides_with = "_killpriv_v2")]
-    no_killpriv_v2: bool,
+    pub(in crate::serve) no_killpriv_v2: bool,
     /// The default
     #[arg(long = "killpriv-v2", hide = true, overrides_with = "no_killpriv_v2")]
     _killpriv_v2: bool,
@@ -199,18 +195,18 @@ struct VirtiofsArgs {
     /// them, never hides them.
     #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
           default_value = "auto", default_missing_value = "always")]
-    posix_acl: Negotiate,
+    pub(in crate::serve) posix_acl: Negotiate,
     /// Do not announce submounts to virtiofs guests
     ///
     /// Directories on other devices are then part of the share, not mounts of their own, which
     /// overlayfs in a guest needs.
     #[arg(long)]
-    no_announce_submounts: bool,
+    pub(in crate::serve) no_announce_submounts: bool,
 }
 
 #[derive(Args)]
 #[command(next_help_heading = "Block")]
-struct BlockArgs {
+pub(crate) struct BlockArgs {
     /// vhost-user socket to serve a file at as a disk; may be repeated
     ///
     /// A virtual machine monitor connects to it. NAME selects a source and FILE a path within it;
@@ -220,30 +216,30 @@ struct BlockArgs {
         id = "block",
         value_name = "[NAME=]SOCKET[,file=FILE][,ro]"
     )]
-    drives: Vec<Drive>,
+    pub(in crate::serve) drives: Vec<Drive>,
     /// Address to serve files at as disks over NBD; may be repeated
     ///
     /// tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT or fd:N. The name of an export is the path of a
     /// file; an image is the export without a name, or that of its source [usual port: 10809]
     #[arg(long, value_name = "ADDR")]
-    nbd: Vec<Addr>,
+    pub(in crate::serve) nbd: Vec<Addr>,
 }
 
 #[derive(Args)]
 #[command(next_help_heading = IDENTITY)]
-struct IdentityArgs {
+pub(crate) struct IdentityArgs {
     /// Group whose members may connect to Unix sockets [default: only this user]
     ///
     /// Applies to the sockets of devices and of all protocols.
     #[arg(long, value_name = "GROUP")]
-    socket_group: Option<String>,
+    pub(in crate::serve) socket_group: Option<String>,
     /// Local users to trust with the user ids that their 9P and NFS requests claim
     ///
     /// Names or ids with commas between, or all. Root is always trusted. Processes of other users
     /// act as their own user, over Unix sockets and TCP. The user network of QEMU, for example,
     /// connects as the user that runs QEMU; root of its guest then counts as root of this host.
     #[arg(long, value_name = "USERS", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
-    trust_uids: Option<TrustedUsers>,
+    pub(in crate::serve) trust_uids: Option<TrustedUsers>,
     /// Clients that may use a source over NFS and 9P, as a line of exports(5); may be repeated
     ///
     /// NAME CLIENT(OPTION,...)... NAME is / for a single source without a name. CLIENT is an
@@ -252,12 +248,12 @@ struct IdentityArgs {
     /// 1024, for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default:
     /// ro,root_squash,secure]. A source that no line names is open to all clients.
     #[arg(long, value_name = "LINE")]
-    export: Vec<ClientList>,
+    pub(in crate::serve) export: Vec<ClientList>,
 }
 
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
-struct LimitArgs {
+pub(crate) struct LimitArgs {
     /// Memory for all clients together [default: 1G]
     ///
     /// It bounds incomplete and waiting requests, unsent replies, and, up to half of it, state
@@ -266,43 +262,43 @@ struct LimitArgs {
     /// and state is evicted or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of the memory
     /// limit of the server's control group.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
-    memory: Option<usize>,
+    pub(in crate::serve) memory: Option<usize>,
     /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 4096)]
-    max_connections: usize,
+    pub(in crate::serve) max_connections: usize,
     /// Maximum number of connections per client
     ///
     /// A client is a user of this host, a guest, or an address (a /64 network for IPv6) [default:
     /// half of the connections that other clients leave of --max-connections]
     #[arg(long, value_name = "N")]
-    max_connections_per_client: Option<usize>,
+    pub(in crate::serve) max_connections_per_client: Option<usize>,
     /// Maximum number of requests of one connection that wait for workers
     #[arg(long, value_name = "N", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..))]
-    max_in_flight: u32,
+    pub(in crate::serve) max_in_flight: u32,
     #[command(flatten)]
-    timeouts: TimeoutArgs,
+    pub(in crate::serve) timeouts: TimeoutArgs,
     /// Number of threads for requests that block [default: 4 per processor, at least 16]
     #[arg(long, visible_alias = "thread-pool-size", value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
-    workers: Option<u16>,
+    pub(in crate::serve) workers: Option<u16>,
     /// Time that a connection polls before it sleeps, µs [default: 50, or 0 on one processor]
     ///
     /// 0 disables polling. Connections stop polling while processors are short.
     #[arg(long, value_name = "US")]
-    poll_us: Option<u64>,
+    pub(in crate::serve) poll_us: Option<u64>,
     /// Processors for the threads of virtqueues, in turn [default: any]
     #[arg(long, value_name = "LIST")]
-    queue_affinity: Option<Affinity>,
+    pub(in crate::serve) queue_affinity: Option<Affinity>,
     /// Copy long reads into replies instead of sending pages of the file
     ///
     /// By default a reply may contain data that is written to the file while the reply is sent.
     #[arg(long)]
-    no_zerocopy: bool,
+    pub(in crate::serve) no_zerocopy: bool,
 }
 
 #[derive(Args)]
 #[command(next_help_heading = OBSERVABILITY)]
-struct ObservabilityArgs {
+pub(crate) struct ObservabilityArgs {
     /// Address to serve the status page, metrics and health checks at
     ///
     /// PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH. / is the status page,
@@ -310,122 +306,19 @@ struct ObservabilityArgs {
     /// `barge top` shows the same. Every client of this address sees who the clients of the shares
     /// are.
     #[arg(long, value_name = "ADDR", value_parser = crate::status::addr)]
-    http: Option<Addr>,
+    pub(in crate::serve) http: Option<Addr>,
     /// Host name to accept in HTTP requests; may be repeated
     ///
     /// In addition to addresses, localhost and the name of this host.
     #[arg(long, value_name = "NAME", requires = "http")]
-    http_name: Vec<String>,
+    pub(in crate::serve) http_name: Vec<String>,
     /// File to log every call of the sources to
     ///
     /// Times and results are included, one JSON object per line, for `barge bench replay`. A call
     /// costs some microseconds and 200 bytes. --record-trace writes the trace that `barge pack`
     /// uses.
     #[arg(long, value_name = "FILE")]
-    record_calls: Option<PathBuf>,
-}
-
-impl ServeArgs {
-    pub(super) fn plan(&self) -> Result<Plan, Failure> {
-        let current = Named {
-            name: None,
-            source: Source::Tree(barge_client::Source::HostDir(".".into())),
-        };
-        let (sources, read_only) = match self.sources.as_slice() {
-            [] => (vec![current], true),
-            sources => (sources.to_vec(), false),
-        };
-        self.share.check_alone(self.sources.len())?;
-        let share = |named: Named| self.share.plan(named, read_only);
-        self.plan_for(sources.into_iter().map(share).collect::<Result<_, _>>()?)
-    }
-
-    /// Returns the plan to serve `shares`.
-    pub(super) fn plan_for(&self, shares: Vec<Share>) -> Result<Plan, Failure> {
-        Ok(Plan {
-            shares,
-            file: self.file.clone(),
-            kernel_handles: false,
-            record_calls: self.observability.record_calls.clone(),
-            client_lists: self.identity.export.clone(),
-            p9: Some(NineP {
-                addrs: self.p9.addrs.clone(),
-                devices: self.p9.virtio_9p.clone(),
-                max_msize: self.p9.msize,
-                wait_for_locks: !self.p9.no_lock_wait,
-            }),
-            nfs: Some(Nfs {
-                addrs: self.nfs.addrs.clone(),
-                rpcbind: self.nfs.rpcbind.clone(),
-                lease: Duration::from_secs(self.nfs.nfs_lease.into()),
-                read_plus: !self.nfs.no_read_plus,
-                security_labels: self.nfs.nfs_security_label,
-                delegations: self.nfs.delegations,
-                state_dir: self.nfs.state_dir.clone(),
-                tls: self.nfs.tls.plan()?,
-                #[cfg(feature = "gss")]
-                security: self.nfs.sec.plan(),
-            }),
-            block: Block {
-                drives: self.block.drives.clone(),
-                nbd: self.block.nbd.clone(),
-            },
-            virtiofs: Virtiofs {
-                shares: self.virtiofs.shares.clone(),
-                options: fuse::server::Options {
-                    cache: self.virtiofs.cache.into(),
-                    writeback: self.virtiofs.writeback,
-                    allow_direct_io: self.virtiofs.allow_direct_io,
-                    tmpfile: self.virtiofs.tmpfile,
-                    killpriv_v2: !self.virtiofs.no_killpriv_v2,
-                    posix_acl: self.virtiofs.posix_acl.is_offered(),
-                    required: self.virtiofs.posix_acl.required(POSIX_ACL),
-                    announce_submounts: !self.virtiofs.no_announce_submounts,
-                    ..Default::default()
-                },
-                tag: Some(Tag::NONE),
-            },
-            vhost: Vhost {
-                group: self.identity.socket_group.clone(),
-                affinity: self.limits.queue_affinity.clone().unwrap_or_default(),
-                once: false,
-            },
-            trust: self
-                .identity
-                .trust_uids
-                .clone()
-                .map_or(Trust::default(), Trust::from),
-            tuning: self.tuning(),
-            http: self.observability.http.clone().map(|addr| Http {
-                addr,
-                names: self.observability.http_name.clone(),
-            }),
-            run: self.run.clone(),
-        })
-    }
-
-    fn tuning(&self) -> Tuning {
-        let default = Tuning::default();
-        Tuning {
-            poll: self
-                .limits
-                .poll_us
-                .map_or(default.poll, Duration::from_micros),
-            counts: self.observability.http.is_some(),
-            workers: self.limits.workers.map_or(default.workers, usize::from),
-            connections: self.limits.max_connections,
-            connections_per_client: self.limits.max_connections_per_client,
-            timeouts: self.limits.timeouts.timeouts(),
-            memory: self
-                .limits
-                .memory
-                .unwrap_or(default.memory)
-                .min(most_memory()),
-            in_flight: self.limits.max_in_flight as usize,
-            zerocopy: !self.limits.no_zerocopy,
-            ..default
-        }
-    }
+    pub(in crate::serve) record_calls: Option<PathBuf>,
 }
 
 /// Parses the value of `--memory`.
@@ -439,50 +332,22 @@ fn memory(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected a number of bytes from 8M on, such as 256M, got '{text}'"))
 }
 
-/// Returns half of the control group's memory limit, if it has one: the rest is for sources,
-/// threads and sockets.
-fn most_memory() -> usize {
-    let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
-    usize::try_from(limit).unwrap_or(usize::MAX)
-}
-
 #[derive(Args)]
-struct TimeoutArgs {
+pub(crate) struct TimeoutArgs {
     /// Time for the first message of a connection, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-    handshake_timeout: u32,
+    pub(in crate::serve) handshake_timeout: u32,
     /// Time for each MiB of a message that has begun, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-    message_timeout: u32,
+    pub(in crate::serve) message_timeout: u32,
     /// Time for a client to take some bytes of its replies, seconds
     ///
     /// If a virtual machine is suspended for longer, its guest loses the connection.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
-    send_timeout: u32,
+    pub(in crate::serve) send_timeout: u32,
     /// Time after which a connection without requests is closed, seconds; 0 is never
     ///
     /// Mounts may be idle for days.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    idle_timeout: u32,
-}
-
-impl TimeoutArgs {
-    fn timeouts(&self) -> Timeouts {
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        Timeouts {
-            handshake: seconds(self.handshake_timeout),
-            message: seconds(self.message_timeout),
-            send: seconds(self.send_timeout),
-            idle: (self.idle_timeout > 0).then(|| seconds(self.idle_timeout)),
-        }
-    }
-}
-
-/// Returns the default address of 9P, which only this host can connect to and which takes no
-/// privileges.
-pub(super) fn default_addr() -> Addr {
-    Addr::Tcp {
-        host: "127.0.0.1".into(),
-        port: 5640,
-    }
+    pub(in crate::serve) idle_timeout: u32,
 }
