@@ -5,9 +5,10 @@ use std::path::Path;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use command::bench::BenchArgs;
+use command::log::{LogArgs, LogFormat};
 
-use crate::bench::BenchArgs;
 use crate::config::{Config, ConfigArgs};
 use crate::connect::ConnectArgs;
 use crate::doctor::DoctorArgs;
@@ -51,7 +52,7 @@ impl Cli {
             }
             match Config::read(path) {
                 Ok(config) => {
-                    cli.log.or(&config);
+                    add_settings(&mut cli.log, &config);
                     args.file = Some(config);
                 }
                 Err(problems) => {
@@ -148,35 +149,14 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-#[derive(Args)]
-#[command(next_help_heading = "Logging")]
-pub(crate) struct LogArgs {
-    /// Log connections; if given twice, also every request
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub(crate) verbose: u8,
-    /// Format of log lines on standard error
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
-    pub(crate) log_format: LogFormat,
-}
-
-impl LogArgs {
-    /// Adds the settings of `config`; the command line takes precedence.
-    fn or(&mut self, config: &Config) {
-        let matches = config.matches().expect("it has been checked");
-        let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");
-        self.verbose = self.verbose.max(file.verbose);
-        if self.log_format == LogFormat::Text {
-            self.log_format = file.log_format;
-        }
+/// Adds the settings of `config` to the options of logging; the command line takes precedence.
+fn add_settings(log: &mut LogArgs, config: &Config) {
+    let matches = config.matches().expect("it has been checked");
+    let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");
+    log.verbose = log.verbose.max(file.verbose);
+    if log.log_format == LogFormat::Text {
+        log.log_format = file.log_format;
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object per line
-    Json,
 }
 
 #[cfg(test)]

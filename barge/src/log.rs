@@ -1,17 +1,18 @@
 //! Log lines, on standard error or to syslog.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 
+use command::log::to_stderr;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::cli::{Cli, Command, LogArgs, LogFormat};
+use crate::cli::{Cli, Command};
 
 /// Starts logging as the command line says.
 pub(crate) fn start(cli: &Cli) {
-    let asked = asked_for(&cli.log);
+    let asked = cli.log.level();
     let Command::Virtiofsd(args) = &cli.command else {
         return to_stderr(asked, cli.log.log_format);
     };
@@ -33,26 +34,6 @@ pub(crate) fn start(cli: &Cli) {
             to_stderr(level, cli.log.log_format);
             tracing::warn!("syslog: {error}");
         }
-    }
-}
-
-fn asked_for(args: &LogArgs) -> LevelFilter {
-    match args.verbose {
-        0 => LevelFilter::INFO,
-        1 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    }
-}
-
-fn to_stderr(level: LevelFilter, format: LogFormat) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(io::stderr)
-        .with_target(false)
-        .with_ansi(io::stderr().is_terminal());
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }
 

@@ -22,15 +22,14 @@ mod reference;
 mod seeing;
 mod serve;
 mod service;
-mod signals;
 mod source;
 mod tier;
-mod tools;
 mod touched;
 mod trouble;
 
-use std::fmt::Display;
 use std::process::ExitCode;
+
+use command::{Done, Failure, signals, tools};
 
 use crate::cli::{Cli, Command};
 
@@ -56,43 +55,5 @@ fn main() -> ExitCode {
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),
     };
-    done.unwrap_or_else(|failure| {
-        eprintln!("barge: {}", failure.message);
-        ExitCode::from(failure.status)
-    })
+    done.unwrap_or_else(|failure| failure.report())
 }
-
-/// The error that ended a command: one line, and the exit status.
-#[derive(Debug)]
-struct Failure {
-    message: String,
-    status: u8,
-}
-
-impl Failure {
-    /// Returns an error of usage: exit status 2.
-    fn usage(message: impl Display) -> Failure {
-        Failure {
-            message: message.to_string(),
-            status: 2,
-        }
-    }
-
-    /// Returns any other error: exit status 1.
-    fn new(message: impl Display) -> Failure {
-        Failure {
-            message: message.to_string(),
-            status: 1,
-        }
-    }
-}
-
-/// Returns the message alone, to be shown among other problems.
-impl From<Failure> for String {
-    fn from(failure: Failure) -> String {
-        failure.message
-    }
-}
-
-/// The result of a command.
-type Done = Result<ExitCode, Failure>;

@@ -1,5 +1,6 @@
 //! Tests of the program: its options, its environment, and foreign clients.
 
+mod bench;
 mod browser;
 mod bundle;
 mod config;
@@ -23,7 +24,6 @@ mod overlay;
 mod pack;
 mod passthrough;
 mod reconnect;
-mod report;
 mod restart;
 mod seeing;
 mod served;

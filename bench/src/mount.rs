@@ -1,0 +1,244 @@
+//! The table `mount`: `barge mount` of a directory compared with bindfs, another FUSE mount of one.
+//! The kernel caches no names and attributes and requests them each time, so the table shows the
+//! cost of a request. The kernel itself reads the contents of barge's files (passthrough), and
+//! requests those of bindfs.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::context::Context;
+use crate::mounted::Mounted;
+use crate::physical::Physical;
+use crate::place::{CONTENTS, DATA, FILES, MANY, Place, file_name};
+use crate::process::{Process, needs_root};
+use crate::report::Results;
+use crate::rounds::{Cell, Done, measure_all};
+use command::Failure;
+use command::tools::Tool;
+
+/// The operations, with the numbers of concurrent programs.
+const WORKS: [(Work, &[usize]); 5] = [
+    (Work::Stat, &[1, 2, 4]),
+    (Work::SmallFile, &[1, 4]),
+    (Work::Create, &[1, 4]),
+    (Work::ReadSmall, &[1, 2, 4]),
+    (Work::ReadLarge, &[1, 4]),
+];
+
+/// An operation that a program repeats.
+#[derive(Clone, Copy)]
+enum Work {
+    Stat,
+    /// Opens a small file, reads it and closes it.
+    SmallFile,
+    /// Creates a file, writes, closes and removes it.
+    Create,
+    /// Reads 4 KiB at a scattered offset of a file.
+    ReadSmall,
+    /// Reads the next 1 MiB of a file.
+    ReadLarge,
+}
+
+struct Load {
+    work: Work,
+    programs: usize,
+}
+
+/// The state of a program.
+struct Client {
+    root: PathBuf,
+    /// The program's index among `programs`: each has pages and files of its own.
+    number: usize,
+    programs: usize,
+    file: File,
+    buffer: Vec<u8>,
+    /// Operations so far.
+    count: usize,
+}
+
+pub(super) fn run(args: &Context) -> Result<Results, Failure> {
+    needs_root("bench mount mounts")?;
+    let place = Place::make(args)?;
+    let mut notes = vec![
+        place.note(args),
+        "barge: cache=none; bindfs: --multithreaded, and what it says of names and attributes holds for no time. Contents the kernel reads by itself \
+         from barge's files (passthrough), and asks bindfs for"
+            .into(),
+    ];
+    let mut missing = Vec::new();
+    let mut servers = vec![("barge".to_owned(), barge(&place)?)];
+    let bindfs = bindfs(&place)?;
+    let peers = bindfs.iter().map(|_| servers.len()).collect();
+    match bindfs {
+        Some(bindfs) => servers.push(("bindfs".into(), bindfs)),
+        None => missing.push(Tool::BINDFS.is_missing()),
+    }
+    let loads: Vec<_> = loads(args).collect();
+    let rows = measure_all(args, &servers, &loads, &place.run, &mut notes)?;
+    Ok(Results {
+        title: "a directory mounted by FUSE".into(),
+        notes,
+        missing,
+        servers: servers.into_iter().map(|(name, _)| name).collect(),
+        peers,
+        limit: None,
+        rows,
+    })
+}
+
+fn barge(place: &Place) -> Result<Mounted, Failure> {
+    let (source, at) = (place.share.display().to_string(), place.run.join("barge"));
+    Mounted::new(place.barge(), &source, "cache=none", at).map_err(Failure::new)
+}
+
+/// Returns `None` if bindfs is not installed.
+fn bindfs(place: &Place) -> Result<Option<Mounted>, Failure> {
+    let at = place.run.join("bindfs");
+    fs::create_dir_all(&at).map_err(Failure::new)?;
+    let mut command = Command::new(Tool::BINDFS.name);
+    command
+        .args(["-f", "--multithreaded", "-o"])
+        .arg("attr_timeout=0,entry_timeout=0,negative_timeout=0")
+        .args([&place.share, &at]);
+    let Some(process) = Process::start(&mut command) else {
+        return Ok(None);
+    };
+    Mounted::by(process, at).map(Some).map_err(Failure::new)
+}
+
+fn loads(args: &Context) -> impl Iterator<Item = Load> {
+    let all = WORKS
+        .into_iter()
+        .flat_map(|(work, counts)| counts.iter().map(move |&programs| Load { work, programs }));
+    all.filter(|load| args.wants(&load.name()))
+}
+
+impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Work::Stat => "stat",
+            Work::SmallFile => "open+read+close",
+            Work::Create => "create+write+close+unlink",
+            Work::ReadSmall => "4 KiB random read",
+            Work::ReadLarge => "1 MiB sequential read",
+        }
+    }
+}
+
+impl Cell<Mounted> for Load {
+    type Client = Client;
+
+    fn name(&self) -> String {
+        match self.programs {
+            1 => self.work.name().into(),
+            many => format!("{}, {many} programs", self.work.name()),
+        }
+    }
+
+    fn unit(&self) -> (&'static str, f64) {
+        match self.work {
+            Work::ReadLarge => ("MB/s", LARGE as f64 / 1e6),
+            _ => ("op/s", 1.0),
+        }
+    }
+
+    fn connect(&self, mounted: &Mounted) -> Result<Vec<Client>, String> {
+        let clients = (0..self.programs)
+            .map(|number| Client::new(mounted.path(), number, self.programs))
+            .collect::<io::Result<Vec<_>>>();
+        clients.map_err(|error| format!("{}: {error}", mounted.path().display()))
+    }
+
+    fn pid(&self, mounted: &Mounted, _: &Client) -> u32 {
+        mounted.pid()
+    }
+
+    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
+        let began = Instant::now();
+        let mut done = 0;
+        while done < most && began.elapsed() < time {
+            let step = client.step(self.work);
+            step.map_err(|error| vfs::Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+            done += 1;
+        }
+        Ok((done, began.elapsed()))
+    }
+
+    fn counted(&self) -> Option<usize> {
+        (self.programs == 1).then_some(500)
+    }
+
+    fn is_paced(&self) -> bool {
+        self.programs == 1 && !matches!(self.work, Work::ReadLarge)
+    }
+
+    fn limit(&self) -> Option<Physical> {
+        None
+    }
+}
+
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 1 << 20;
+
+/// Distance in pages between successive small reads: too far for the kernel's read-ahead.
+const STRIDE: usize = 7919;
+
+impl Client {
+    fn new(root: &Path, number: usize, programs: usize) -> io::Result<Client> {
+        let file = File::open(root.join(DATA.0))?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        Ok(Client {
+            root: root.to_owned(),
+            number,
+            programs,
+            file,
+            buffer: vec![0; LARGE],
+            count: 0,
+        })
+    }
+
+    /// Does the next operation.
+    fn step(&mut self, work: Work) -> io::Result<()> {
+        let next = self.count * self.programs + self.number;
+        self.count += 1;
+        let small = || self.root.join(MANY).join(file_name(next % FILES));
+        match work {
+            Work::Stat => small().symlink_metadata().map(drop),
+            Work::SmallFile => {
+                let got = File::open(small())?.read_at(&mut self.buffer, 0)?;
+                check(got, CONTENTS)
+            }
+            Work::Create => {
+                let path = self.root.join(format!("made-{}", self.number));
+                File::create_new(&path)?.write_all(&self.buffer[..CONTENTS])?;
+                fs::remove_file(path)
+            }
+            Work::ReadSmall => self.read(next * STRIDE, SMALL),
+            Work::ReadLarge => self.read(next, LARGE),
+        }
+    }
+
+    /// Reads the `number`th piece of `size` bytes; wraps to the first after the last.
+    fn read(&mut self, number: usize, size: usize) -> io::Result<()> {
+        let pieces = DATA.1 as usize / size;
+        if size == LARGE && number % pieces < self.programs {
+            fadvise(&self.file, 0, None, Advice::DontNeed)?;
+        }
+        let at = (number % pieces * size) as u64;
+        let got = self.file.read_at(&mut self.buffer[..size], at)?;
+        check(got, size)
+    }
+}
+
+fn check(got: usize, wanted: usize) -> io::Result<()> {
+    match got == wanted {
+        true => Ok(()),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

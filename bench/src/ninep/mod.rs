@@ -1,0 +1,142 @@
+//! The table `9p`: barge and diod on the same directory, driven by the same client.
+
+mod servers;
+pub(super) mod work;
+
+use std::time::Duration;
+
+use self::servers::Server;
+use self::work::{Client, Work};
+use crate::context::Context;
+use crate::physical::{Exchange, Physical};
+use crate::place::Place;
+use crate::report::Results;
+use crate::rounds::{self, Done, measure_all};
+use command::Failure;
+use command::tools::Tool;
+
+/// The cells: each over both transports, with the numbers of connections.
+const CELLS: &[(&str, Work, usize, &[usize])] = &[
+    ("4 KiB random read, depth 1", Work::ReadSmall, 1, &[1, 8]),
+    ("4 KiB random read, depth 16", Work::ReadSmall, 16, &[1, 8]),
+    ("4 KiB random read, depth 64", Work::ReadSmall, 64, &[1, 8]),
+    ("1 MiB sequential read", Work::ReadLarge, 1, &[1, 8]),
+    ("1 MiB sequential write", Work::WriteLarge, 1, &[1, 8]),
+    ("walk+getattr+clunk, depth 1", Work::LookUp, 1, &[1, 8]),
+    ("walk+getattr+clunk, depth 16", Work::LookUp, 16, &[1, 8]),
+    ("create+write+unlink, depth 1", Work::Create, 1, &[1, 8]),
+    ("create+write+unlink, depth 16", Work::Create, 16, &[1]),
+    ("readdir of 10,000 entries", Work::List, 1, &[1, 8]),
+];
+
+struct Cell {
+    name: String,
+    work: Work,
+    depth: usize,
+    connections: usize,
+    tcp: bool,
+}
+
+pub(super) fn run(args: &Context) -> Result<Results, Failure> {
+    let place = Place::make(args)?;
+    let mut notes = vec![place.note(args)];
+    let mut missing = Vec::new();
+    let (share, run) = (&place.share, &place.run);
+    let mut servers = vec![servers::barge(&place, &[])?];
+    let diod = servers::diod(share, run)?;
+    let peers: Vec<usize> = diod.iter().map(|_| servers.len()).collect();
+    if peers.is_empty() {
+        missing.push(Tool::DIOD.is_missing());
+    }
+    servers.extend(diod);
+    let other = match args.options.counted {
+        true => ["--http", "0"],
+        false => ["--poll-us", "0"],
+    };
+    servers.push(servers::barge(&place, &other)?);
+    let cells = cells(args);
+    let rows = measure_all(args, &servers, &cells, run, &mut notes)?;
+    notes.push("8 connections: each of a thread of its own, together".into());
+    notes.push(
+        "the client, the same for all, looks for a reply for up to 50 µs before it sleeps, where a \
+         processor is to spare"
+            .into(),
+    );
+    Ok(Results {
+        title: "9P, one client, two servers".into(),
+        notes,
+        missing,
+        servers: servers.into_iter().map(|(name, _)| name).collect(),
+        peers,
+        limit: None,
+        rows,
+    })
+}
+
+fn cells(args: &Context) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for tcp in [false, true] {
+        for &(what, work, depth, counts) in CELLS {
+            for &connections in counts {
+                let transport = if tcp { "tcp" } else { "unix" };
+                let name = format!("{transport}, {connections} conn., {what}");
+                if args.wants(&name) {
+                    cells.push(Cell {
+                        name,
+                        work,
+                        depth,
+                        connections,
+                        tcp,
+                    });
+                }
+            }
+        }
+    }
+    cells
+}
+
+impl rounds::Cell<Server> for Cell {
+    type Client = Client;
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn unit(&self) -> (&'static str, f64) {
+        self.work.unit()
+    }
+
+    fn connect(&self, server: &Server) -> Result<Vec<Client>, String> {
+        let addr = if self.tcp { &server.tcp } else { &server.unix };
+        let connected = |number| Client::connect(addr, &server.aname, number);
+        (0..self.connections).map(connected).collect()
+    }
+
+    fn pid(&self, server: &Server, _: &Client) -> u32 {
+        server.process.pid()
+    }
+
+    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
+        client.run(self.work, self.depth, time, most)
+    }
+
+    fn counted(&self) -> Option<usize> {
+        let times = if self.work == Work::List { 5 } else { 500 };
+        (self.connections == 1).then_some(times)
+    }
+
+    fn is_paced(&self) -> bool {
+        (self.connections, self.depth) == (1, 1) && self.work != Work::List
+    }
+
+    fn limit(&self) -> Option<Physical> {
+        let (bytes, steps) = self.work.exchange()?;
+        Some(Physical::Exchange(Exchange {
+            tcp: self.tcp,
+            bytes,
+            depth: self.depth,
+            steps,
+            connections: self.connections,
+        }))
+    }
+}
