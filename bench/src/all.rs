@@ -9,9 +9,9 @@ use command::{Done, Failure};
 
 use crate::context::Context;
 use crate::process::BusyLoops;
-use crate::report::Results;
+use crate::report::format::{Entry, Outcome, Report};
 use crate::report::machine::Machine;
-use crate::report::shape::{Entry, Outcome, Report};
+use crate::report::results::{Results, Unmeasured};
 use crate::steps::Steps;
 use crate::zerocopy;
 use crate::{
@@ -163,9 +163,9 @@ impl Part {
         let failed = args.steps.take_failed();
         match measured {
             Ok(Ok(measured)) if measured.rows.is_empty() && args.options.only.is_some() => {
-                Outcome::LeftOut("it has no such row".into())
+                Outcome::LeftOut("no row of it is selected".into())
             }
-            Ok(Ok(measured)) => Outcome::of(measured.shape(&self.name), failed),
+            Ok(Ok(measured)) => Outcome::of(measured.table(&self.name), failed),
             // A run stopped by a signal may fail in any way.
             Ok(Err(_)) if args.steps.is_stopped() => stopped(),
             Ok(Err(Unmeasured::LeftOut(why))) => Outcome::LeftOut(why),
@@ -201,20 +201,8 @@ fn measure(table: Table, args: &Context) -> Result<Results, Unmeasured> {
     drop(busy);
     match args.options.busy {
         0 => {}
-        1 => results.title += ", beside a busy loop",
-        many => results.title += &format!(", beside {many} busy loops"),
+        1 => results.title += ", together with a busy loop",
+        many => results.title += &format!(", together with {many} busy loops"),
     }
     Ok(results)
-}
-
-/// The reason why a part has no results.
-pub(super) enum Unmeasured {
-    LeftOut(String),
-    Failed(Failure),
-}
-
-impl From<Failure> for Unmeasured {
-    fn from(failure: Failure) -> Unmeasured {
-        Unmeasured::Failed(failure)
-    }
 }

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::mounted::Mounted;
 use crate::place::{MANY, Place, file_name};
 use crate::process::{Process, free_port, needs_root, own_memory};
-use crate::report::{Results, Row};
+use crate::report::results::{Results, Row};
 use crate::rounds::Turns;
 use command::Failure;
 
@@ -38,14 +38,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         .map_err(|error| Failure::new(format!("{}: {error}", place.share.display())))?;
     let notes = vec![
         format!(
-            "{} runs each, alternating, below {}; each by a mount of its own",
+            "{} runs each, alternating, below {}; each over a mount of its own",
             args.runs(),
             place.parent()
         ),
         format!(
             "{files} empty files, {TOGETHER} in a directory; 9P over a Unix socket, NFS 4.2 over loopback TCP"
         ),
-        "memory: the most that the process of the mount has had, but for pages of files".into(),
+        "memory: peak of the mount's process, without pages of files".into(),
     ];
     let bed = Bed::start(place)?;
     args.steps.plan(args.runs() * COLUMNS.len());
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     }
     rows.retain(|row| args.wants(&row.name));
     Ok(Results {
-        title: "find over a mounted tree".into(),
+        title: "find(1) on a mounted tree".into(),
         notes,
         missing: Vec::new(),
         servers: COLUMNS.map(str::to_owned).into(),

@@ -6,9 +6,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use serde::Deserialize;
 
-use crate::all::Unmeasured;
 use crate::context::Context;
-use crate::report::{Results, Row};
+use crate::report::results::{Results, Row, Unmeasured};
 use command::Failure;
 use command::bench::Table;
 use command::tools::{self, Tool, companion};
@@ -124,12 +123,12 @@ impl Bench {
 
     pub(super) fn measure(self, args: &Context) -> Result<Results, Unmeasured> {
         if !args.options.guest {
-            let why = "it takes a virtual machine: --guest";
+            let why = "it needs a virtual machine: --guest";
             return Err(Unmeasured::LeftOut(why.into()));
         }
         let Some(program) = companion("barge-guest") else {
-            let why = "barge-guest is neither beside barge nor on the path: `cargo build --release -p barge-guest` in a checkout makes it \
-                       (Debian's package qemu-system-x86), `barge-guest fetch` gets its kernels";
+            let why = "barge-guest is neither beside barge-bench nor on PATH: `cargo build --release -p barge-guest` in a checkout builds it (it \
+                       needs Debian's package qemu-system-x86), `barge-guest fetch` gets its kernels";
             return Err(Unmeasured::LeftOut(why.into()));
         };
         let mut command = Command::new(program);
@@ -165,7 +164,7 @@ impl Bench {
             args.steps.fail(why);
         }
         if !status.success() {
-            let what = "the guest has not come to its end";
+            let what = "the guest ended early";
             args.steps.fail(format!("{what}: barge-guest: {status}"));
         }
         let row = |row: ToldRow| Row::new(row.name, unit(&row.unit), row.runs);

@@ -13,7 +13,7 @@ use crate::mounted::Mounted;
 use crate::place::{MANY, Place, file_name, forget, read, write_data};
 use crate::process::{Process, free_port, needs_root};
 use crate::relay::Relay;
-use crate::report::{Results, Row};
+use crate::report::results::{Results, Row};
 use crate::rounds::Turns;
 use command::Failure;
 
@@ -67,17 +67,17 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     sleep(SETTLED);
     let notes = vec![
         format!(
-            "{} runs each, alternating, below {}; before each nobody has anything in memory, and the first mount no copies",
+            "{} runs each, alternating, below {}; before each all caches in memory are empty, and the disk cache of the first mount is empty too",
             args.runs(),
             place.parent()
         ),
         format!(
-            "file: {} MiB, read by 1 MiB; tree: {files} files of {} KiB, {TOGETHER} in a directory, listed and read one after the other",
+            "file: {} MiB, read 1 MiB at a time; tree: {files} files of {} KiB, {TOGETHER} in a directory, listed and read one after the other",
             size >> 20,
             SMALL >> 10
         ),
-        "9P over TCP through a relay on loopback that passes everything on half a millisecond later in each direction; ro,cache=mmap, without and with \
-         cache_dir=, whose first mount is ended before the next begins; local: the file system that is served, twice"
+        "9P over TCP through a relay on loopback that delays data by half a millisecond in each direction; ro,cache=mmap, without and with cache_dir=, \
+         whose first mount ends before the next begins; local: the file system that is served, twice"
             .into(),
     ];
     let bed = Bed::start(place)?;
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         rows.extend(both);
     }
     Ok(Results {
-        title: "barge mount, what was read kept and not".into(),
+        title: "barge mount with and without a disk cache".into(),
         notes,
         missing: Vec::new(),
         servers: COLUMNS.map(|column| column.name().to_owned()).into(),

@@ -12,6 +12,7 @@ mod all;
 mod coalescing;
 mod context;
 mod crowd;
+mod data;
 mod find;
 mod guest;
 mod image;
@@ -86,11 +87,11 @@ fn run_replay(options: &BenchArgs) -> Done {
 
 fn run_show(options: &BenchArgs) -> Done {
     let mut report = match options.files.first() {
-        Some(file) => report::shape::read(file.as_ref())?,
+        Some(file) => report::format::read(file.as_ref())?,
         None => return Err(Failure::usage("show: expected FILE")),
     };
     if let Some(later) = options.files.get(1) {
-        report = report.renewed(report::shape::read(later.as_ref())?);
+        report = report.renewed(report::format::read(later.as_ref())?);
     }
     report::write(&report, &options.outputs)?;
     Ok(ExitCode::SUCCESS)

@@ -17,7 +17,7 @@ use crate::mounted::Mounted;
 use crate::physical::Physical;
 use crate::place::{CONTENTS, DATA, FILES, MANY, Place, file_name};
 use crate::process::{Process, needs_root};
-use crate::report::Results;
+use crate::report::results::Results;
 use crate::rounds::{Cell, Done, measure_all};
 use command::Failure;
 use command::tools::Tool;
@@ -67,8 +67,8 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let place = Place::make(args)?;
     let mut notes = vec![
         place.note(args),
-        "barge: cache=none; bindfs: --multithreaded, and what it says of names and attributes holds for no time. Contents the kernel reads by itself \
-         from barge's files (passthrough), and asks bindfs for"
+        "barge: cache=none; bindfs: --multithreaded, with names and attributes that expire at once. The kernel reads contents itself from barge's files \
+         (passthrough), and requests them from bindfs"
             .into(),
     ];
     let mut missing = Vec::new();
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let loads: Vec<_> = loads(args).collect();
     let rows = measure_all(args, &servers, &loads, &place.run, &mut notes)?;
     Ok(Results {
-        title: "a directory mounted by FUSE".into(),
+        title: "A directory mounted with FUSE".into(),
         notes,
         missing,
         servers: servers.into_iter().map(|(name, _)| name).collect(),

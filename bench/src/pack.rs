@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::image::tree::Runtime;
 use crate::place::Place;
 use crate::process::{call, children_time};
-use crate::report::{Results, Row};
+use crate::report::results::{Results, Row};
 use command::Failure;
 use command::tools::{Tool, find};
 
@@ -107,11 +107,11 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         title: "Images of a tree: sizes and build times".into(),
         notes: vec![
             format!(
-                "{} runs each, alternating; trees and images below {}, all in caches; processors: their time, of all threads",
+                "{} runs each, alternating; trees and images below {}, all in caches; processors: processor time of all threads",
                 args.runs(),
                 place.parent()
             ),
-            "lz4: the thorough one at level 9 (mksquashfs knows level 12 alone), zstd: level 3, clusters and blocks of 64 KiB; no hashes; dense: \
+            "lz4: high compression, level 9 (mksquashfs has only level 12); zstd: level 3; clusters and blocks of 64 KiB; no hashes; dense: \
              -Eztailpacking,fragments"
                 .into(),
         ],
@@ -241,8 +241,8 @@ impl Column {
         }
     }
 
-    /// Returns the program, or the hint to install it; `barge` is that of barge. `BARGE_MKFS_EROFS` may name another
-    /// mkfs.erofs, such as a newer one than the system's.
+    /// Returns the program, or the hint to install it; `barge` is barge's. `BARGE_MKFS_EROFS` may
+    /// name another mkfs.erofs, such as a newer one than the system's.
     fn program(self, barge: &Path) -> Result<PathBuf, String> {
         let tool = match self {
             Column::Barge => {

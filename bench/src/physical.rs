@@ -40,9 +40,9 @@ impl Physical {
     /// Returns the description for reports.
     pub(super) fn what(&self) -> &'static str {
         match self {
-            Physical::Copy(_) => "memory copied",
-            Physical::Exchange(Exchange { tcp: true, .. }) => "bare messages by loopback",
-            Physical::Exchange(_) => "bare messages by a Unix socket",
+            Physical::Copy(_) => "memory copy",
+            Physical::Exchange(Exchange { tcp: true, .. }) => "bare messages over loopback TCP",
+            Physical::Exchange(_) => "bare messages over a Unix socket",
         }
     }
 

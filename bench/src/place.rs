@@ -84,7 +84,7 @@ impl Place {
     /// Returns the note on how the table is measured.
     pub(super) fn note(&self, args: &Context) -> String {
         format!(
-            "{} runs of {} ms each, alternating, after one to warm up; all files below {}",
+            "{} runs of {} ms each, alternating, after one warm-up run; all files below {}",
             args.runs(),
             args.time().as_millis(),
             self.parent()

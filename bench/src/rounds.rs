@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::context::Context;
 use crate::physical::Physical;
 use crate::process::{processor_time, thread_time};
-use crate::report::{PACES, Row, Work};
+use crate::report::format::PACES;
+use crate::report::results::{Row, Work};
 use crate::syscalls;
 use command::Failure;
 

@@ -9,8 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::process::family;
 
 /// The note for reports in which they are not counted.
-pub(super) const MISSING: &str =
-    "system calls are not counted: Debian's package strace brings what it takes";
+pub(super) const MISSING: &str = "system calls are not counted: Debian's package strace is missing";
 
 /// Counts the system calls of process `pid` and its descendants, in all their threads, while `work`
 /// runs. Returns `None` without strace or the permission to trace. `log` is a file to write.

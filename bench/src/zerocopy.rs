@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::physical::{BARE, Exchange, Physical};
 use crate::place::{DATA, OUT, Place};
 use crate::process::{Process, free_port};
-use crate::report::Results;
+use crate::report::results::Results;
 use crate::rounds::{self, Done, alternate};
 use command::Failure;
 
@@ -90,11 +90,10 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     args.plan(cells.len(), servers.len());
     let rows = alternate(args, &servers, &cells)?;
     Ok(Results {
-        title: "9P, one client and one server, zero copy and not".into(),
+        title: "9P with and without zero copy, one client and one server".into(),
         notes: vec![
             place.note(args),
-            "one block at a time; µs of processors are the client's and the server's together"
-                .into(),
+            "one block at a time; processor time is that of client and server together".into(),
         ],
         missing: Vec::new(),
         servers: servers.into_iter().map(|(name, _)| name).collect(),

@@ -121,8 +121,10 @@ pub struct Outputs {
     /// The page has no scripts and no external resources.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Also write the results to FILE as Markdown
-    #[arg(long, value_name = "FILE")]
+    /// Also write the results to PATH as Markdown: a file, or an existing directory
+    ///
+    /// A directory gets a file for each table.
+    #[arg(long, value_name = "PATH")]
     pub markdown: Option<PathBuf>,
 }
 

@@ -17,7 +17,7 @@ use crate::network::Network;
 use crate::place::Place;
 use crate::process::{Process, free_port, needs_root};
 use crate::relay::Relay;
-use crate::report::{Results, Row, Summary};
+use crate::report::results::{Results, Row, Summary};
 use crate::rounds::Turns;
 use command::Failure;
 use command::tools::{Tool, find};
@@ -101,7 +101,7 @@ impl Column {
     fn name(self) -> &'static str {
         match self {
             Column::Loose => "loose",
-            Column::Paged => "a page each",
+            Column::Paged => "uncoalesced",
             Column::Local => "local",
             Column::Mmap => "mmap",
         }
@@ -223,10 +223,10 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         }
     }
     if !short.is_empty() {
-        notes.push(format!("short of what is aimed at: {}", short.join("; ")));
+        notes.push(format!("below target: {}", short.join("; ")));
     }
     Ok(Results {
-        title: "barge mount, messages merged and not".into(),
+        title: "barge mount with coalesced and uncoalesced messages".into(),
         notes,
         missing,
         servers: COLUMNS.map(|column| column.name().to_owned()).into(),
@@ -240,41 +240,41 @@ fn notes(args: &Context, place: &Place, sizes: &Sizes, limited: bool) -> Vec<Str
     let mib = |bytes: u64| bytes >> 20;
     let mut notes = vec![
         format!(
-            "{} runs each, alternating, of fio's synchronous engine on a file of {} MiB below {}, for {} s at most, writes with \
-             their fsync; before each no cache has anything of it",
+            "{} runs each, alternating, of fio's synchronous engine on a file of {} MiB below {}, for at most {} s, writes with \
+             their fsync; before each all caches of the file are empty",
             args.runs(),
             mib(sizes.file),
             place.parent(),
             JOBS[0].seconds(args.options.quick),
         ),
         format!(
-            "random read 4K: each page once of the first {} MiB, {} MiB with 1 ms; barge keeps up to half of that",
+            "random read 4K: each page of the first {} MiB once ({} MiB with 1 ms); barge caches up to half of that",
             mib(sizes.file / 2),
             mib(sizes.file / 16),
         ),
-        "the ratio is that of loose to a page each".into(),
+        "ratios are of loose to uncoalesced: one page in each message".into(),
         format!(
-            "loose: cache=loose, merged by the kernel; mmap: cache=mmap, merged by barge, both with cache_size={}M; a page each: cache=auto, \
-             msize=4120 and inflight=4096, so that each of the kernel's requests goes page by page; by NFS rsize=4096, wsize=4096 and \
-             inflight=4096; by virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
+            "loose: cache=loose, coalesced by the kernel; mmap: cache=mmap, coalesced by barge, both with cache_size={}M; uncoalesced: cache=auto, \
+             msize=4120 and inflight=4096, so that each of the kernel's requests travels page by page; over NFS rsize=4096, wsize=4096 and \
+             inflight=4096; over virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
         ),
-        "Unix, handed over: with --hand-over-files and cache=mmap the kernel reads and writes the served file by itself (passthrough); loose \
-         and a page each cannot have that, and are as by Unix"
+        "Unix, handed over: with --hand-over-files and cache=mmap the kernel itself reads and writes the served file (passthrough); loose and \
+         uncoalesced do not support that, and are as over Unix"
             .into(),
-        "FUSE alone: a mount of a file in its own memory, which is overwritten: no mount by FUSE without passthrough is faster here, whatever is \
-         behind it"
+        "FUSE alone: a mount of a file in its own memory, which is overwritten: no FUSE mount without passthrough is faster here, whatever its \
+         source"
             .into(),
-        "TCP + 1 ms: through a relay on loopback that passes everything on half a millisecond later in each direction; it takes \
-         processor time of its own, from all columns but local"
+        "TCP + 1 ms: through a relay on loopback that delays data by half a millisecond in each direction; the relay takes processor time \
+         from all columns except local"
             .into(),
     ];
     notes.push(match limited {
         true => format!(
-            "the kernel keeps up to {} MiB of it, and of what fio is",
+            "the kernel caches up to {} MiB of the file and of fio",
             mib(sizes.cache)
         ),
-        false => "no control group for memory: the kernel keeps as much as it likes".into(),
+        false => "no control group for memory: the kernel caches without a limit".into(),
     });
     notes
 }

@@ -18,7 +18,7 @@ use crate::nfs::work::{Client as NfsClient, Version, Work as NfsWork};
 use crate::ninep::work::{Client as P9Client, Work as P9Work};
 use crate::place::Place;
 use crate::process::{Process, free_port, needs_root};
-use crate::report::{Results, Row};
+use crate::report::results::{Results, Row};
 use crate::rounds::Done;
 use command::Failure;
 
@@ -61,25 +61,25 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     }
     let count = args.options.connections;
     Ok(Results {
-        title: format!("A client beside {count} hostile connections of another user"),
+        title: format!("A client during {count} hostile connections of another user"),
         notes: vec![
             format!(
-                "over loopback TCP, one operation at a time, {} runs of {} ms, alone and beside a \
-                 crowd by turns, from {} s after it has come; all options at their defaults but \
-                 for the number of connections",
+                "over loopback TCP, one operation at a time, {} runs of {} ms, alternately alone and \
+                 with the hostile connections, from {} s after they are open; all options have \
+                 their defaults except the limits of connections",
                 args.runs(),
                 time(args).as_millis(),
                 SETTLE.as_secs()
             ),
             format!(
-                "resident memory of the server: before, and at most beside the crowd; or beside the \
-                 crowd as before, and {} s after it has gone",
+                "resident memory of the server: 'at most' before the hostile connections and at its peak \
+                 with them; 'afterwards' before them and {} s after they have ended",
                 RETURN.as_secs()
             ),
-            format!("opening and reopening: {REOPENED} connections a second, the oldest first"),
+            format!("reopening: {REOPENED} connections a second, the oldest first"),
         ],
         missing: Vec::new(),
-        servers: vec!["alone".into(), format!("beside {count}")],
+        servers: vec!["alone".into(), format!("with {count}")],
         peers: Vec::new(),
         limit: None,
         rows,

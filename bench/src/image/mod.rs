@@ -20,7 +20,7 @@ use self::tree::{Program, Runtime};
 use crate::context::Context;
 use crate::place::Place;
 use crate::process::{call, needs_root};
-use crate::report::{Results, Row, Summary};
+use crate::report::results::{Results, Row, Summary};
 use crate::rounds::Turns;
 use command::Failure;
 
@@ -66,14 +66,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     needs_root("bench image makes a file system on a loop device, and mounts")?;
     let place = Place::below(args, std::env::temp_dir())?;
     let mut notes = vec![format!(
-        "{} runs each, alternating, after one to warm up; the images and the tree of 'disk' are on an ext4 on a loop device below {}, \
-         which has nothing in any cache before a cold run, and all of the image in the page cache before a warm one",
+        "{} runs each, alternating, after one warm-up run; the images and the tree of 'disk' are on an ext4 on a loop device below {}; \
+         before a cold run all caches are empty, and before a warm one the page cache has the whole image",
         args.runs(),
         place.parent()
     )];
     notes.push(
-        "the ratio is that to the kernel's EROFS; requests and MiB are the disk's; page cache: what it has of the files and of the image after a \
-         cold run; the server's own memory: the most until then, its program's pages not counted, of which barge's cache may have 256"
+        "ratios are to the kernel's EROFS; requests and MiB are the disk's; page cache: its pages of the files and of the image after a cold run; \
+         the server's own memory: its peak until then without the pages of its program; barge's cache may use 256 MiB of it"
             .into(),
     );
     let bed = Bed::make(&place).map_err(Failure::new)?;
@@ -113,11 +113,12 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         }
     }
     if !short.is_empty() {
-        notes.push(format!("short of what is aimed at: {}", short.join("; ")));
+        notes.push(format!("below target: {}", short.join("; ")));
     }
     let kernel = columns.iter().position(|&column| column == Column::Erofs);
     Ok(Results {
-        title: "A runtime from an image, from before the mount until after the unmount".into(),
+        title: "Start of a runtime from an image, from before the mount until after the unmount"
+            .into(),
         notes,
         missing,
         servers: columns

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::network::Network;
 use crate::physical::{Exchange, Physical};
 use crate::place::Place;
-use crate::report::Results;
+use crate::report::results::Results;
 use crate::rounds::{self, Done, measure_all};
 use command::Failure;
 use command::tools::Tool;
@@ -51,6 +51,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         false => None,
     };
     let mut servers = vec![servers::barge(
+        place.barge(),
         (&place.share, &place.run),
         network.as_ref(),
         &[],
@@ -63,11 +64,12 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     if peers.is_empty() {
         let gone = Tool::GANESHA.is_missing();
         missing.push(format!(
-            "{gone}; it takes root, too, for a network of its own"
+            "{gone}; it also needs root, for a network namespace of its own"
         ));
     }
     servers.extend(ganesha);
     servers.push(servers::barge(
+        place.barge(),
         (&place.share, &place.run),
         network.as_ref(),
         &["--poll-us", "0"],
@@ -75,22 +77,21 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     match servers::secure(&place, network.as_ref())? {
         Some(secure) => servers.push(secure),
         None => missing.push(format!(
-            "{}, for TLS's certificate",
+            "{} for the TLS certificate",
             Tool::OPENSSL.is_missing()
         )),
     }
     let cells = cells(args);
     let rows = measure_all(args, &servers, &cells, &place.run, &mut notes)?;
-    notes.push("8 connections: each of a client and a thread of its own, together".into());
+    notes.push("8 connections: each with a client and a thread of its own, all at once".into());
     notes.push(
-        "writes: unstable, over 16 MiB of a file, without COMMIT; reads: of a cached file".into(),
+        "writes: unstable, within 16 MiB of a file, without COMMIT; reads: of a cached file".into(),
     );
     notes.push(
-        "create+remove in v4: OPEN, CLOSE and REMOVE, the last with a look at what is removed"
-            .into(),
+        "create+remove in v4: OPEN, CLOSE and REMOVE, which also looks up the removed file".into(),
     );
     Ok(Results {
-        title: "NFS, one client, two servers".into(),
+        title: "NFS: one client for all servers".into(),
         notes,
         missing,
         servers: servers.into_iter().map(|(name, _)| name).collect(),

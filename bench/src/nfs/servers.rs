@@ -63,8 +63,8 @@ fn loopback(port: u16) -> Addr {
     }
 }
 
-/// Runs `command`, barge without arguments, as a server of the first directory with `options`; its state goes below the
-/// second.
+/// Runs `command`, barge without arguments, as a server of the first directory with `options`; its
+/// state goes below the second.
 pub(crate) fn barge(
     command: Command,
     dirs: (&Path, &Path),

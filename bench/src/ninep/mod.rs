@@ -10,7 +10,7 @@ use self::work::{Client, Work};
 use crate::context::Context;
 use crate::physical::{Exchange, Physical};
 use crate::place::Place;
-use crate::report::Results;
+use crate::report::results::Results;
 use crate::rounds::{self, Done, measure_all};
 use command::Failure;
 use command::tools::Tool;
@@ -56,14 +56,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     servers.push(servers::barge(&place, &other)?);
     let cells = cells(args);
     let rows = measure_all(args, &servers, &cells, run, &mut notes)?;
-    notes.push("8 connections: each of a thread of its own, together".into());
+    notes.push("8 connections: each with a thread of its own, all at once".into());
     notes.push(
-        "the client, the same for all, looks for a reply for up to 50 µs before it sleeps, where a \
-         processor is to spare"
+        "the client, the same for all servers, polls for a reply for up to 50 µs before it sleeps, if a \
+         processor is idle"
             .into(),
     );
     Ok(Results {
-        title: "9P, one client, two servers".into(),
+        title: "9P: one client for all servers".into(),
         notes,
         missing,
         servers: servers.into_iter().map(|(name, _)| name).collect(),

@@ -18,7 +18,7 @@ use crate::nfs::servers::{self, Server};
 use crate::physical::{BARE, Exchange, Physical};
 use crate::place::Place;
 use crate::process::needs_root;
-use crate::report::{Results, Row};
+use crate::report::results::{Results, Row};
 use crate::rounds::{self, Done, alternate, count_calls};
 use command::Failure;
 
@@ -72,14 +72,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         .ok_or_else(|| Failure::new("no network can be made: Debian's iproute2 and util-linux"))?;
     let mut notes = vec![
         format!(
-            "{} runs each, alternating, after one to warm up; files of {} MiB on loop devices below {}",
+            "{} runs each, alternating, after one warm-up run; files of {} MiB on loop devices below {}",
             args.runs(),
             size >> 20,
             place.parent()
         ),
-        "the ratio is that of READ_PLUS to READ, both by 4.2; on the wire: MB that all of a file takes, with all heads"
+        "ratios are of READ_PLUS to READ, both with 4.2; on the wire: MB transferred for a whole file, with all headers"
             .into(),
-        "uncached: the server's page cache has nothing of the file".into(),
+        "uncached: the server's page cache has no page of the file".into(),
     ];
     let mut missing = Vec::new();
     let mut rows = Vec::new();
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         }
     }
     Ok(Results {
-        title: "NFS, data and holes".into(),
+        title: "NFS READ and READ_PLUS of files with data and holes".into(),
         notes,
         missing,
         servers: COLUMNS.map(|(name, ..)| name.to_owned()).into(),

@@ -87,18 +87,18 @@ impl Machine {
         );
         if self.is_busy() {
             line += &format!(
-                "; busy with other work: {:.1} processes wanted a processor",
+                "; busy with other work: load average {:.1} at the start",
                 self.load
             );
         }
         match (self.gives_memory_back, self.min_free_ms) {
             (false, _) => {}
             (true, 0) => {
-                line += "; free memory goes back to its host: what takes fresh pages, files read cold among it, varies by it";
+                line += "; free memory returns to its host, so figures that need fresh pages vary, such as those of files read cold";
             }
             (true, ms) => {
                 line += &format!(
-                    "; free memory goes back to its host after {ms} ms (page_reporting.min_free_ms)"
+                    "; free memory returns to its host after {ms} ms (page_reporting.min_free_ms)"
                 );
             }
         }

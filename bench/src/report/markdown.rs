@@ -1,144 +1,155 @@
-//! Reports as Markdown, such as `docs/benchmarks.md`.
+//! Reports as Markdown: one page, or a page for each table, such as those of `docs/benchmarks`.
 
 use std::fmt::Write;
 
-use super::html::minutes;
-use super::seeds::published;
-use super::shape::{Cell, Outcome, Report, Row, Table, Verdict, figure, ratio, used};
+use super::format::{Cell, Entry, Outcome, Report, Row, Table, Verdict, used};
+use super::number::{figure, minutes, ratio};
+use super::published;
 
-pub(super) fn of(report: &Report) -> String {
-    let mut text = format!(
-        "# Benchmarks\n\nThis page was made by `{}` ({}, {}, {}); the same command makes it again. `--html FILE` makes a page with plots of it, `--json FILE` what \
-         `barge bench show FILE` reads again.\n\n\
-         Measured on: {}.\n\n\
-         Figures are medians, with the least and the most of the runs behind them, which alternate between the columns. A ratio says how many times as good \
-         the first column is, whatever is better: above 1 it wins; from six runs on it is the median of the ratios of runs next to each other, with its 95 % confidence interval. `limit` is what this machine does of it at best, measured by turns with the rest. `published` is \
-         what the system that a table comes from has told, on a machine of its own: its ratio is to be compared, its figures are not.\n\n",
-        report.command,
-        report.barge,
-        report.began,
-        minutes(report.seconds),
-        report.machine.line()
-    );
-    if let Some(warning) = report.warning() {
-        let _ = write!(text, "**{warning}**\n\n");
-    }
+/// Columns at which text wraps.
+const COLUMNS: usize = 100;
+
+const METHOD: &str = "Figures are medians, with the minimum and maximum of the runs in parentheses. Runs alternate between the columns. A ratio above 1 means that \
+                      the first column is better; a ratio in bold means that it is worse. From six runs on, a ratio is the median of the ratios of adjacent runs, \
+                      with its 95 % confidence interval. `hardware limit` is the best that this machine can do, measured in alternation with the servers. \
+                      `published` has the ratio of the system whose table this one repeats, measured on another machine: only the ratios are comparable.";
+
+/// Returns the whole report as one page.
+pub(super) fn page(report: &Report) -> String {
+    let mut text = head("Benchmarks", &report.command, "FILE", report);
     summary(&mut text, report);
     for entry in &report.tables {
         let _ = write!(text, "## {}\n\n", plain(&entry.name));
-        let _ = match &entry.outcome {
-            Outcome::Measured(table) => {
-                let (command, made) = entry.origin();
-                let _ = write!(text, "{} (`{command}`, {made})\n\n", plain(&table.title));
-                figures(&mut text, table);
-                Ok(())
-            }
-            Outcome::Failed(why) => write!(text, "Failed: {}\n\n", plain(why)),
-            Outcome::LeftOut(why) => write!(text, "Left out: {}\n\n", plain(why)),
-        };
-        if let Some(published) = published()
-            .into_iter()
-            .find(|published| published.table == entry.name)
-        {
-            let _ = write!(text, "Published: {}\n\n", published.title);
-            let head: Vec<_> = published.head.iter().map(|&name| name.to_owned()).collect();
-            table(&mut text, &head, &published.rows);
-            for line in published.otherwise {
-                let _ = writeln!(text, "- {line}");
-            }
-            let unmeasured = published.unmeasured(report);
-            if !unmeasured.is_empty() {
-                let _ = writeln!(
-                    text,
-                    "- not measured in this run: {}",
-                    unmeasured.join("; ")
-                );
-            }
-            text.push('\n');
-        }
+        section(&mut text, report, entry);
     }
-    let packages: Vec<_> = report
-        .machine
-        .packages
-        .iter()
+    text
+}
+
+/// Returns a page for each table, with its file name.
+pub(super) fn pages(report: &Report) -> impl Iterator<Item = (String, String)> {
+    report.tables.iter().map(|entry| {
+        let (command, _) = entry.origin();
+        let title = format!("Benchmark {}", plain(&entry.name));
+        let mut text = head(&title, &command, "DIR", report);
+        section(&mut text, report, entry);
+        let name = entry.name.replace([' ', '/'], "-");
+        (format!("{name}.md"), text.trim_end().to_owned() + "\n")
+    })
+}
+
+fn head(title: &str, command: &str, file: &str, report: &Report) -> String {
+    let packages = report.machine.packages.iter();
+    let packages: Vec<_> = packages
         .map(|(name, version)| format!("{name} {version}"))
         .collect();
-    let _ = writeln!(text, "Debian's packages: {}.", packages.join(", "));
+    let mut text = format!("# {title}\n\n");
+    let origin = format!(
+        "Generated by `{command} --markdown {file}` ({}, {}, {}).",
+        report.barge,
+        report.began,
+        minutes(report.seconds)
+    );
+    paragraph(&mut text, "", &origin);
+    let machine = format!("Measured on: {}.", report.machine.line());
+    paragraph(&mut text, "", &machine);
+    let packages = format!("Debian's packages: {}.", packages.join(", "));
+    paragraph(&mut text, "", &packages);
+    paragraph(&mut text, "", METHOD);
+    if let Some(warning) = report.warning() {
+        paragraph(&mut text, "", &format!("**{warning}**"));
+    }
     text
 }
 
 fn summary(text: &mut String, report: &Report) {
     let mut lines = Vec::new();
-    let mut lost = Vec::new();
+    let mut slower = Vec::new();
     for entry in &report.tables {
         let name = plain(&entry.name);
-        let Outcome::Measured(table) = &entry.outcome else {
-            let how = if matches!(entry.outcome, Outcome::Failed(_)) {
-                "failed"
-            } else {
-                "left out"
-            };
-            lines.push(vec![
-                name,
-                how.into(),
-                String::new(),
-                String::new(),
-                String::new(),
-            ]);
-            continue;
+        let table = match &entry.outcome {
+            Outcome::Measured(table) => table,
+            Outcome::Failed(_) | Outcome::LeftOut(_) => {
+                let is_failed = matches!(entry.outcome, Outcome::Failed(_));
+                let how = if is_failed { "failed" } else { "left out" };
+                let none = String::new;
+                lines.push(vec![name, how.into(), none(), none(), none()]);
+                continue;
+            }
         };
-        let peers: Vec<_> = table
-            .peers
-            .iter()
-            .map(|&peer| plain(&table.columns[peer]))
-            .collect();
+        let peers = table.peers.iter().map(|&peer| plain(&table.columns[peer]));
+        let peers: Vec<_> = peers.collect();
         let mut line = vec![name.clone(), peers.join(", ")];
         line.extend(table.score().map(|count| count.to_string()));
         lines.push(line);
-        for (row, peer, times) in table.lost() {
-            lost.push((
-                times,
-                format!(
-                    "- {name}, {}: {} of {}\n",
-                    plain(&row.name),
-                    ratio(times),
-                    plain(&table.columns[peer])
-                ),
-            ));
-        }
+        slower.extend(table.lost().into_iter().map(|(row, peer, times)| {
+            let (row, peer) = (plain(&row.name), plain(&table.columns[peer]));
+            (times, format!("{name}, {row}: {} of {peer}", ratio(times)))
+        }));
     }
-    text.push_str("## What wins, what loses\n\n");
-    let head = ["table", "beside", "wins", "level", "loses"].map(str::to_owned);
-    table(text, &head, &lines);
-    text.push_str(
-        "A row wins or loses beside the best of its peers when the runs do not overlap, or from six on the interval of the ratio does not reach 1, and the medians are more than 3 % apart.\n\nAll that is lost, worst first:\n\n",
+    text.push_str("## Summary\n\n");
+    let head = ["table", "compared with", "better", "level", "worse"].map(str::to_owned);
+    rows(text, &head, &lines);
+    paragraph(
+        text,
+        "",
+        "Each row is compared with the best of its peers. A row is better or worse if the runs do not overlap (from six runs on, if the confidence \
+         interval of the ratio excludes 1) and the medians differ by more than 3 %; otherwise it is level.",
     );
-    if lost.is_empty() {
-        text.push_str("- nothing\n");
+    text.push_str("Rows slower than the best peer, worst first:\n\n");
+    if slower.is_empty() {
+        text.push_str("- none\n");
     }
-    lost.sort_by(|one, other| one.0.total_cmp(&other.0));
-    for (_, line) in lost {
-        text.push_str(&line);
+    slower.sort_by(|one, other| one.0.total_cmp(&other.0));
+    for (_, line) in slower {
+        item(text, &line);
     }
     text.push('\n');
 }
 
+/// Writes a table, and the published one that it repeats.
+fn section(text: &mut String, report: &Report, entry: &Entry) {
+    match &entry.outcome {
+        Outcome::Measured(table) => {
+            let (command, made) = entry.origin();
+            let title = format!("{} (`{command}`, {made}).", plain(&table.title));
+            paragraph(text, "", &title);
+            figures(text, table);
+        }
+        Outcome::Failed(why) => paragraph(text, "", &format!("Failed: {}", plain(why))),
+        Outcome::LeftOut(why) => paragraph(text, "", &format!("Left out: {}", plain(why))),
+    }
+    let mut tables = published::tables().into_iter();
+    if let Some(published) = tables.find(|published| published.table == entry.name) {
+        paragraph(text, "", &format!("Published: {}", published.title));
+        let lines: Vec<_> = published.lines().collect();
+        rows(text, &published.head(), &lines);
+        for line in &published.differences {
+            item(text, line);
+        }
+        let unmeasured = published.unmeasured(report);
+        if !unmeasured.is_empty() {
+            item(
+                text,
+                &format!("not measured in this run: {}", unmeasured.join("; ")),
+            );
+        }
+        text.push('\n');
+    }
+}
+
 fn figures(text: &mut String, of: &Table) {
     let limited = of.rows.iter().any(|row| row.limit.is_some());
-    let seeded = of.rows.iter().any(|row| row.seed.is_some());
+    let has_published = of.rows.iter().any(|row| row.published.is_some());
     let mut head = vec![String::new(), "unit".into()];
     head.extend(of.columns.iter().map(|name| plain(name)));
-    head.extend(
-        of.peers
-            .iter()
-            .map(|&peer| format!("to {}", plain(&of.columns[peer]))),
-    );
+    let peers = of.peers.iter();
+    head.extend(peers.map(|&peer| format!("ratio to {}", plain(&of.columns[peer]))));
     if limited {
-        head.extend(["limit".into(), "to limit".into()]);
+        head.extend(["hardware limit".into(), "ratio to limit".into()]);
     }
     let used: Vec<_> = used(of).collect();
     head.extend(used.iter().map(|&(_, name)| name.to_owned()));
-    head.extend(seeded.then(|| "published".into()));
+    head.extend(has_published.then(|| "published".into()));
     let cell = |cell: Option<&Cell>| {
         cell.map_or("–".into(), |cell| {
             let [median, least, most] = [cell.median, cell.least, cell.most].map(figure);
@@ -163,7 +174,7 @@ fn figures(text: &mut String, of: &Table) {
             let limit = row.limit.as_ref().map(|limit| &limit.cell);
             line.extend([cell(limit), times(limit)]);
         }
-        // barge's, and the least of the peers'.
+        // barge's, and the minimum of the peers'.
         line.extend(used.iter().map(|&(which, _)| {
             let figure_of = |column| row.cell(column)?.processors().nth(which)?;
             let peers = of.peers.iter().filter_map(|&peer| figure_of(peer));
@@ -171,32 +182,39 @@ fn figures(text: &mut String, of: &Table) {
             let [ours, least] = [figure_of(0), least].map(|us| us.map_or("–".into(), figure));
             format!("{ours} / {least}")
         }));
-        line.extend(seeded.then(|| match &row.seed {
-            Some(seed) => format!("{} ({})", ratio(seed.ratio), plain(&seed.figures)),
+        line.extend(has_published.then(|| match &row.published {
+            Some(published) => {
+                format!("{} ({})", ratio(published.ratio), plain(&published.figures))
+            }
             None => String::new(),
         }));
         line
     };
     let lines: Vec<_> = of.rows.iter().map(line).collect();
-    table(text, &head, &lines);
+    rows(text, &head, &lines);
     if limited {
-        let _ = writeln!(text, "- limit: {}", plain(&of.limits().join(", ")));
+        item(
+            text,
+            &format!("hardware limit: {}", plain(&of.limits().join(", "))),
+        );
     }
     if !used.is_empty() {
-        let _ = writeln!(
+        let ours = plain(&of.columns[0]);
+        item(
             text,
-            "- CPU µs: user and system time of server and clients for an operation, which is seconds for a million: {} / the least of the \
-             peers; as many as there can be, and one at a time at a pace",
-            plain(&of.columns[0])
+            &format!(
+                "CPU µs: user and system time of server and clients per operation (seconds per million operations) of {ours} / the minimum of the peers, \
+                 at full speed and, with one operation at a time, at fixed rates"
+            ),
         );
     }
     for note in of.remarks() {
-        let _ = writeln!(text, "- {}", plain(&note));
+        item(text, &plain(&note));
     }
     text.push('\n');
 }
 
-fn table(text: &mut String, head: &[String], rows: &[Vec<String>]) {
+fn rows(text: &mut String, head: &[String], rows: &[Vec<String>]) {
     let _ = writeln!(
         text,
         "| {} |\n|{}",
@@ -207,6 +225,33 @@ fn table(text: &mut String, head: &[String], rows: &[Vec<String>]) {
         let _ = writeln!(text, "| {} |", row.join(" | "));
     }
     text.push('\n');
+}
+
+/// Writes a list item.
+fn item(text: &mut String, words: &str) {
+    paragraph(text, "- ", words);
+    // An item has no empty line after it.
+    text.pop();
+}
+
+/// Writes a paragraph that begins with `marker` and wraps, and an empty line.
+fn paragraph(text: &mut String, marker: &str, words: &str) {
+    let indent = marker.len();
+    text.push_str(marker);
+    let mut column = indent;
+    for word in words.split_whitespace() {
+        let width = word.chars().count();
+        if column > indent && column + 1 + width > COLUMNS {
+            let _ = write!(text, "\n{:indent$}", "");
+            column = indent;
+        } else if column > indent {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text.push_str("\n\n");
 }
 
 /// Escapes characters that would end a cell or begin a tag.

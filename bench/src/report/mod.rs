@@ -1,209 +1,45 @@
-//! Results of benches: [`Results`] as a bench measures them, and the common format of a report
-//! ([`shape`]), from which terminal output, JSON, HTML and Markdown are rendered.
+//! Reports: results as a bench measures them ([`results`]), and their common format ([`format`]),
+//! from which terminal output, JSON, HTML and Markdown are rendered.
 
+pub(crate) mod format;
 mod html;
-pub(super) mod machine;
+pub(crate) mod machine;
 mod markdown;
+mod number;
 mod plot;
-mod seeds;
-pub(super) mod shape;
+mod published;
+pub(crate) mod results;
+#[cfg(test)]
+mod tests;
 mod text;
 
-use std::time::Duration;
-
-use self::shape::{Cell, Limit, Report, Row as ShapeRow, Table};
 use command::Failure;
 use command::bench::Outputs;
 
-/// A table as its bench measures it.
-pub(super) struct Results {
-    pub(super) title: String,
-    /// Remarks on the method, and on the measurements that were impossible.
-    pub(super) notes: Vec<String>,
-    /// The peers that are not installed, each with the package that provides it.
-    pub(super) missing: Vec<String>,
-    /// The servers, barge first.
-    pub(super) servers: Vec<String>,
-    /// The indices of the peers among the servers; barge is compared with each.
-    pub(super) peers: Vec<usize>,
-    /// The index of the server that serves as the hardware limit of rows without one.
-    pub(super) limit: Option<usize>,
-    pub(super) rows: Vec<Row>,
-}
-
-pub(super) struct Row {
-    pub(super) name: String,
-    /// The unit: for a rate (`op/s`, `MB/s`) more is better, for anything else less.
-    pub(super) unit: &'static str,
-    /// The runs of each server, in order.
-    pub(super) runs: Vec<Vec<f64>>,
-    /// The processor time of each server's runs, and (below) that at each of [`PACES`].
-    pub(super) work: Vec<Work>,
-    pub(super) paced: Vec<[Work; PACES.len()]>,
-    /// The system calls per operation of each server, if counted.
-    pub(super) calls: Vec<Option<f64>>,
-    /// The hardware limit, measured in alternation with the servers: its description, and the runs.
-    pub(super) limit: Option<(&'static str, Vec<f64>)>,
-}
-
-impl Row {
-    /// Creates a row of the servers' runs only: without processor time, system calls or a limit of
-    /// its own.
-    pub(super) fn new(name: String, unit: &'static str, runs: Vec<Vec<f64>>) -> Row {
-        Row {
-            name,
-            unit,
-            work: vec![Work::default(); runs.len()],
-            paced: vec![Default::default(); runs.len()],
-            calls: vec![None; runs.len()],
-            runs,
-            limit: None,
-        }
-    }
-}
-
-/// The fixed rates, in operations a second, at which processor time is measured, in addition to
-/// full speed.
-pub(super) const PACES: [u32; 2] = [1_000, 10_000];
-
-impl Row {
-    /// Adds the processor time of a server's run, and then, if measured, that at each of [`PACES`].
-    pub(super) fn add(&mut self, column: usize, works: &[Work]) {
-        let sums = std::iter::once(&mut self.work[column]).chain(&mut self.paced[column]);
-        for (sum, more) in sums.zip(works) {
-            sum.operations += more.operations;
-            sum.time += more.time;
-        }
-    }
-}
-
-/// The operations of a run, and the processor time that the server and the clients' threads spent
-/// on them.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Work {
-    pub(super) operations: usize,
-    pub(super) time: Duration,
-}
-
-impl Work {
-    /// Returns the processor time per operation.
-    fn microseconds(self) -> Option<f64> {
-        let each = self.time.as_secs_f64() * 1e6 / self.operations as f64;
-        Some(each).filter(|each| each.is_finite())
-    }
-}
-
-/// The median and the extremes of some runs.
-pub(super) struct Summary {
-    pub(super) median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Summary {
-    pub(super) fn of(runs: &[f64]) -> Option<Summary> {
-        let mut sorted = runs.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let (least, most) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            (sorted[middle - 1] + sorted[middle]) / 2.0
-        };
-        Some(Summary {
-            median,
-            least,
-            most,
-        })
-    }
-}
-
-impl Results {
-    /// Converts the results to the format of reports, as the table `name`.
-    pub(super) fn shape(self, name: &str) -> Table {
-        let rows = self.rows.into_iter().map(|row| {
-            let limit = match (&row.limit, self.limit) {
-                (Some((what, runs)), _) => Some(((*what).to_owned(), runs)),
-                (None, Some(column)) => Some((self.servers[column].clone(), &row.runs[column])),
-                (None, None) => None,
-            };
-            let limit = limit.and_then(|(what, runs)| {
-                let cell = cell(runs)?;
-                Some(Limit { what, cell })
-            });
-            let extras = row.work.iter().zip(&row.paced).zip(&row.calls);
-            let cells = row
-                .runs
-                .iter()
-                .zip(extras)
-                .map(|(runs, ((work, paced), calls))| {
-                    Some(Cell {
-                        system_calls: *calls,
-                        processor_us: work.microseconds(),
-                        paced_us: paced.map(Work::microseconds),
-                        ..cell(runs)?
-                    })
-                });
-            let cells = cells.collect();
-            ShapeRow::new(
-                (row.name.clone(), row.unit),
-                cells,
-                limit,
-                seeds::of_row(name, &row.name),
-            )
-        });
-        Table {
-            rows: rows.collect(),
-            title: self.title,
-            notes: self.notes,
-            missing: self.missing,
-            failed: Vec::new(),
-            columns: self.servers,
-            peers: self.peers,
-        }
-    }
-}
-
-/// Returns `None` if there are no runs, or one is not finite: JSON has no such numbers.
-fn cell(runs: &[f64]) -> Option<Cell> {
-    if !runs.iter().all(|run| run.is_finite()) {
-        return None;
-    }
-    let Summary {
-        median,
-        least,
-        most,
-    } = Summary::of(runs)?;
-    Some(Cell {
-        median,
-        least,
-        most,
-        runs: runs.to_vec(),
-        ratio: None,
-        system_calls: None,
-        processor_us: None,
-        paced_us: Default::default(),
-    })
-}
+use self::format::Report;
 
 /// Prints a report, and writes it to the requested files.
-pub(super) fn write(report: &Report, outputs: &Outputs) -> Result<(), Failure> {
+pub(crate) fn write(report: &Report, outputs: &Outputs) -> Result<(), Failure> {
     // The reader of standard output may have closed it early.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), text::of(report).as_bytes());
-    let written = [
-        (&outputs.json, shape::json as fn(&Report) -> String),
-        (&outputs.html, html::of),
-        (&outputs.markdown, markdown::of),
-    ];
-    for (path, form) in written {
-        if let Some(path) = path {
-            std::fs::write(path, form(report))
-                .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let mut files = Vec::new();
+    if let Some(path) = &outputs.json {
+        files.push((path.clone(), format::json(report)));
+    }
+    if let Some(path) = &outputs.html {
+        files.push((path.clone(), html::of(report)));
+    }
+    match &outputs.markdown {
+        Some(dir) if dir.is_dir() => {
+            let pages = markdown::pages(report);
+            files.extend(pages.map(|(name, page)| (dir.join(name), page)));
         }
+        Some(path) => files.push((path.clone(), markdown::page(report))),
+        None => {}
+    }
+    for (path, contents) in files {
+        std::fs::write(&path, contents)
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

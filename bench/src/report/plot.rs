@@ -5,7 +5,8 @@
 
 use std::fmt::Write;
 
-use super::shape::{Row, Table, Verdict, figure};
+use super::format::{Row, Table, Verdict};
+use super::number::{figure, ratio};
 
 /// Escapes a string for XML text or an attribute value.
 pub(super) fn escaped(text: &str) -> String {
@@ -39,7 +40,7 @@ impl Ratios {
     pub(super) fn of(table: &Table) -> Ratios {
         let drawn = table.rows.iter().flat_map(|row| {
             let ratio = |&peer: &usize| row.cell(peer)?.ratio;
-            let published = table.published(row).map(|seed| seed.ratio);
+            let published = table.published(row).map(|published| published.ratio);
             table.peers.iter().filter_map(ratio).chain(published)
         });
         let mut axis = Ratios {
@@ -110,8 +111,8 @@ pub(super) fn bar(row: &Row, table: &Table, axis: &Ratios) -> String {
             );
         }
     }
-    if let Some(seed) = table.published(row) {
-        upright(&mut svg, "seed", x(seed.ratio), (0.0, height));
+    if let Some(published) = table.published(row) {
+        upright(&mut svg, "seed", x(published.ratio), (0.0, height));
     }
     svg + "</svg>"
 }
@@ -129,17 +130,17 @@ fn spoken(row: &Row, table: &Table) -> String {
     match row.best_peer(&table.peers) {
         Some((peer, times)) => {
             let (least, most) = row.ratios(peer).unwrap_or((times, times));
-            let [times, least, most] = [times, least, most].map(super::shape::ratio);
+            let [times, least, most] = [times, least, most].map(ratio);
             let _ = write!(
                 text,
-                "{times} times as good as {} ({least} to {most})",
+                "ratio {times} to {} ({least} to {most})",
                 table.columns[peer]
             );
         }
-        None => text.push_str("nothing to compare with"),
+        None => text.push_str("no peer"),
     }
-    if let Some(seed) = table.published(row) {
-        let _ = write!(text, "; published: {}", super::shape::ratio(seed.ratio));
+    if let Some(published) = table.published(row) {
+        let _ = write!(text, "; published: {}", ratio(published.ratio));
     }
     text
 }
@@ -245,11 +246,11 @@ pub(super) fn lines(title: &str, table: &Table, rows: &[(f64, &Row)]) -> String 
     let mut path = String::new();
     for (size, row) in rows {
         let x = across.at(*size);
-        if let Some(seed) = &row.seed {
+        if let Some(published) = &row.published {
             let _ = write!(
                 svg,
                 "<circle class=\"published\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"3\"/>",
-                y(seed.ratio)
+                y(published.ratio)
             );
         }
         if let (Some(ratio), Some((least, most))) =

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::shape::{Entry, Outcome, Report, Row, Table, figure, ratio, used};
+use super::format::{Entry, Outcome, Report, Row, Table, used};
+use super::number::{figure, ratio};
 
 pub(super) fn of(report: &Report) -> String {
     let mut text = String::new();
@@ -32,11 +33,11 @@ fn one(text: &mut String, table: &Table) {
         table
             .peers
             .iter()
-            .map(|&peer| format!("/ {}", table.columns[peer])),
+            .map(|&peer| format!("ratio to {}", table.columns[peer])),
     );
-    head.extend(limited.then(|| "/ limit".into()));
+    head.extend(limited.then(|| "ratio to limit".into()));
     let used: Vec<_> = used(table).collect();
-    head.push("calls".into());
+    head.push("system calls".into());
     head.extend(used.iter().map(|&(_, name)| name.to_owned()));
     let mut lines = vec![head];
     lines.extend(table.rows.iter().map(|row| {
@@ -63,11 +64,11 @@ fn one(text: &mut String, table: &Table) {
     }
     let _ = writeln!(
         text,
-        "- median (least..most); / is how many times as good {} is, above 1 is better, from six runs on of runs next to each other and with its 95 % confidence interval",
+        "- median (minimum..maximum); ratios above 1 mean that {} is better; from six runs on they are of adjacent runs, with their 95 % confidence intervals",
         table.columns[0]
     );
     if limited {
-        let _ = writeln!(text, "- limit: {}", table.limits().join(", "));
+        let _ = writeln!(text, "- hardware limit: {}", table.limits().join(", "));
     }
     for note in table.remarks() {
         let _ = writeln!(text, "- {note}");

@@ -13,7 +13,7 @@ use self::work::{Prepared, Work};
 use crate::context::Context;
 use crate::physical::Physical;
 use crate::place::Place;
-use crate::report::Results;
+use crate::report::results::Results;
 use crate::rounds::{self, Done, measure_all};
 use command::Failure;
 
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     );
     notes.push("4 queues: a thread for each; virtiofsd has one queue, which they share".into());
     Ok(Results {
-        title: "virtiofs, one driver, no virtual machine".into(),
+        title: "virtiofs without a virtual machine: one driver for all servers".into(),
         notes,
         missing,
         servers: servers.into_iter().map(|(name, _)| name).collect(),

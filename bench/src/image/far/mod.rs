@@ -15,7 +15,7 @@ use super::tree::{Program, Runtime};
 use crate::context::Context;
 use crate::place::Place;
 use crate::process::{call, wait_until};
-use crate::report::{Results, Row};
+use crate::report::results::{Results, Row};
 use command::Failure;
 
 /// The packing of the image and the state of the disk cache, in the order of the table.
@@ -78,8 +78,8 @@ pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
     let place = Place::below(args, std::env::temp_dir())?;
     let bed = Bed::make(&place).map_err(Failure::new)?;
     let mut notes = vec![format!(
-        "{} runs each, alternating, after one to warm up, from before the mount until the program has ended; the store is in this process, \
-         behind a link of {} ms and 1 Gbit/s; files of 'cache_dir' below {}",
+        "{} runs each, alternating, after one warm-up run, from before the mount until the program has ended; the store is in this process, \
+         over a simulated link of {} ms and 1 Gbit/s; files of 'cache_dir' below {}",
         args.runs(),
         LATENCY.as_millis(),
         place.parent()
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
         }
     }
     Ok(Results {
-        title: "Node.js from an image in an object store that is 20 ms away".into(),
+        title: "Start of Node.js from an image in an object store 20 ms away".into(),
         notes,
         missing: Vec::new(),
         servers: Column::ALL.map(|column| column.name().to_owned()).into(),

@@ -1,11 +1,15 @@
 //! The common format of results, serialized as JSON: every form of a report is rendered from it,
 //! and `barge bench show` reads it.
 
+use command::Failure;
 use serde::{Deserialize, Serialize};
 
-use super::html::minutes;
 use super::machine::Machine;
-use command::Failure;
+use super::number::minutes;
+
+/// The fixed rates, in operations a second, at which processor time is measured, in addition to
+/// full speed.
+pub(super) const PACES: [u32; 2] = [1_000, 10_000];
 
 /// The results of a run.
 #[derive(Serialize, Deserialize)]
@@ -25,7 +29,7 @@ impl Report {
     /// Replaces the tables that a later run has measured too, and appends the ones it adds.
     pub(crate) fn renewed(mut self, later: Report) -> Report {
         let machine = later.machine.line();
-        let again = Again {
+        let again = LaterRun {
             command: later.command,
             began: later.began,
             machine: (machine != self.machine.line()).then_some(machine),
@@ -48,11 +52,11 @@ impl Report {
         let quick = self.command.contains(" --quick");
         Some(match (quick, self.machine.is_busy()) {
             (true, true) => {
-                "Few and short runs, on a machine that was busy with other work: they show that it works, a single figure means nothing."
+                "Few and short runs on a machine that was busy with other work: a check that the bench works, not a measurement."
             }
-            (true, false) => "Few and short runs: they show that it works, not what it is worth.",
+            (true, false) => "Few and short runs: a check that the bench works, not a measurement.",
             (false, true) => {
-                "The machine was busy with other work: ratios mean more than figures, and neither means much."
+                "The machine was busy with other work: ratios are more reliable than figures, and both vary."
             }
             (false, false) => return None,
         })
@@ -67,13 +71,13 @@ pub(crate) struct Entry {
     pub(crate) seconds: f64,
     /// The later run that has measured it, if not the report's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) again: Option<Again>,
+    pub(crate) again: Option<LaterRun>,
     pub(crate) outcome: Outcome,
 }
 
 /// A later run: its command, its start time, and its machine if that or its state differs.
 #[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Again {
+pub(crate) struct LaterRun {
     command: String,
     began: String,
     #[serde(default)]
@@ -86,13 +90,26 @@ impl Entry {
     pub(super) fn origin(&self) -> (String, String) {
         let took = minutes(self.seconds);
         match &self.again {
-            None => (format!("barge bench {}", self.name), took),
+            None => (self.command(), took),
             Some(again) => {
                 let made = [&took, &again.began].into_iter().chain(&again.machine);
                 let made = made.map(String::as_str).collect::<Vec<_>>();
                 (again.command.clone(), made.join(", "))
             }
         }
+    }
+}
+
+impl Entry {
+    /// Returns the command that measures the table. Parts in a guest belong to the table of their
+    /// protocol.
+    fn command(&self) -> String {
+        let table = match self.name.strip_prefix("guest ") {
+            None => return format!("barge bench {}", self.name),
+            Some("caches") => "coalescing",
+            Some(part) => part.rsplit(' ').next().unwrap_or(part),
+        };
+        format!("barge bench {table} --guest")
     }
 }
 
@@ -150,7 +167,8 @@ pub(super) struct Row {
     /// One for each column; `None` if not measured.
     pub(super) cells: Vec<Option<Cell>>,
     pub(super) limit: Option<Limit>,
-    pub(super) seed: Option<Seed>,
+    #[serde(rename = "seed")]
+    pub(super) published: Option<Published>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -172,9 +190,9 @@ pub(super) struct Cell {
     /// Processor time of server and client for an operation at full speed, in microseconds; that is
     /// also seconds for a million operations.
     pub(super) processor_us: Option<f64>,
-    /// The processor time at each of [`super::PACES`], in microseconds.
+    /// The processor time at each of [`PACES`], in microseconds.
     #[serde(default)]
-    pub(super) paced_us: [Option<f64>; super::PACES.len()],
+    pub(super) paced_us: [Option<f64>; PACES.len()],
 }
 
 impl Cell {
@@ -193,7 +211,7 @@ pub(super) struct Limit {
 
 /// Published figures for a row, from the system whose table it repeats.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Seed {
+pub(super) struct Published {
     /// The column here that corresponds to the older variant of that system.
     pub(super) against: String,
     /// The published ratio of its new variant to the older one, above 1 if better.
@@ -286,7 +304,7 @@ impl Row {
         (name, unit): (String, &str),
         mut cells: Vec<Option<Cell>>,
         mut limit: Option<Limit>,
-        seed: Option<Seed>,
+        published: Option<Published>,
     ) -> Row {
         let better = Better::of(unit);
         if let Some((Some(ours), others)) = cells.split_first_mut() {
@@ -304,7 +322,7 @@ impl Row {
             better,
             cells,
             limit,
-            seed,
+            published,
         }
     }
 
@@ -357,14 +375,14 @@ impl Table {
 
     /// Returns the published figures of a row if they compare with a peer of the table, as a plot
     /// of ratios requires.
-    pub(super) fn published<'a>(&self, row: &'a Row) -> Option<&'a Seed> {
-        let is_peer = |seed: &&Seed| {
+    pub(super) fn published<'a>(&self, row: &'a Row) -> Option<&'a Published> {
+        let is_peer = |published: &&Published| {
             let peers = self.peers.iter();
             peers
                 .map(|&peer| &self.columns[peer])
-                .any(|name| *name == seed.against)
+                .any(|name| *name == published.against)
         };
-        row.seed.as_ref().filter(is_peer)
+        row.published.as_ref().filter(is_peer)
     }
 
     /// Returns the descriptions of the rows' limits.
@@ -402,15 +420,18 @@ impl Table {
 
     /// Returns the rows with published figures: the ratio measured here for the same comparison,
     /// and the published one.
-    pub(super) fn beside_seed(&self) -> impl Iterator<Item = (&Row, Option<f64>, &Seed)> {
+    pub(super) fn with_published(&self) -> impl Iterator<Item = (&Row, Option<f64>, &Published)> {
         self.rows.iter().filter_map(|row| {
-            let seed = row.seed.as_ref()?;
-            let column = self.columns.iter().position(|name| *name == seed.against);
+            let published = row.published.as_ref()?;
+            let column = self
+                .columns
+                .iter()
+                .position(|name| *name == published.against);
             Some((
                 row,
                 row.cell(column.unwrap_or(usize::MAX))
                     .and_then(|cell| cell.ratio),
-                seed,
+                published,
             ))
         })
     }
@@ -437,37 +458,4 @@ pub(crate) fn read(path: &std::path::Path) -> Result<Report, Failure> {
         |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
     serde_json::from_str(&text).map_err(|error| failed(&error))
-}
-
-/// Formats a figure with three significant digits, or all digits of the integer part.
-pub(super) fn figure(value: f64) -> String {
-    let whole = value.abs();
-    match () {
-        () if whole >= 100.0 => thousands(value.round()),
-        () if whole >= 10.0 => format!("{value:.1}"),
-        () if whole == 0.0 => "0".into(),
-        () => format!("{value:.2}"),
-    }
-}
-
-/// Formats a ratio, with decimals as its size warrants.
-pub(super) fn ratio(value: f64) -> String {
-    match () {
-        () if value >= 100.0 => thousands(value.round()),
-        () if value >= 10.0 => format!("{value:.1}"),
-        () if value >= 0.095 => format!("{value:.2}"),
-        () => format!("{value:.3}"),
-    }
-}
-
-fn thousands(whole: f64) -> String {
-    let digits = format!("{:.0}", whole.abs());
-    let mut text = String::from(if whole < 0.0 { "-" } else { "" });
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
