@@ -15,8 +15,7 @@ use crate::report::results::{Results, Unmeasured};
 use crate::steps::Steps;
 use crate::zerocopy;
 use crate::{
-    coalescing, crowd, find, guest, image, kept, mount, nfs, ninep, pack, readplus, report,
-    virtiofs,
+    coalescing, crowd, find, guest, image, kept, mount, nfs, p9, pack, readplus, report, virtiofs,
 };
 
 /// The tables of `all`, each with its duration in seconds when quick and when not, on two idle
@@ -179,7 +178,7 @@ impl Part {
 fn measure(table: Table, args: &Context) -> Result<Results, Unmeasured> {
     let busy = BusyLoops::start(args.options.busy)?;
     let run = match table {
-        Table::Nine => ninep::run,
+        Table::Nine => p9::run,
         Table::Coalescing => coalescing::run,
         Table::Find => find::run,
         Table::Crowd => crowd::run,

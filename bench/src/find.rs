@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use crate::context::Context;
 use crate::mounted::Mounted;
-use crate::place::{MANY, Place, file_name};
 use crate::process::{Process, free_port, needs_root, own_memory};
 use crate::report::results::{Results, Row};
-use crate::rounds::Turns;
+use crate::rounds::Rotation;
+use crate::workspace::{MANY, Workspace, file_name};
 use command::Failure;
 
 /// Files in each directory.
@@ -22,8 +22,8 @@ const TOGETHER: u32 = 100;
 const COLUMNS: [&str; 2] = ["9P", "NFS"];
 
 /// Servers of one tree, and the URLs to mount it from.
-struct Bed {
-    place: Place,
+struct Fixture {
+    workspace: Workspace,
     urls: [String; 2],
     _servers: [Process; 2],
 }
@@ -31,33 +31,33 @@ struct Bed {
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     needs_root("bench find mounts")?;
     let args = &args.seldom(3);
-    let place = Place::empty(args)?;
+    let workspace = Workspace::empty(args)?;
     let files =
         (args.options.files_in_tree).unwrap_or(if args.options.quick { 20_000 } else { 100_000 });
-    fill(&place.share, files)
-        .map_err(|error| Failure::new(format!("{}: {error}", place.share.display())))?;
+    fill(&workspace.share, files)
+        .map_err(|error| Failure::new(format!("{}: {error}", workspace.share.display())))?;
     let notes = vec![
         format!(
             "{} runs each, alternating, below {}; each over a mount of its own",
             args.runs(),
-            place.parent()
+            workspace.parent()
         ),
         format!(
             "{files} empty files, {TOGETHER} in a directory; 9P over a Unix socket, NFS 4.2 over loopback TCP"
         ),
         "memory: peak of the mount's process, without pages of files".into(),
     ];
-    let bed = Bed::start(place)?;
+    let fixture = Fixture::start(workspace)?;
     args.steps.plan(args.runs() * COLUMNS.len());
     let none = || vec![Vec::new(); COLUMNS.len()];
     let mut rows = vec![
         Row::new("find".into(), "file/s", none()),
         Row::new("memory".into(), "MiB", none()),
     ];
-    let mut turns = Turns::of(COLUMNS.len());
+    let mut rotation = Rotation::of(COLUMNS.len());
     for round in 0..args.runs() {
-        turns.round(args, round, &mut rows, |rows, column| {
-            let figures = bed.measure(column, files);
+        rotation.round(args, round, &mut rows, |rows, column| {
+            let figures = fixture.measure(column, files);
             let failed = |why| format!("{}: {why}", COLUMNS[column]);
             for (row, figure) in rows.iter_mut().zip(figures.map_err(failed)?) {
                 row.runs[column].push(figure);
@@ -77,23 +77,23 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     })
 }
 
-impl Bed {
-    fn start(place: Place) -> Result<Bed, Failure> {
-        let socket = place.run.join("9p");
+impl Fixture {
+    fn start(workspace: Workspace) -> Result<Fixture, Failure> {
+        let socket = workspace.run.join("9p");
         let port = free_port()?;
         let serve = |protocol, addr: String| {
-            Process::serve(place.barge(), &place.share, &[protocol, &addr])
+            Process::serve(workspace.barge(), &workspace.share, &[protocol, &addr])
         };
         let servers = [
             serve("--9p", format!("unix:{}", socket.display()))?,
             serve("--nfs", format!("tcp:127.0.0.1:{port}"))?,
         ];
-        Ok(Bed {
+        Ok(Fixture {
             urls: [
                 format!("9p+unix:{}", socket.display()),
                 format!("nfs://127.0.0.1:{port}/"),
             ],
-            place,
+            workspace,
             _servers: servers,
         })
     }
@@ -101,8 +101,8 @@ impl Bed {
     /// Lists the whole tree over a new mount; returns files a second, and the memory of the mount's
     /// process in MiB.
     fn measure(&self, column: usize, files: u32) -> Result<[f64; 2], String> {
-        let at = self.place.run.join("mounted");
-        let mounted = Mounted::new(self.place.barge(), &self.urls[column], "ro", at)?;
+        let at = self.workspace.run.join("mounted");
+        let mounted = Mounted::new(self.workspace.barge(), &self.urls[column], "ro", at)?;
         let begun = Instant::now();
         let found = count(mounted.path()).map_err(|error| error.to_string())?;
         let rate = f64::from(found) / begun.elapsed().as_secs_f64();

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::mounted::Mounted;
-use crate::place::{MANY, Place, file_name, forget, read, write_data};
 use crate::process::{Process, free_port, needs_root};
 use crate::relay::Relay;
 use crate::report::results::{Results, Row};
-use crate::rounds::Turns;
+use crate::rounds::Rotation;
+use crate::workspace::{MANY, Workspace, file_name, forget, read, write_data};
 use command::Failure;
 
 /// The data to read.
@@ -46,8 +46,8 @@ const SMALL: usize = 16 << 10;
 const TOGETHER: usize = 50;
 
 /// A 9P server, reached through a relay that adds the delay, and the directories of the bench.
-struct Bed {
-    place: Place,
+struct Fixture {
+    workspace: Workspace,
     url: String,
     _server: Process,
 }
@@ -55,21 +55,21 @@ struct Bed {
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     needs_root("bench kept mounts")?;
     let args = &args.seldom(3);
-    let place = Place::below(args, std::env::temp_dir())?;
+    let workspace = Workspace::below(args, std::env::temp_dir())?;
     let size = u64::from(
         args.options
             .size
             .unwrap_or(if args.options.quick { 32 } else { 128 }),
     ) << 20;
     let files = if args.options.quick { 200 } else { 1000 };
-    fill(&place.share, size, files)
-        .map_err(|error| Failure::new(format!("{}: {error}", place.share.display())))?;
+    fill(&workspace.share, size, files)
+        .map_err(|error| Failure::new(format!("{}: {error}", workspace.share.display())))?;
     sleep(SETTLED);
     let notes = vec![
         format!(
             "{} runs each, alternating, below {}; before each all caches in memory are empty, and the disk cache of the first mount is empty too",
             args.runs(),
-            place.parent()
+            workspace.parent()
         ),
         format!(
             "file: {} MiB, read 1 MiB at a time; tree: {files} files of {} KiB, {TOGETHER} in a directory, listed and read one after the other",
@@ -80,7 +80,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
          whose first mount ends before the next begins; local: the file system that is served, twice"
             .into(),
     ];
-    let bed = Bed::start(place)?;
+    let fixture = Fixture::start(workspace)?;
     let mut rows = Vec::new();
     for what in [What::File, What::Tree] {
         let name = |mount: &str| format!("{}, {mount}", what.name());
@@ -90,10 +90,10 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         args.steps.plan(args.runs() * COLUMNS.len());
         let row = |mount| Row::new(name(mount), "MB/s", vec![Vec::new(); COLUMNS.len()]);
         let mut both = MOUNTS.map(row);
-        let mut turns = Turns::of(COLUMNS.len());
+        let mut rotation = Rotation::of(COLUMNS.len());
         for round in 0..args.runs() {
-            turns.round(args, round, &mut both, |rows, column| {
-                let rates = bed.measure(what, COLUMNS[column]);
+            rotation.round(args, round, &mut both, |rows, column| {
+                let rates = fixture.measure(what, COLUMNS[column]);
                 let failed = |why| format!("{}, {}: {why}", COLUMNS[column].name(), what.name());
                 for (row, rate) in rows.iter_mut().zip(rates.map_err(failed)?) {
                     row.runs[column].push(rate);
@@ -148,19 +148,19 @@ impl Column {
     }
 }
 
-impl Bed {
-    fn start(place: Place) -> Result<Bed, Failure> {
+impl Fixture {
+    fn start(workspace: Workspace) -> Result<Fixture, Failure> {
         let port = free_port()?;
         let server = Process::serve(
-            place.barge(),
-            &place.share,
+            workspace.barge(),
+            &workspace.share,
             &["--9p", &format!("tcp:127.0.0.1:{port}")],
         )?;
         let relay = Relay::start(([127, 0, 0, 1], port).into());
         let relay = relay.map_err(|error| Failure::new(format!("no relay: {error}")))?;
-        Ok(Bed {
+        Ok(Fixture {
             url: format!("9p://127.0.0.1:{}/", relay.port),
-            place,
+            workspace,
             _server: server,
         })
     }
@@ -168,27 +168,32 @@ impl Bed {
     /// Reads over a mount with an empty disk cache, then over a second mount; returns MB/s of each.
     fn measure(&self, what: What, column: Column) -> Result<[f64; 2], String> {
         let told = |error: io::Error| error.to_string();
-        let copies = self.place.run.join("copies");
+        let copies = self.workspace.run.join("copies");
         match fs::remove_dir_all(&copies) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(told(error)),
             _ => {}
         }
         let mut rates = [0.0; 2];
         for rate in &mut rates {
-            forget_all(&self.place.share).map_err(told)?;
+            forget_all(&self.workspace.share).map_err(told)?;
             if copies.exists() {
                 forget_all(&copies).map_err(told)?;
             }
             let options = match column {
                 Column::Local => {
-                    *rate = what.read(&self.place.share).map_err(told)?;
+                    *rate = what.read(&self.workspace.share).map_err(told)?;
                     continue;
                 }
                 Column::Plain => "ro,cache=mmap".into(),
                 Column::Kept => format!("ro,cache=mmap,cache_dir={}", copies.display()),
             };
-            let barge = self.place.barge();
-            let mounted = Mounted::new(barge, &self.url, &options, self.place.run.join("mounted"))?;
+            let barge = self.workspace.barge();
+            let mounted = Mounted::new(
+                barge,
+                &self.url,
+                &options,
+                self.workspace.run.join("mounted"),
+            )?;
             *rate = what.read(mounted.path()).map_err(told)?;
             mounted.end()?;
         }

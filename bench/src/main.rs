@@ -4,7 +4,7 @@
 //! Runs alternate between the servers, so that drift of the machine's speed affects all of them
 //! equally. Each cell is the median of several runs, with the minimum and the maximum. Peers that
 //! are not installed are listed. Rows with a hardware limit measure it in alternation with the
-//! servers ([`physical`]).
+//! servers ([`hardware_limit`]).
 
 #![forbid(unsafe_code)]
 
@@ -15,16 +15,15 @@ mod crowd;
 mod data;
 mod find;
 mod guest;
+mod hardware_limit;
 mod image;
 mod kept;
 mod mount;
 mod mounted;
 mod network;
 mod nfs;
-mod ninep;
+mod p9;
 mod pack;
-mod physical;
-mod place;
 mod process;
 mod readplus;
 mod relay;
@@ -34,6 +33,7 @@ mod rounds;
 mod steps;
 mod syscalls;
 mod virtiofs;
+mod workspace;
 mod zerocopy;
 
 use std::process::ExitCode;

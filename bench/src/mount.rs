@@ -13,27 +13,27 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, fadvise};
 
 use crate::context::Context;
+use crate::hardware_limit::HardwareLimit;
 use crate::mounted::Mounted;
-use crate::physical::Physical;
-use crate::place::{CONTENTS, DATA, FILES, MANY, Place, file_name};
 use crate::process::{Process, needs_root};
 use crate::report::results::Results;
 use crate::rounds::{Cell, Done, measure_all};
+use crate::workspace::{CONTENTS, DATA, FILES, MANY, Workspace, file_name};
 use command::Failure;
 use command::tools::Tool;
 
 /// The operations, with the numbers of concurrent programs.
-const WORKS: [(Work, &[usize]); 5] = [
-    (Work::Stat, &[1, 2, 4]),
-    (Work::SmallFile, &[1, 4]),
-    (Work::Create, &[1, 4]),
-    (Work::ReadSmall, &[1, 2, 4]),
-    (Work::ReadLarge, &[1, 4]),
+const OPERATIONS: [(Operation, &[usize]); 5] = [
+    (Operation::Stat, &[1, 2, 4]),
+    (Operation::SmallFile, &[1, 4]),
+    (Operation::Create, &[1, 4]),
+    (Operation::ReadSmall, &[1, 2, 4]),
+    (Operation::ReadLarge, &[1, 4]),
 ];
 
 /// An operation that a program repeats.
 #[derive(Clone, Copy)]
-enum Work {
+enum Operation {
     Stat,
     /// Opens a small file, reads it and closes it.
     SmallFile,
@@ -46,7 +46,7 @@ enum Work {
 }
 
 struct Load {
-    work: Work,
+    operation: Operation,
     programs: usize,
 }
 
@@ -64,23 +64,23 @@ struct Client {
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     needs_root("bench mount mounts")?;
-    let place = Place::make(args)?;
+    let workspace = Workspace::make(args)?;
     let mut notes = vec![
-        place.note(args),
+        workspace.note(args),
         "barge: cache=none; bindfs: --multithreaded, with names and attributes that expire at once. The kernel reads contents itself from barge's files \
          (passthrough), and requests them from bindfs"
             .into(),
     ];
     let mut missing = Vec::new();
-    let mut servers = vec![("barge".to_owned(), barge(&place)?)];
-    let bindfs = bindfs(&place)?;
+    let mut servers = vec![("barge".to_owned(), barge(&workspace)?)];
+    let bindfs = bindfs(&workspace)?;
     let peers = bindfs.iter().map(|_| servers.len()).collect();
     match bindfs {
         Some(bindfs) => servers.push(("bindfs".into(), bindfs)),
         None => missing.push(Tool::BINDFS.is_missing()),
     }
     let loads: Vec<_> = loads(args).collect();
-    let rows = measure_all(args, &servers, &loads, &place.run, &mut notes)?;
+    let rows = measure_all(args, &servers, &loads, &workspace.run, &mut notes)?;
     Ok(Results {
         title: "A directory mounted with FUSE".into(),
         notes,
@@ -92,20 +92,23 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     })
 }
 
-fn barge(place: &Place) -> Result<Mounted, Failure> {
-    let (source, at) = (place.share.display().to_string(), place.run.join("barge"));
-    Mounted::new(place.barge(), &source, "cache=none", at).map_err(Failure::new)
+fn barge(workspace: &Workspace) -> Result<Mounted, Failure> {
+    let (source, at) = (
+        workspace.share.display().to_string(),
+        workspace.run.join("barge"),
+    );
+    Mounted::new(workspace.barge(), &source, "cache=none", at).map_err(Failure::new)
 }
 
 /// Returns `None` if bindfs is not installed.
-fn bindfs(place: &Place) -> Result<Option<Mounted>, Failure> {
-    let at = place.run.join("bindfs");
+fn bindfs(workspace: &Workspace) -> Result<Option<Mounted>, Failure> {
+    let at = workspace.run.join("bindfs");
     fs::create_dir_all(&at).map_err(Failure::new)?;
     let mut command = Command::new(Tool::BINDFS.name);
     command
         .args(["-f", "--multithreaded", "-o"])
         .arg("attr_timeout=0,entry_timeout=0,negative_timeout=0")
-        .args([&place.share, &at]);
+        .args([&workspace.share, &at]);
     let Some(process) = Process::start(&mut command) else {
         return Ok(None);
     };
@@ -113,20 +116,23 @@ fn bindfs(place: &Place) -> Result<Option<Mounted>, Failure> {
 }
 
 fn loads(args: &Context) -> impl Iterator<Item = Load> {
-    let all = WORKS
-        .into_iter()
-        .flat_map(|(work, counts)| counts.iter().map(move |&programs| Load { work, programs }));
+    let all = OPERATIONS.into_iter().flat_map(|(operation, counts)| {
+        counts.iter().map(move |&programs| Load {
+            operation,
+            programs,
+        })
+    });
     all.filter(|load| args.wants(&load.name()))
 }
 
-impl Work {
+impl Operation {
     fn name(self) -> &'static str {
         match self {
-            Work::Stat => "stat",
-            Work::SmallFile => "open+read+close",
-            Work::Create => "create+write+close+unlink",
-            Work::ReadSmall => "4 KiB random read",
-            Work::ReadLarge => "1 MiB sequential read",
+            Operation::Stat => "stat",
+            Operation::SmallFile => "open+read+close",
+            Operation::Create => "create+write+close+unlink",
+            Operation::ReadSmall => "4 KiB random read",
+            Operation::ReadLarge => "1 MiB sequential read",
         }
     }
 }
@@ -136,14 +142,14 @@ impl Cell<Mounted> for Load {
 
     fn name(&self) -> String {
         match self.programs {
-            1 => self.work.name().into(),
-            many => format!("{}, {many} programs", self.work.name()),
+            1 => self.operation.name().into(),
+            many => format!("{}, {many} programs", self.operation.name()),
         }
     }
 
     fn unit(&self) -> (&'static str, f64) {
-        match self.work {
-            Work::ReadLarge => ("MB/s", LARGE as f64 / 1e6),
+        match self.operation {
+            Operation::ReadLarge => ("MB/s", LARGE as f64 / 1e6),
             _ => ("op/s", 1.0),
         }
     }
@@ -163,7 +169,7 @@ impl Cell<Mounted> for Load {
         let began = Instant::now();
         let mut done = 0;
         while done < most && began.elapsed() < time {
-            let step = client.step(self.work);
+            let step = client.step(self.operation);
             step.map_err(|error| vfs::Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
             done += 1;
         }
@@ -174,11 +180,11 @@ impl Cell<Mounted> for Load {
         (self.programs == 1).then_some(500)
     }
 
-    fn is_paced(&self) -> bool {
-        self.programs == 1 && !matches!(self.work, Work::ReadLarge)
+    fn is_measured_at_rates(&self) -> bool {
+        self.programs == 1 && !matches!(self.operation, Operation::ReadLarge)
     }
 
-    fn limit(&self) -> Option<Physical> {
+    fn limit(&self) -> Option<HardwareLimit> {
         None
     }
 }
@@ -204,23 +210,23 @@ impl Client {
     }
 
     /// Does the next operation.
-    fn step(&mut self, work: Work) -> io::Result<()> {
+    fn step(&mut self, operation: Operation) -> io::Result<()> {
         let next = self.count * self.programs + self.number;
         self.count += 1;
         let small = || self.root.join(MANY).join(file_name(next % FILES));
-        match work {
-            Work::Stat => small().symlink_metadata().map(drop),
-            Work::SmallFile => {
+        match operation {
+            Operation::Stat => small().symlink_metadata().map(drop),
+            Operation::SmallFile => {
                 let got = File::open(small())?.read_at(&mut self.buffer, 0)?;
                 check(got, CONTENTS)
             }
-            Work::Create => {
+            Operation::Create => {
                 let path = self.root.join(format!("made-{}", self.number));
                 File::create_new(&path)?.write_all(&self.buffer[..CONTENTS])?;
                 fs::remove_file(path)
             }
-            Work::ReadSmall => self.read(next * STRIDE, SMALL),
-            Work::ReadLarge => self.read(next, LARGE),
+            Operation::ReadSmall => self.read(next * STRIDE, SMALL),
+            Operation::ReadLarge => self.read(next, LARGE),
         }
     }
 

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::image::tree::Runtime;
-use crate::place::Place;
 use crate::process::{call, children_time};
 use crate::report::results::{Results, Row};
+use crate::workspace::Workspace;
 use command::Failure;
 use command::tools::{Tool, find};
 
@@ -62,7 +62,7 @@ struct Made {
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let args = &args.seldom(3);
-    let place = Place::empty(args)?;
+    let workspace = Workspace::empty(args)?;
     let trees: Vec<_> = (Tree::ALL.into_iter())
         .filter(|&tree| !args.options.quick || tree == Tree::Python)
         .filter(|tree| {
@@ -82,14 +82,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     });
     let mut rows = Vec::new();
     for tree in trees {
-        let at = place.share.join(tree.name());
+        let at = workspace.share.join(tree.name());
         if let Err(why) = tree.make(&at) {
             missing.push(format!("{} is missing: {why}", tree.name()));
             continue;
         }
         for stored in Stored::ALL {
             if args.wants(&stored.of(tree)) {
-                let image = place.run.join("image");
+                let image = workspace.run.join("image");
                 rows.extend(measure(
                     args,
                     &columns,
@@ -109,7 +109,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             format!(
                 "{} runs each, alternating; trees and images below {}, all in caches; processors: processor time of all threads",
                 args.runs(),
-                place.parent()
+                workspace.parent()
             ),
             "lz4: high compression, level 9 (mksquashfs has only level 12); zstd: level 3; clusters and blocks of 64 KiB; no hashes; dense: \
              -Eztailpacking,fragments"

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::physical::Physical;
+use crate::hardware_limit::HardwareLimit;
 use crate::process::{processor_time, thread_time};
-use crate::report::format::PACES;
-use crate::report::results::{Row, Work};
+use crate::report::format::RATES;
+use crate::report::results::{CpuTime, Row};
 use crate::syscalls;
 use command::Failure;
 
@@ -38,12 +38,12 @@ pub(super) trait Cell<S>: Sync {
 
     /// Returns whether processor time is measured at fixed rates too: for operations that run one
     /// at a time.
-    fn is_paced(&self) -> bool {
+    fn is_measured_at_rates(&self) -> bool {
         false
     }
 
     /// Returns the hardware limit, if there is one.
-    fn limit(&self) -> Option<Physical>;
+    fn limit(&self) -> Option<HardwareLimit>;
 }
 
 /// The number of operations done, and the time they took.
@@ -83,13 +83,13 @@ pub(super) fn overlapped<Flight, Found: Default>(
 }
 
 /// The columns of some rows; a column that has failed is skipped.
-pub(super) struct Turns {
+pub(super) struct Rotation {
     failed: Vec<bool>,
 }
 
-impl Turns {
-    pub(super) fn of(columns: usize) -> Turns {
-        Turns {
+impl Rotation {
+    pub(super) fn of(columns: usize) -> Rotation {
+        Rotation {
             failed: vec![false; columns],
         }
     }
@@ -117,7 +117,7 @@ impl Turns {
             if let Err(why) = measure(rows, column) {
                 self.failed[column] = true;
                 for row in rows.iter_mut() {
-                    (row.runs[column], row.work[column]) = (Vec::new(), Work::default());
+                    (row.runs[column], row.work[column]) = (Vec::new(), CpuTime::default());
                     row.paced[column] = Default::default();
                 }
                 args.steps.fail(why);
@@ -129,7 +129,7 @@ impl Turns {
 
 /// Measures a row for each cell; the caller has [planned](Context::plan) them. A cell that fails
 /// on a server is not repeated there, and is [reported](crate::steps::Steps::fail).
-pub(super) fn alternate<S, C: Cell<S>>(
+pub(super) fn measure_alternating<S, C: Cell<S>>(
     args: &Context,
     servers: &[(String, S)],
     cells: &[C],
@@ -139,22 +139,22 @@ pub(super) fn alternate<S, C: Cell<S>>(
         ..Row::new(cell.name(), cell.unit().0, vec![Vec::new(); servers.len()])
     };
     let mut rows: Vec<Row> = cells.iter().map(row).collect();
-    let mut turns: Vec<_> = cells.iter().map(|_| Turns::of(servers.len())).collect();
+    let mut rotation: Vec<_> = cells.iter().map(|_| Rotation::of(servers.len())).collect();
     for round in 0..=args.runs() {
-        for ((cell, row), turns) in cells.iter().zip(&mut rows).zip(&mut turns) {
-            turns.round(args, round, std::slice::from_mut(row), |rows, column| {
+        for ((cell, row), rotation) in cells.iter().zip(&mut rows).zip(&mut rotation) {
+            rotation.round(args, round, std::slice::from_mut(row), |rows, column| {
                 let (name, server) = &servers[column];
                 // The first round warms up.
-                let paces = match round > 0 && cell.is_paced() && !args.options.quick {
-                    true => &PACES[..],
+                let rates = match round > 0 && cell.is_measured_at_rates() && !args.options.quick {
+                    true => &RATES[..],
                     false => &[],
                 };
-                let measured = measure(server, cell, args.time(), paces);
-                let (rate, works) =
+                let measured = measure(server, cell, args.time(), rates);
+                let (rate, times) =
                     measured.map_err(|why| format!("{name}, {}: {why}", cell.name()))?;
                 if round > 0 {
                     rows[0].runs[column].push(rate);
-                    rows[0].add(column, &works);
+                    rows[0].add(column, &times);
                 }
                 Ok(())
             })?;
@@ -169,18 +169,18 @@ pub(super) fn alternate<S, C: Cell<S>>(
 }
 
 /// Returns operations, or megabytes, per second, and the processor time used; the latter first at
-/// full speed, then at each of `paces`.
+/// full speed, then at each of `rates`.
 fn measure<S, C: Cell<S>>(
     server: &S,
     cell: &C,
     time: Duration,
-    paces: &[u32],
-) -> Result<(f64, Vec<Work>), String> {
+    rates: &[u32],
+) -> Result<(f64, Vec<CpuTime>), String> {
     let mut clients = cell.connect(server)?;
     let pid = cell.pid(server, &clients[0]);
     let mut rate = 0.0;
-    let mut works = Vec::new();
-    for pace in std::iter::once(None).chain(paces.iter().copied().map(Some)) {
+    let mut times = Vec::new();
+    for pace in std::iter::once(None).chain(rates.iter().copied().map(Some)) {
         let before = processor_time(pid);
         let results: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = clients
@@ -190,7 +190,7 @@ fn measure<S, C: Cell<S>>(
                         let before = thread_time();
                         let done = match pace {
                             None => cell.run(client, time, usize::MAX / 64),
-                            Some(pace) => paced(cell, client, time, pace),
+                            Some(pace) => at_rate(cell, client, time, pace),
                         };
                         (done, thread_time().saturating_sub(before))
                     })
@@ -198,7 +198,7 @@ fn measure<S, C: Cell<S>>(
                 .collect();
             threads.into_iter().map(|thread| thread.join()).collect()
         });
-        let mut work = Work {
+        let mut work = CpuTime {
             operations: 0,
             time: processor_time(pid).saturating_sub(before),
         };
@@ -211,9 +211,9 @@ fn measure<S, C: Cell<S>>(
                 rate += done as f64 * cell.unit().1 / took.as_secs_f64();
             }
         }
-        works.push(work);
+        times.push(work);
     }
-    Ok((rate, works))
+    Ok((rate, times))
 }
 
 /// Runs `pace` operations a second; the client sleeps in between.
@@ -241,7 +241,7 @@ pub(super) fn measure_all<S, C: Cell<S>>(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Row>, Failure> {
     args.plan(cells.len(), servers.len());
-    let mut rows = alternate(args, servers, cells)?;
+    let mut rows = measure_alternating(args, servers, cells)?;
     if !args.options.quick && !count_calls(args, servers, cells, &mut rows, &run.join("strace")) {
         notes.push(syscalls::MISSING.into());
     }

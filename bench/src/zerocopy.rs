@@ -11,11 +11,11 @@ use sys::payload::{SlicePayload, SliceSink};
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Mode, Name, OpenFlags};
 
 use crate::context::Context;
-use crate::physical::{BARE, Exchange, Physical};
-use crate::place::{DATA, OUT, Place};
+use crate::hardware_limit::{BARE, Exchange, HardwareLimit};
 use crate::process::{Process, free_port};
 use crate::report::results::Results;
-use crate::rounds::{self, Done, alternate};
+use crate::rounds::{self, Done, measure_alternating};
+use crate::workspace::{DATA, OUT, Workspace};
 use command::Failure;
 
 /// The sizes with which the gain of zero-copy transports was first reported, and up to the most
@@ -74,10 +74,10 @@ struct Client {
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    let place = Place::make(args)?;
+    let workspace = Workspace::make(args)?;
     let mut servers = Vec::new();
     for (name, client, server) in COLUMNS {
-        servers.push((name.to_owned(), Server::start(&place, client, server)?));
+        servers.push((name.to_owned(), Server::start(&workspace, client, server)?));
     }
     let mut cells = Vec::new();
     for by in 0..TRANSPORTS.len() {
@@ -88,11 +88,11 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         }
     }
     args.plan(cells.len(), servers.len());
-    let rows = alternate(args, &servers, &cells)?;
+    let rows = measure_alternating(args, &servers, &cells)?;
     Ok(Results {
         title: "9P with and without zero copy, one client and one server".into(),
         notes: vec![
-            place.note(args),
+            workspace.note(args),
             "one block at a time; processor time is that of client and server together".into(),
         ],
         missing: Vec::new(),
@@ -104,15 +104,15 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
 }
 
 impl Server {
-    fn start(place: &Place, client: bool, server: bool) -> Result<Server, Failure> {
-        let socket = |name: &str| place.run.join(format!("{name}-{client}-{server}.sock"));
+    fn start(workspace: &Workspace, client: bool, server: bool) -> Result<Server, Failure> {
+        let socket = |name: &str| workspace.run.join(format!("{name}-{client}-{server}.sock"));
         let (unix, virtio) = (socket("unix"), socket("virtio"));
         let port = free_port()?;
         let (by_unix, by_tcp) = (unix.display(), format!("tcp:127.0.0.1:{port}"));
         let (by_unix, by_queue) = (format!("unix:{by_unix}"), virtio.display().to_string());
         let mut options = vec!["--9p", &by_unix, "--9p", &by_tcp, "--virtio-9p", &by_queue];
         options.extend((!server).then_some("--no-zerocopy"));
-        let process = Process::serve(place.barge(), &place.share, &options)?;
+        let process = Process::serve(workspace.barge(), &workspace.share, &options)?;
         let url = |text: String| -> Result<Url, Failure> {
             let zerocopy = if client { "on" } else { "off" };
             format!("{text}?zerocopy={zerocopy}")
@@ -196,13 +196,13 @@ impl rounds::Cell<Server> for Cell {
 
     /// Returns the limit of the transport. A virtqueue shares memory, so its limit is one copy of
     /// the data.
-    fn limit(&self) -> Option<Physical> {
+    fn limit(&self) -> Option<HardwareLimit> {
         let tcp = match TRANSPORTS[self.by] {
-            "virtqueue" => return Some(Physical::Copy(self.size)),
+            "virtqueue" => return Some(HardwareLimit::Copy(self.size)),
             transport => transport == "tcp",
         };
         let long = BARE + self.size;
-        Some(Physical::Exchange(Exchange {
+        Some(HardwareLimit::Exchange(Exchange {
             tcp,
             bytes: if self.writes {
                 (long, BARE)

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::limit::Limit;
-use crate::place::{forget, write_data};
+use crate::workspace::{forget, write_data};
 
 pub(super) struct Job {
     pub(super) name: &'static str,

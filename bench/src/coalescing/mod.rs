@@ -14,11 +14,11 @@ use self::limit::Limit;
 use crate::context::Context;
 use crate::mounted::Mounted;
 use crate::network::Network;
-use crate::place::Place;
 use crate::process::{Process, free_port, needs_root};
 use crate::relay::Relay;
 use crate::report::results::{Results, Row, Summary};
-use crate::rounds::Turns;
+use crate::rounds::Rotation;
+use crate::workspace::Workspace;
 use command::Failure;
 use command::tools::{Tool, find};
 
@@ -28,7 +28,7 @@ enum Way {
     Unix,
     /// A Unix socket over which the server passes file descriptors; other data still travels in
     /// messages.
-    Handed,
+    FdPassing,
     Tcp,
     /// TCP, with half a millisecond of delay in each direction.
     Delayed,
@@ -42,7 +42,7 @@ enum Way {
 
 const WAYS: [Way; 7] = [
     Way::Unix,
-    Way::Handed,
+    Way::FdPassing,
     Way::Tcp,
     Way::Delayed,
     Way::Nfs,
@@ -54,7 +54,7 @@ impl Way {
     fn name(self) -> &'static str {
         match self {
             Way::Unix => "Unix",
-            Way::Handed => "Unix, handed over",
+            Way::FdPassing => "Unix, handed over",
             Way::Tcp => "TCP",
             Way::Delayed => "TCP + 1 ms",
             Way::Nfs => "NFS 4.2",
@@ -66,7 +66,7 @@ impl Way {
     /// Returns the target ratio of `loose` to one page in each message.
     fn gain(self, job: &Job) -> Option<f64> {
         match self {
-            Way::Handed | Way::Alone => None,
+            Way::FdPassing | Way::Alone => None,
             Way::Delayed => Some(5.0),
             _ if job.is_sequential() => Some(2.5),
             _ => Some(job.first_measured),
@@ -76,7 +76,7 @@ impl Way {
     /// Returns the column whose target is 90 % of the speed of the local file system.
     fn level(self, job: &Job) -> Option<Column> {
         match self {
-            Way::Handed => Some(Column::Mmap),
+            Way::FdPassing => Some(Column::Mmap),
             Way::Delayed | Way::Alone => None,
             _ => job.is_sequential().then_some(Column::Loose),
         }
@@ -89,19 +89,24 @@ enum Column {
     /// The kernel caches and merges, on the assumption that only this mount changes the tree;
     /// except for the read-ahead of small random reads.
     Loose,
-    Paged,
+    Uncoalesced,
     Local,
     /// The mount's own page cache caches and merges.
     Mmap,
 }
 
-const COLUMNS: [Column; 4] = [Column::Loose, Column::Paged, Column::Local, Column::Mmap];
+const COLUMNS: [Column; 4] = [
+    Column::Loose,
+    Column::Uncoalesced,
+    Column::Local,
+    Column::Mmap,
+];
 
 impl Column {
     fn name(self) -> &'static str {
         match self {
             Column::Loose => "loose",
-            Column::Paged => "uncoalesced",
+            Column::Uncoalesced => "uncoalesced",
             Column::Local => "local",
             Column::Mmap => "mmap",
         }
@@ -114,7 +119,7 @@ struct Served {
     url: String,
     /// The URL for one page in each message, and the mount options for it; `None` if there are no
     /// messages.
-    paged: Option<(String, &'static str)>,
+    uncoalesced: Option<(String, &'static str)>,
     network: Option<Network>,
     relay: Option<Relay>,
     _server: Option<Process>,
@@ -160,7 +165,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     if find(Tool::FIO.name).is_none() {
         return Err(Failure::new(Tool::FIO.is_missing()));
     }
-    let place = Place::below(args, std::env::temp_dir())?;
+    let workspace = Workspace::below(args, std::env::temp_dir())?;
     let file = u64::from(
         args.options
             .size
@@ -170,7 +175,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let limit = Limit::new(sizes.cache);
     let args = &args.seldom(5);
     let runs = args.runs();
-    let mut notes = notes(args, &place, &sizes, limit.is_some());
+    let mut notes = notes(args, &workspace, &sizes, limit.is_some());
     let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
@@ -182,7 +187,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         if jobs.is_empty() {
             continue;
         }
-        let served = match Served::start(way, &place) {
+        let served = match Served::start(way, &workspace) {
             Ok(served) => served,
             Err(why) => {
                 missing.push(format!("{} is missing: {why}", way.name()));
@@ -191,16 +196,16 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         };
         for job in jobs {
             let mut row = Row::new(name(job), "MB/s", vec![Vec::new(); COLUMNS.len()]);
-            let mut turns = Turns::of(COLUMNS.len());
+            let mut rotation = Rotation::of(COLUMNS.len());
             let mut messages = Vec::new();
             let sizes = sizes.of(job, way);
             for round in 0..runs {
-                turns.round(args, round, std::slice::from_mut(&mut row), |rows, turn| {
+                rotation.round(args, round, std::slice::from_mut(&mut row), |rows, turn| {
                     let column = COLUMNS[turn];
-                    if column == Column::Paged && served.paged.is_none() {
+                    if column == Column::Uncoalesced && served.uncoalesced.is_none() {
                         return Ok(());
                     }
-                    let bench = (&place, &sizes, limit.as_ref());
+                    let bench = (&workspace, &sizes, limit.as_ref());
                     let rate = measure(job, &served, column, bench, args.options.quick);
                     let mean = served.relay.as_ref().and_then(Relay::mean_write);
                     if let (0, Some(mean)) = (round, mean) {
@@ -236,7 +241,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     })
 }
 
-fn notes(args: &Context, place: &Place, sizes: &Sizes, limited: bool) -> Vec<String> {
+fn notes(args: &Context, workspace: &Workspace, sizes: &Sizes, limited: bool) -> Vec<String> {
     let mib = |bytes: u64| bytes >> 20;
     let mut notes = vec![
         format!(
@@ -244,7 +249,7 @@ fn notes(args: &Context, place: &Place, sizes: &Sizes, limited: bool) -> Vec<Str
              their fsync; before each all caches of the file are empty",
             args.runs(),
             mib(sizes.file),
-            place.parent(),
+            workspace.parent(),
             JOBS[0].seconds(args.options.quick),
         ),
         format!(
@@ -294,7 +299,7 @@ fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String
         }
     };
     if let Some(gain) = way.gain(job) {
-        owes(Column::Loose, gain, Column::Paged);
+        owes(Column::Loose, gain, Column::Uncoalesced);
     }
     if let Some(column) = way.level(job) {
         owes(column, LEVEL, Column::Local);
@@ -307,28 +312,28 @@ fn measure(
     job: &Job,
     served: &Served,
     column: Column,
-    (place, sizes, limit): (&Place, &Sizes, Option<&Limit>),
+    (workspace, sizes, limit): (&Workspace, &Sizes, Option<&Limit>),
     quick: bool,
 ) -> Result<f64, String> {
     let mounted = match column {
         Column::Local => None,
-        column => Some(served.mount(column, place, sizes)?),
+        column => Some(served.mount(column, workspace, sizes)?),
     };
-    let below = mounted.as_ref().map_or(&*place.share, Mounted::path);
-    // As late as possible: see `place::forget`.
-    job.prepare(&place.share, sizes.file)?;
-    job.forget(&place.share)?;
-    if served.paged.is_none() && mounted.is_some() {
+    let below = mounted.as_ref().map_or(&*workspace.share, Mounted::path);
+    // As late as possible: see `workspace::forget`.
+    job.prepare(&workspace.share, sizes.file)?;
+    job.forget(&workspace.share)?;
+    if served.uncoalesced.is_none() && mounted.is_some() {
         job.lay(below, sizes.file)?;
     }
     job.run(below, sizes.part, limit, quick)
 }
 
 impl Served {
-    fn start(way: Way, place: &Place) -> Result<Served, String> {
+    fn start(way: Way, workspace: &Workspace) -> Result<Served, String> {
         /// The placeholder for the port in a source's URL.
         const PORT: &str = "{port}";
-        let path = place.run.join("socket").display().to_string();
+        let path = workspace.run.join("socket").display().to_string();
         let port = free_port()?;
         let (nine, tcp) = ("--9p".to_owned(), format!("tcp:127.0.0.1:{port}"));
         let (serve, url) = match way {
@@ -336,13 +341,13 @@ impl Served {
                 vec![nine, format!("unix:{path}")],
                 format!("9p+unix:{path}"),
             ),
-            Way::Handed => (
+            Way::FdPassing => (
                 vec!["--hand-over-files".into(), nine, format!("unix:{path}")],
                 format!("9p+unix:{path}"),
             ),
             Way::Tcp | Way::Delayed => (vec![nine, tcp], format!("9p://127.0.0.1:{PORT}/")),
             Way::Nfs => {
-                let state = place.run.join("state").display().to_string();
+                let state = workspace.run.join("state").display().to_string();
                 (
                     vec!["--nfs".into(), tcp, "--state-dir".into(), state],
                     format!("nfs://127.0.0.1:{PORT}/?vers=4.2"),
@@ -364,8 +369,8 @@ impl Served {
         let server = match serve.is_empty() {
             true => None,
             false => {
-                let mut command = barge(place, network.as_ref());
-                command.arg("serve").args(serve).arg(&place.share);
+                let mut command = barge(workspace, network.as_ref());
+                command.arg("serve").args(serve).arg(&workspace.share);
                 Some(Process::ready(&mut command)?)
             }
         };
@@ -378,8 +383,8 @@ impl Served {
         };
         let port = relay.as_ref().map_or(port, |relay| relay.port);
         let url = url.replace(PORT, &port.to_string());
-        let paged = match way {
-            Way::Unix | Way::Handed | Way::Tcp | Way::Delayed => Some((
+        let uncoalesced = match way {
+            Way::Unix | Way::FdPassing | Way::Tcp | Way::Delayed => Some((
                 format!("{url}?msize=4120&inflight=4096"),
                 "cache=auto,passthrough=off",
             )),
@@ -392,40 +397,45 @@ impl Served {
         };
         Ok(Served {
             url,
-            paged,
+            uncoalesced,
             network,
             relay,
             _server: server,
         })
     }
 
-    fn mount(&self, column: Column, place: &Place, sizes: &Sizes) -> Result<Mounted, String> {
+    fn mount(
+        &self,
+        column: Column,
+        workspace: &Workspace,
+        sizes: &Sizes,
+    ) -> Result<Mounted, String> {
         let kept = |cache| format!("cache={cache},cache_size={}", sizes.cache);
         let (loose, mmap) = (kept("loose"), kept("mmap"));
         let (source, options) = match column {
             Column::Loose => (&self.url, &*loose),
             Column::Mmap => (&self.url, &*mmap),
-            Column::Local | Column::Paged => {
-                let paged = self.paged.as_ref().ok_or("there are no messages")?;
-                (&paged.0, paged.1)
+            Column::Local | Column::Uncoalesced => {
+                let uncoalesced = self.uncoalesced.as_ref().ok_or("there are no messages")?;
+                (&uncoalesced.0, uncoalesced.1)
             }
         };
         Mounted::new(
-            barge(place, self.network.as_ref()),
+            barge(workspace, self.network.as_ref()),
             source,
             options,
-            place.run.join("mounted"),
+            workspace.run.join("mounted"),
         )
     }
 }
 
 /// Returns a command for the program to measure, in `network` if given.
-fn barge(place: &Place, network: Option<&Network>) -> Command {
+fn barge(workspace: &Workspace, network: Option<&Network>) -> Command {
     match network {
-        None => place.barge(),
+        None => workspace.barge(),
         Some(network) => {
             let mut command = network.command();
-            command.arg(&place.barge);
+            command.arg(&workspace.barge);
             command
         }
     }

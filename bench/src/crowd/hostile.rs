@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 use rustix::process::Uid as UserId;
 use wire::Xdr;
 
-use crate::place::DATA;
+use crate::workspace::DATA;
 
 /// The behaviour of a hostile connection.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,13 +13,13 @@ use transports::Addr;
 
 use self::hostile::{Crowd, Kind, Protocol, REOPENED, become_another};
 use crate::context::Context;
+use crate::nfs::operation::{Client as NfsClient, Operation as NfsOperation, Version};
 use crate::nfs::servers::Server;
-use crate::nfs::work::{Client as NfsClient, Version, Work as NfsWork};
-use crate::ninep::work::{Client as P9Client, Work as P9Work};
-use crate::place::Place;
+use crate::p9::operation::{Client as P9Client, Operation as P9Operation};
 use crate::process::{Process, free_port, needs_root};
 use crate::report::results::{Results, Row};
 use crate::rounds::Done;
+use crate::workspace::Workspace;
 use command::Failure;
 
 /// The time between the arrival of the crowd and the measurement: the server frees the buffers of
@@ -44,7 +44,7 @@ struct Served {
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     needs_root("crowd")?;
     sys::limits::raise_descriptors();
-    let place = Place::make(args)?;
+    let workspace = Workspace::make(args)?;
     let mut cells = Vec::new();
     for (name, protocol) in [("9P", Protocol::P9), ("NFS v3", Protocol::Nfs3)] {
         let kinds = Kind::ALL.map(|kind| (format!("{name}, {}", kind.name()), protocol, kind));
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     args.steps.plan(cells.len());
     let mut rows = Vec::new();
     for (name, protocol, kind) in cells {
-        match measure(args, &place, &name, protocol, kind) {
+        match measure(args, &workspace, &name, protocol, kind) {
             Ok(measured) => rows.extend(measured),
             Err(why) => args.steps.fail(format!("{name}: {why}")),
         }
@@ -95,7 +95,7 @@ fn time(args: &Context) -> Duration {
 /// the server's memory.
 fn measure(
     args: &Context,
-    place: &Place,
+    workspace: &Workspace,
     name: &str,
     protocol: Protocol,
     kind: Kind,
@@ -114,9 +114,13 @@ fn measure(
         "--max-connections-per-client",
         &many,
     ];
-    let (_, nfs) =
-        crate::nfs::servers::barge(place.barge(), (&place.share, &place.run), None, &options)
-            .map_err(text)?;
+    let (_, nfs) = crate::nfs::servers::barge(
+        workspace.barge(),
+        (&workspace.share, &workspace.run),
+        None,
+        &options,
+    )
+    .map_err(text)?;
     let served = Served { p9, nfs };
     let process = &served.nfs.process;
     let port = match (protocol, &served.p9) {
@@ -207,19 +211,19 @@ impl Served {
                 [
                     (
                         "4 KiB read",
-                        Box::new(move || reads.run(P9Work::ReadSmall, depth, time, most)),
+                        Box::new(move || reads.run(P9Operation::ReadSmall, depth, time, most)),
                     ),
                     (
                         "walk+getattr+clunk",
-                        Box::new(move || attributes.run(P9Work::LookUp, depth, time, most)),
+                        Box::new(move || attributes.run(P9Operation::LookUp, depth, time, most)),
                     ),
                 ]
             }
             Protocol::Nfs3 => {
                 let client =
                     |work, number| NfsClient::connect(&self.nfs, Version::Three, work, number);
-                let mut reads = client(NfsWork::ReadSmall, 0)?;
-                let mut attributes = client(NfsWork::Attributes, 1)?;
+                let mut reads = client(NfsOperation::ReadSmall, 0)?;
+                let mut attributes = client(NfsOperation::Attributes, 1)?;
                 [
                     ("4 KiB read", Box::new(move || reads.run(depth, time, most))),
                     (

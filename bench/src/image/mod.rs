@@ -18,10 +18,10 @@ use self::disk::Disk;
 use self::mounts::{Column, Mounted, Stored, What};
 use self::tree::{Program, Runtime};
 use crate::context::Context;
-use crate::place::Place;
 use crate::process::{call, needs_root};
 use crate::report::results::{Results, Row, Summary};
-use crate::rounds::Turns;
+use crate::rounds::Rotation;
+use crate::workspace::Workspace;
 use command::Failure;
 
 /// A program and the storage of the image that it starts from.
@@ -32,7 +32,7 @@ struct Cell {
 }
 
 /// The disk and the directories of the bench.
-struct Bed {
+struct Fixture {
     disk: Disk,
     /// A directory in memory.
     tmpfs: PathBuf,
@@ -64,19 +64,19 @@ const FIGURES: [(&str, &str); 6] = [
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let args = &args.seldom(3);
     needs_root("bench image makes a file system on a loop device, and mounts")?;
-    let place = Place::below(args, std::env::temp_dir())?;
+    let workspace = Workspace::below(args, std::env::temp_dir())?;
     let mut notes = vec![format!(
         "{} runs each, alternating, after one warm-up run; the images and the tree of 'disk' are on an ext4 on a loop device below {}; \
          before a cold run all caches are empty, and before a warm one the page cache has the whole image",
         args.runs(),
-        place.parent()
+        workspace.parent()
     )];
     notes.push(
         "ratios are to the kernel's EROFS; requests and MiB are the disk's; page cache: its pages of the files and of the image after a cold run; \
          the server's own memory: its peak until then without the pages of its program; barge's cache may use 256 MiB of it"
             .into(),
     );
-    let bed = Bed::make(&place).map_err(Failure::new)?;
+    let fixture = Fixture::make(&workspace).map_err(Failure::new)?;
     let mut columns = Vec::from(Column::ALL);
     let cells_of_all = Runtime::ALL.into_iter().flat_map(cells);
     let asked = cells_of_all.filter(|cell| args.wants(&cell.name()));
@@ -91,13 +91,13 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         if cells.is_empty() {
             continue;
         }
-        if let Err(why) = bed.fill(runtime) {
+        if let Err(why) = fixture.fill(runtime) {
             missing.push(format!("{} is missing: {why}", runtime.name()));
             continue;
         }
         if rows.is_empty() {
             columns.retain(
-                |&column| match bed.pass(&cells[0], column, (false, false)) {
+                |&column| match fixture.pass(&cells[0], column, (false, false)) {
                     Ok(_) => true,
                     Err(why) => {
                         missing.push(format!("{} is missing: {why}", column.name()));
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             );
         }
         for cell in cells {
-            let measured = bed.measure(&cell, &columns, args)?;
+            let measured = fixture.measure(&cell, &columns, args)?;
             short.extend(falls_short(&cell.name(), &columns, &measured));
             rows.extend(measured);
         }
@@ -153,17 +153,17 @@ impl Cell {
     }
 }
 
-impl Bed {
-    fn make(place: &Place) -> Result<Bed, String> {
-        let [tmpfs, at] = ["tmpfs", "mounted"].map(|name| place.run.join(name));
+impl Fixture {
+    fn make(workspace: &Workspace) -> Result<Fixture, String> {
+        let [tmpfs, at] = ["tmpfs", "mounted"].map(|name| workspace.run.join(name));
         for dir in [&tmpfs, &at] {
             fs::create_dir_all(dir).map_err(|error| error.to_string())?;
         }
         let mut mount = Command::new("mount");
         call(mount.args(["-t", "tmpfs", "none"]).arg(&tmpfs))?;
-        let disk = Disk::make(&place.run).inspect_err(|_| unmount_lazily(&tmpfs))?;
-        let barge = place.barge.clone();
-        Ok(Bed {
+        let disk = Disk::make(&workspace.run).inspect_err(|_| unmount_lazily(&tmpfs))?;
+        let barge = workspace.barge.clone();
+        Ok(Fixture {
             disk,
             tmpfs,
             at,
@@ -250,9 +250,9 @@ impl Bed {
         let row =
             |(what, unit)| Row::new(format!("{}, {what}", cell.name()), unit, nothing.clone());
         let mut rows = Vec::from(FIGURES.map(row));
-        let mut turns = Turns::of(columns.len());
+        let mut rotation = Rotation::of(columns.len());
         for round in 0..=args.runs() {
-            turns.round(args, round, &mut rows, |rows, turn| {
+            rotation.round(args, round, &mut rows, |rows, turn| {
                 let column = columns[turn];
                 // The first round warms up: it measures memory instead of time.
                 let found = match round {
@@ -273,7 +273,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Fixture {
     fn drop(&mut self) {
         unmount_lazily(&self.tmpfs);
     }

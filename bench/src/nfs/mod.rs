@@ -2,62 +2,62 @@
 //! TLS, driven by the same client.
 
 mod calls;
+pub(super) mod operation;
 mod prepared;
 pub(super) mod servers;
-pub(super) mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::operation::{Client, Operation, Version};
 use self::servers::Server;
-use self::work::{Client, Version, Work};
 use crate::context::Context;
+use crate::hardware_limit::{Exchange, HardwareLimit};
 use crate::network::Network;
-use crate::physical::{Exchange, Physical};
-use crate::place::Place;
 use crate::report::results::Results;
 use crate::rounds::{self, Done, measure_all};
+use crate::workspace::Workspace;
 use command::Failure;
 use command::tools::Tool;
 
 /// The cells: numbers of connections, and of operations in flight on each.
-const CELLS: &[(Work, &[(usize, usize)])] = &[
+const CELLS: &[(Operation, &[(usize, usize)])] = &[
     (
-        Work::ReadSmall,
+        Operation::ReadSmall,
         &[(1, 1), (1, 16), (1, 64), (8, 1), (8, 16), (8, 64)],
     ),
-    (Work::WriteSmall, &[(1, 1), (1, 16), (1, 64)]),
-    (Work::ReadLarge, &[(1, 4), (8, 4)]),
-    (Work::WriteLarge, &[(1, 4)]),
-    (Work::Attributes, &[(1, 1), (1, 16)]),
-    (Work::LookUp, &[(1, 1), (1, 16)]),
-    (Work::Create, &[(1, 1), (1, 16)]),
-    (Work::List, &[(1, 1)]),
+    (Operation::WriteSmall, &[(1, 1), (1, 16), (1, 64)]),
+    (Operation::ReadLarge, &[(1, 4), (8, 4)]),
+    (Operation::WriteLarge, &[(1, 4)]),
+    (Operation::Attributes, &[(1, 1), (1, 16)]),
+    (Operation::LookUp, &[(1, 1), (1, 16)]),
+    (Operation::Create, &[(1, 1), (1, 16)]),
+    (Operation::List, &[(1, 1)]),
 ];
 
 struct Cell {
     version: Version,
-    work: Work,
+    operation: Operation,
     connections: usize,
     depth: usize,
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    let place = Place::make(args)?;
-    let mut notes = vec![place.note(args)];
+    let workspace = Workspace::make(args)?;
+    let mut notes = vec![workspace.note(args)];
     let mut missing = Vec::new();
     let network = match servers::has_ganesha() {
         true => Network::make().map(Arc::new),
         false => None,
     };
     let mut servers = vec![servers::barge(
-        place.barge(),
-        (&place.share, &place.run),
+        workspace.barge(),
+        (&workspace.share, &workspace.run),
         network.as_ref(),
         &[],
     )?];
     let ganesha = match &network {
-        Some(network) => servers::ganesha(&place, network)?,
+        Some(network) => servers::ganesha(&workspace, network)?,
         None => None,
     };
     let peers: Vec<usize> = ganesha.iter().map(|_| servers.len()).collect();
@@ -69,12 +69,12 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     }
     servers.extend(ganesha);
     servers.push(servers::barge(
-        place.barge(),
-        (&place.share, &place.run),
+        workspace.barge(),
+        (&workspace.share, &workspace.run),
         network.as_ref(),
         &["--poll-us", "0"],
     )?);
-    match servers::secure(&place, network.as_ref())? {
+    match servers::secure(&workspace, network.as_ref())? {
         Some(secure) => servers.push(secure),
         None => missing.push(format!(
             "{} for the TLS certificate",
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         )),
     }
     let cells = cells(args);
-    let rows = measure_all(args, &servers, &cells, &place.run, &mut notes)?;
+    let rows = measure_all(args, &servers, &cells, &workspace.run, &mut notes)?;
     notes.push("8 connections: each with a client and a thread of its own, all at once".into());
     notes.push(
         "writes: unstable, within 16 MiB of a file, without COMMIT; reads: of a cached file".into(),
@@ -105,10 +105,10 @@ fn cells(args: &Context) -> Vec<Cell> {
     let mut cells = Vec::new();
     let four = (0..=2).map(Version::Four);
     for version in std::iter::once(Version::Three).chain(four) {
-        for &(work, sizes) in CELLS {
+        for &(operation, sizes) in CELLS {
             cells.extend(sizes.iter().map(|&(connections, depth)| Cell {
                 version,
-                work,
+                operation,
                 connections,
                 depth,
             }));
@@ -123,19 +123,19 @@ impl rounds::Cell<Server> for Cell {
 
     fn name(&self) -> String {
         let (version, connections, depth) = (self.version, self.connections, self.depth);
-        let work = self.work.name();
-        match self.work {
-            Work::List => format!("{version}, {connections} conn., {work}"),
-            _ => format!("{version}, {connections} conn., {work}, depth {depth}"),
+        let operation = self.operation.name();
+        match self.operation {
+            Operation::List => format!("{version}, {connections} conn., {operation}"),
+            _ => format!("{version}, {connections} conn., {operation}, depth {depth}"),
         }
     }
 
     fn unit(&self) -> (&'static str, f64) {
-        self.work.unit()
+        self.operation.unit()
     }
 
     fn connect(&self, server: &Server) -> Result<Vec<Client>, String> {
-        let connected = |number| Client::connect(server, self.version, self.work, number);
+        let connected = |number| Client::connect(server, self.version, self.operation, number);
         (0..self.connections).map(connected).collect()
     }
 
@@ -148,17 +148,21 @@ impl rounds::Cell<Server> for Cell {
     }
 
     fn counted(&self) -> Option<usize> {
-        let times = if self.work == Work::List { 5 } else { 500 };
+        let times = if self.operation == Operation::List {
+            5
+        } else {
+            500
+        };
         (self.connections == 1).then_some(times)
     }
 
-    fn is_paced(&self) -> bool {
-        (self.connections, self.depth) == (1, 1) && self.work != Work::List
+    fn is_measured_at_rates(&self) -> bool {
+        (self.connections, self.depth) == (1, 1) && self.operation != Operation::List
     }
 
-    fn limit(&self) -> Option<Physical> {
-        let (bytes, steps) = self.work.exchange(self.version)?;
-        Some(Physical::Exchange(Exchange {
+    fn limit(&self) -> Option<HardwareLimit> {
+        let (bytes, steps) = self.operation.exchange(self.version)?;
+        Some(HardwareLimit::Exchange(Exchange {
             tcp: true,
             bytes,
             depth: self.depth,

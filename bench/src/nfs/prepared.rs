@@ -9,10 +9,10 @@ use remote::nfs::{Compounds, Procedures};
 use vfs::{Call, Caller, Cx, Errno, Result};
 
 use super::calls::{look_up_3, look_up_4};
+use super::operation::Operation;
 use super::servers::Server;
-use super::work::Work;
-use crate::place::{DATA, FILES, MANY, file_name};
 use crate::rounds::Done;
+use crate::workspace::{DATA, FILES, MANY, file_name};
 
 /// The most bytes that an operation reads or writes.
 pub(super) const LARGE: u32 = 1 << 20;
@@ -68,14 +68,19 @@ impl Owner {
 }
 
 impl Prepared {
-    pub(super) fn new(link: Link, server: &Server, work: Work, number: usize) -> Result<Prepared> {
+    pub(super) fn new(
+        link: Link,
+        server: &Server,
+        operation: Operation,
+        number: usize,
+    ) -> Result<Prepared> {
         // The last two owners hold the files that stay open.
         let owners = (0..DEPTH + 2).map(|slot| Owner {
             name: format!("new{number}-{slot}"),
             next: Cell::new(0),
         });
-        let names = match work {
-            Work::LookUp => (0..FILES).map(file_name).collect(),
+        let names = match operation {
+            Operation::LookUp => (0..FILES).map(file_name).collect(),
             _ => Vec::new(),
         };
         let mut prepared = Prepared {
@@ -100,7 +105,7 @@ impl Prepared {
         prepared.many = prepared.find(MANY)?;
         prepared.data = prepared.open(DEPTH, DATA.0, false)?;
         prepared.out = prepared.open(DEPTH + 1, &format!("out{number}"), true)?;
-        if work == Work::Create
+        if operation == Operation::Create
             && let Link::Four(_) = &prepared.link
         {
             // Confirms every owner in advance (v4.0).

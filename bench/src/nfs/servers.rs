@@ -9,8 +9,8 @@ use tls::{Connector, Files};
 use transports::{Addr, dial};
 
 use crate::network::Network;
-use crate::place::Place;
 use crate::process::{Process, free_port, packaged};
+use crate::workspace::Workspace;
 use command::Failure;
 use command::tools::{self, Tool};
 
@@ -78,10 +78,10 @@ pub(crate) fn barge(
 /// Starts barge as a server that requires TLS, with a new self-signed certificate. Returns
 /// `None` without openssl, which creates the certificate.
 pub(super) fn secure(
-    place: &Place,
+    workspace: &Workspace,
     network: Option<&Arc<Network>>,
 ) -> Result<Option<(String, Server)>, Failure> {
-    let [cert, key] = ["cert.pem", "key.pem"].map(|name| place.run.join(name));
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| workspace.run.join(name));
     let mut openssl = Command::new("openssl");
     openssl
         .args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "1"])
@@ -113,9 +113,9 @@ pub(super) fn secure(
         "--nfs-tls-key",
         &key,
     ];
-    let dirs = (&*place.share, &*place.run);
+    let dirs = (&*workspace.share, &*workspace.run);
     let server = start(
-        place.barge(),
+        workspace.barge(),
         dirs,
         network,
         &options,
@@ -163,16 +163,16 @@ pub(super) fn has_ganesha() -> bool {
 
 /// Starts nfs-ganesha; returns `None` if it does not start.
 pub(super) fn ganesha(
-    place: &Place,
+    workspace: &Workspace,
     network: &Arc<Network>,
 ) -> Result<Option<(String, Server)>, Failure> {
-    let run = &place.run;
+    let run = &workspace.run;
     let [config, log, pid] = ["config", "log", "pid"].map(|name| {
         let path = run.join(format!("ganesha.{name}"));
         path.display().to_string()
     });
     std::fs::create_dir_all(run.join("recovery")).map_err(Failure::new)?;
-    std::fs::write(&config, ganesha_config(place)).map_err(Failure::new)?;
+    std::fs::write(&config, ganesha_config(workspace)).map_err(Failure::new)?;
     let args = [
         "-F", "-f", &config, "-L", &log, "-p", &pid, "-N", "NIV_CRIT",
     ];
@@ -183,7 +183,7 @@ pub(super) fn ganesha(
         network: Some(network.clone()),
         port: PORT,
         mount_port: MOUNT_PORT,
-        path: place.share.display().to_string(),
+        path: workspace.share.display().to_string(),
         name: Some(NAME),
         process,
         secure: None,
@@ -195,8 +195,8 @@ pub(super) fn ganesha(
     Ok(Some((name.trim_end().to_owned(), server)))
 }
 
-fn ganesha_config(place: &Place) -> String {
-    let (share, run) = (place.share.display(), place.run.display());
+fn ganesha_config(workspace: &Workspace) -> String {
+    let (share, run) = (workspace.share.display(), workspace.run.display());
     format!(
         "NFS_CORE_PARAM {{ NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; \
          Enable_RQUOTA = false; Protocols = 3, 4; }}\n\

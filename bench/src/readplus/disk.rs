@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::place::{forget, read};
 use crate::process::call;
+use crate::workspace::{forget, read};
 
 /// The types of the file systems.
 pub(super) const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];

@@ -13,13 +13,13 @@ use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags};
 
 use self::disk::{Disk, KINDS, LAYOUTS, Layout};
 use crate::context::Context;
+use crate::hardware_limit::{BARE, Exchange, HardwareLimit};
 use crate::network::Network;
 use crate::nfs::servers::{self, Server};
-use crate::physical::{BARE, Exchange, Physical};
-use crate::place::Place;
 use crate::process::needs_root;
 use crate::report::results::{Results, Row};
-use crate::rounds::{self, Done, alternate, count_calls};
+use crate::rounds::{self, Done, count_calls, measure_alternating};
+use crate::workspace::Workspace;
 use command::Failure;
 
 /// The bytes of a read by the program; the client splits it into calls of 1 MiB, all in flight at
@@ -61,7 +61,7 @@ struct Reader {
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     needs_root("bench readplus makes file systems on loop devices, and a network")?;
-    let place = Place::empty(args)?;
+    let workspace = Workspace::empty(args)?;
     let size = u64::from(
         args.options
             .size
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             "{} runs each, alternating, after one warm-up run; files of {} MiB on loop devices below {}",
             args.runs(),
             size >> 20,
-            place.parent()
+            workspace.parent()
         ),
         "ratios are of READ_PLUS to READ, both with 4.2; on the wire: MB transferred for a whole file, with all headers"
             .into(),
@@ -90,14 +90,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         if cells.is_empty() {
             continue;
         }
-        let disk = match Disk::make(kind, &place.run, size) {
+        let disk = match Disk::make(kind, &workspace.run, size) {
             Ok(disk) => disk,
             Err(why) => {
                 missing.push(format!("{kind} is missing: {why}"));
                 continue;
             }
         };
-        match measure(args, &disk, &cells, (&place, &network)) {
+        match measure(args, &disk, &cells, (&workspace, &network)) {
             Ok((measured, counted)) => {
                 rows.extend(measured);
                 notes.extend((!counted).then(|| crate::syscalls::MISSING.into()));
@@ -123,18 +123,18 @@ fn measure(
     args: &Context,
     disk: &Disk,
     cells: &[Cell],
-    (place, network): (&Place, &Arc<Network>),
+    (workspace, network): (&Workspace, &Arc<Network>),
 ) -> Result<(Vec<Row>, bool), Failure> {
     // The server is dropped before its file system is unmounted.
     let (_, server) = servers::barge(
-        place.barge(),
-        (&disk.path(), &place.run),
+        workspace.barge(),
+        (&disk.path(), &workspace.run),
         Some(network),
         &[],
     )?;
     let columns = columns(&server, disk)?;
-    let mut rows = alternate(args, &columns, cells)?;
-    let log = place.run.join("strace");
+    let mut rows = measure_alternating(args, &columns, cells)?;
+    let log = workspace.run.join("strace");
     let counted = args.options.quick || count_calls(args, &columns, cells, &mut rows, &log);
     for cell in cells.iter().filter(|cell| cell.cached) {
         match on_the_wire(cell, &columns, network) {
@@ -283,8 +283,8 @@ impl rounds::Cell<Column> for Cell {
     }
 
     /// Returns the cost of all bytes over a connection, including those of holes.
-    fn limit(&self) -> Option<Physical> {
-        Some(Physical::Exchange(Exchange {
+    fn limit(&self) -> Option<HardwareLimit> {
+        Some(HardwareLimit::Exchange(Exchange {
             tcp: true,
             bytes: (BARE, BARE + MIB),
             depth: AT_A_TIME / MIB,

@@ -9,7 +9,7 @@ use super::number::minutes;
 
 /// The fixed rates, in operations a second, at which processor time is measured, in addition to
 /// full speed.
-pub(super) const PACES: [u32; 2] = [1_000, 10_000];
+pub(super) const RATES: [u32; 2] = [1_000, 10_000];
 
 /// The results of a run.
 #[derive(Serialize, Deserialize)]
@@ -190,9 +190,9 @@ pub(super) struct Cell {
     /// Processor time of server and client for an operation at full speed, in microseconds; that is
     /// also seconds for a million operations.
     pub(super) processor_us: Option<f64>,
-    /// The processor time at each of [`PACES`], in microseconds.
+    /// The processor time at each of [`RATES`], in microseconds.
     #[serde(default)]
-    pub(super) paced_us: [Option<f64>; PACES.len()],
+    pub(super) paced_us: [Option<f64>; RATES.len()],
 }
 
 impl Cell {
@@ -230,7 +230,7 @@ pub(super) enum Verdict {
 }
 
 /// The least number of runs from which ratios are computed over pairs of adjacent runs. The columns
-/// alternate, so other load on the machine affects both runs of a pair alike. Six are the fewest
+/// measure_alternating, so other load on the machine affects both runs of a pair alike. Six are the fewest
 /// whose extremes enclose their median with at least 95 % confidence (97 %).
 const PAIRS: usize = 6;
 

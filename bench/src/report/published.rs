@@ -247,9 +247,9 @@ impl PublishedTable {
             .replace("{old}", &self.number(old))
             .replace("{new}", &self.number(new));
         for column in &self.columns[1..] {
-            let place = format!("{{{column}}}");
-            if figures.contains(&place) {
-                figures = figures.replace(&place, &self.number(self.figure(row, column)?));
+            let workspace = format!("{{{column}}}");
+            if figures.contains(&workspace) {
+                figures = figures.replace(&workspace, &self.number(self.figure(row, column)?));
             }
         }
         if figures.contains('{') {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use command::Failure;
 
-use super::format::{self, Cell, Limit, PACES, Table};
+use super::format::{self, Cell, Limit, RATES, Table};
 use super::published;
 
 /// A table as its bench measures it.
@@ -29,9 +29,9 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     /// The runs of each server, in order.
     pub(crate) runs: Vec<Vec<f64>>,
-    /// The processor time of each server's runs, and (below) that at each of [`PACES`].
-    pub(crate) work: Vec<Work>,
-    pub(crate) paced: Vec<[Work; PACES.len()]>,
+    /// The processor time of each server's runs, and (below) that at each of [`RATES`].
+    pub(crate) work: Vec<CpuTime>,
+    pub(crate) paced: Vec<[CpuTime; RATES.len()]>,
     /// The system calls per operation of each server, if counted.
     pub(crate) calls: Vec<Option<f64>>,
     /// The hardware limit, measured in alternation with the servers: its description, and the runs.
@@ -45,7 +45,7 @@ impl Row {
         Row {
             name,
             unit,
-            work: vec![Work::default(); runs.len()],
+            work: vec![CpuTime::default(); runs.len()],
             paced: vec![Default::default(); runs.len()],
             calls: vec![None; runs.len()],
             runs,
@@ -55,8 +55,8 @@ impl Row {
 }
 
 impl Row {
-    /// Adds the processor time of a server's run, and then, if measured, that at each of [`PACES`].
-    pub(crate) fn add(&mut self, column: usize, works: &[Work]) {
+    /// Adds the processor time of a server's run, and then, if measured, that at each of [`RATES`].
+    pub(crate) fn add(&mut self, column: usize, works: &[CpuTime]) {
         let sums = std::iter::once(&mut self.work[column]).chain(&mut self.paced[column]);
         for (sum, more) in sums.zip(works) {
             sum.operations += more.operations;
@@ -68,12 +68,12 @@ impl Row {
 /// The operations of a run, and the processor time that the server and the clients' threads spent
 /// on them.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Work {
+pub(crate) struct CpuTime {
     pub(crate) operations: usize,
     pub(crate) time: Duration,
 }
 
-impl Work {
+impl CpuTime {
     /// Returns the processor time per operation.
     fn microseconds(self) -> Option<f64> {
         let each = self.time.as_secs_f64() * 1e6 / self.operations as f64;
@@ -129,7 +129,7 @@ impl Results {
                     Some(Cell {
                         system_calls: *calls,
                         processor_us: work.microseconds(),
-                        paced_us: paced.map(Work::microseconds),
+                        paced_us: paced.map(CpuTime::microseconds),
                         ..cell(runs)?
                     })
                 });

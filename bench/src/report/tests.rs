@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::format::{Better, Entry, Outcome, Report, Verdict};
 use super::number::{figure, ratio};
-use super::results::{Results, Row, Work};
+use super::results::{CpuTime, Results, Row};
 use super::{format, html, markdown, plot, text};
 
 fn row(name: &str, unit: &'static str, ours: &[f64], theirs: &[f64]) -> Row {
@@ -13,11 +13,11 @@ fn row(name: &str, unit: &'static str, ours: &[f64], theirs: &[f64]) -> Row {
         unit,
         runs: vec![ours.to_vec(), theirs.to_vec()],
         work: vec![
-            Work {
+            CpuTime {
                 operations: 4,
                 time: Duration::from_micros(50),
             },
-            Work::default(),
+            CpuTime::default(),
         ],
         paced: vec![Default::default(); 2],
         calls: vec![Some(3.0), None],
@@ -114,12 +114,12 @@ fn a_terminal_shows_medians_their_spread_and_ratios() {
 #[test]
 fn what_processors_did_at_a_pace_is_a_column() {
     let mut paced = row("read", "op/s", &[1.0], &[1.0]);
-    let second = Work {
+    let second = CpuTime {
         operations: 2,
         time: Duration::from_micros(30),
     };
-    paced.add(0, &[Work::default(), second, second]);
-    paced.add(0, &[Work::default(), second]);
+    paced.add(0, &[CpuTime::default(), second, second]);
+    paced.add(0, &[CpuTime::default(), second]);
     paced.add(1, &[second, second]);
     let report = report("9p", "peer", vec![paced]);
     let text = text::of(&report);

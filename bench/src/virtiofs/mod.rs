@@ -1,56 +1,56 @@
 //! The table `virtiofs`: barge and virtiofsd on the same directory, driven by barge's own driver
 //! without a virtual machine.
 
+mod operation;
 mod servers;
-mod work;
 
 use std::time::Duration;
 
 use remote::virtiofs::WaitMode;
 
+use self::operation::{Operation, Prepared};
 use self::servers::{Running, Server};
-use self::work::{Prepared, Work};
 use crate::context::Context;
-use crate::physical::Physical;
-use crate::place::Place;
+use crate::hardware_limit::HardwareLimit;
 use crate::report::results::Results;
 use crate::rounds::{self, Done, measure_all};
+use crate::workspace::Workspace;
 use command::Failure;
 
 /// The cells to measure: numbers of queues, and of operations in flight in each. Cells with one
 /// queue are measured both with a driver that polls and with one that waits for interrupts.
-const CELLS: &[(Work, &[(usize, usize)])] = &[
+const CELLS: &[(Operation, &[(usize, usize)])] = &[
     (
-        Work::ReadSmall,
+        Operation::ReadSmall,
         &[(1, 1), (1, 16), (1, 64), (4, 1), (4, 16)],
     ),
     (
-        Work::WriteSmall,
+        Operation::WriteSmall,
         &[(1, 1), (1, 16), (1, 64), (4, 1), (4, 16)],
     ),
-    (Work::WriteLarge, &[(1, 1)]),
-    (Work::ReadLarge, &[(1, 1), (1, 4)]),
-    (Work::Attributes, &[(1, 1), (1, 16), (1, 64)]),
-    (Work::LookUp, &[(1, 1), (1, 16)]),
-    (Work::SmallFile, &[(1, 1), (1, 16)]),
-    (Work::Create, &[(1, 1), (1, 16), (1, 64)]),
-    (Work::List, &[(1, 1)]),
+    (Operation::WriteLarge, &[(1, 1)]),
+    (Operation::ReadLarge, &[(1, 1), (1, 4)]),
+    (Operation::Attributes, &[(1, 1), (1, 16), (1, 64)]),
+    (Operation::LookUp, &[(1, 1), (1, 16)]),
+    (Operation::SmallFile, &[(1, 1), (1, 16)]),
+    (Operation::Create, &[(1, 1), (1, 16), (1, 64)]),
+    (Operation::List, &[(1, 1)]),
 ];
 
 struct Cell {
-    work: Work,
+    operation: Operation,
     queues: usize,
     depth: usize,
     waiting: WaitMode,
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    let place = Place::make(args)?;
-    let mut notes = vec![place.note(args)];
+    let workspace = Workspace::make(args)?;
+    let mut notes = vec![workspace.note(args)];
     let mut missing = Vec::new();
-    let mut servers = vec![servers::barge(&place, &[])];
+    let mut servers = vec![servers::barge(&workspace, &[])];
     let mut peers = Vec::new();
-    for (peer, why) in servers::peers(&place) {
+    for (peer, why) in servers::peers(&workspace) {
         match peer {
             Some(peer) => {
                 peers.push(servers.len());
@@ -59,9 +59,9 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             None => missing.push(why),
         }
     }
-    servers.push(servers::barge(&place, &["--poll-us", "0"]));
+    servers.push(servers::barge(&workspace, &["--poll-us", "0"]));
     let cells = cells(args);
-    let rows = measure_all(args, &servers, &cells, &place.run, &mut notes)?;
+    let rows = measure_all(args, &servers, &cells, &workspace.run, &mut notes)?;
     notes.push(
         "interrupts: the driver sleeps in read(2) of its eventfd for each reply; otherwise it polls for \
          up to 200 µs before it sleeps"
@@ -84,14 +84,14 @@ const POLLING: WaitMode = WaitMode::Polling(Duration::from_micros(200));
 
 fn cells(args: &Context) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for &(work, sizes) in CELLS {
+    for &(operation, sizes) in CELLS {
         for &(queues, depth) in sizes {
-            let ways: &[WaitMode] = match queues == 1 && work != Work::List {
+            let ways: &[WaitMode] = match queues == 1 && operation != Operation::List {
                 true => &[WaitMode::Interrupts, POLLING],
                 false => &[POLLING],
             };
             cells.extend(ways.iter().map(|&waiting| Cell {
-                work,
+                operation,
                 queues,
                 depth,
                 waiting,
@@ -113,11 +113,11 @@ impl rounds::Cell<Server> for Cell {
             WaitMode::Interrupts => ", interrupts",
             WaitMode::Adaptive(_) | WaitMode::Polling(_) => "",
         };
-        format!("{queues}, {}, depth {depth}{how}", self.work.name())
+        format!("{queues}, {}, depth {depth}{how}", self.operation.name())
     }
 
     fn unit(&self) -> (&'static str, f64) {
-        self.work.unit()
+        self.operation.unit()
     }
 
     /// Starts a server for each connection: virtiofsd serves one client and exits.
@@ -136,20 +136,24 @@ impl rounds::Cell<Server> for Cell {
     }
 
     fn run(&self, (prepared, _): &mut Self::Client, time: Duration, most: usize) -> Done {
-        prepared.run(self.work, self.depth, time, most)
+        prepared.run(self.operation, self.depth, time, most)
     }
 
     fn counted(&self) -> Option<usize> {
-        let times = if self.work == Work::List { 5 } else { 500 };
+        let times = if self.operation == Operation::List {
+            5
+        } else {
+            500
+        };
         (self.queues == 1 && self.waiting == POLLING).then_some(times)
     }
 
-    fn is_paced(&self) -> bool {
-        (self.queues, self.depth) == (1, 1) && self.work != Work::List
+    fn is_measured_at_rates(&self) -> bool {
+        (self.queues, self.depth) == (1, 1) && self.operation != Operation::List
     }
 
     /// Returns the cost of one copy of the payload: the memory is shared.
-    fn limit(&self) -> Option<Physical> {
-        self.work.payload().map(Physical::Copy)
+    fn limit(&self) -> Option<HardwareLimit> {
+        self.operation.payload().map(HardwareLimit::Copy)
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use remote::virtiofs::{Channel, Options, WaitMode};
 
-use crate::place::Place;
 use crate::process::{Process, packaged};
+use crate::workspace::Workspace;
 use command::tools::{Tool, find};
 
 /// The command line of a server.
@@ -47,28 +47,28 @@ pub(super) struct Running {
 }
 
 /// Returns this program as a server, with `options`.
-pub(super) fn barge(place: &Place, options: &[&str]) -> (String, Server) {
+pub(super) fn barge(workspace: &Workspace, options: &[&str]) -> (String, Server) {
     let name = [&["barge"], options].concat().join(" ");
     let options = options.iter().map(|&option| option.into()).collect();
-    (name, server(place, How::Barge(options)))
+    (name, server(workspace, How::Barge(options)))
 }
 
 /// Returns the peers, each with the message to show if it is missing.
-pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, String)> {
+pub(super) fn peers(workspace: &Workspace) -> Vec<(Option<(String, Server)>, String)> {
     let rust = find("virtiofsd");
     let version = rust.as_deref().map(version).unwrap_or_default();
     let pool = |size: &str| {
         let options = vec!["--thread-pool-size".into(), size.into()];
         let program = rust.clone()?;
         let how = How::Peer(program, options, Words::Rust);
-        Some((format!("{version} pool {size}"), server(place, how)))
+        Some((format!("{version} pool {size}"), server(workspace, how)))
     };
     let c = find(Tool::QEMU_VIRTIOFSD.programs[0]).map(|program| {
         let version = packaged("qemu-system-common");
         let version = version.split(['+', '-']).next().unwrap_or_default();
         let version = version.rsplit(':').next().unwrap_or_default();
         let how = How::Peer(program, Vec::new(), Words::C);
-        (format!("C virtiofsd {version}"), server(place, how))
+        (format!("C virtiofsd {version}"), server(workspace, how))
     });
     vec![
         (pool("0"), Tool::VIRTIOFSD.is_missing()),
@@ -80,12 +80,12 @@ pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, String)> {
     .collect()
 }
 
-fn server(place: &Place, how: How) -> Server {
+fn server(workspace: &Workspace, how: How) -> Server {
     Server {
         how,
-        barge: place.barge.clone(),
-        share: place.share.clone(),
-        run: place.run.clone(),
+        barge: workspace.barge.clone(),
+        share: workspace.share.clone(),
+        run: workspace.run.clone(),
     }
 }
 

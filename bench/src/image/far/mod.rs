@@ -13,9 +13,9 @@ use self::store::{LATENCY, Store};
 use super::mounts::Mounted;
 use super::tree::{Program, Runtime};
 use crate::context::Context;
-use crate::place::Place;
 use crate::process::{call, wait_until};
 use crate::report::results::{Results, Row};
+use crate::workspace::Workspace;
 use command::Failure;
 
 /// The packing of the image and the state of the disk cache, in the order of the table.
@@ -67,7 +67,7 @@ const FIGURES: [(&str, &str); 3] = [
 /// The runs of each column, for each figure.
 type Figures = Vec<Vec<Vec<f64>>>;
 
-struct Bed {
+struct Fixture {
     store: Store,
     run: PathBuf,
     barge: PathBuf,
@@ -75,16 +75,16 @@ struct Bed {
 
 pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
     let args = &args.seldom(3);
-    let place = Place::below(args, std::env::temp_dir())?;
-    let bed = Bed::make(&place).map_err(Failure::new)?;
+    let workspace = Workspace::below(args, std::env::temp_dir())?;
+    let fixture = Fixture::make(&workspace).map_err(Failure::new)?;
     let mut notes = vec![format!(
         "{} runs each, alternating, after one warm-up run, from before the mount until the program has ended; the store is in this process, \
          over a simulated link of {} ms and 1 Gbit/s; files of 'cache_dir' below {}",
         args.runs(),
         LATENCY.as_millis(),
-        place.parent()
+        workspace.parent()
     )];
-    let tree = place.run.join("tree");
+    let tree = workspace.run.join("tree");
     Runtime::Node.make(&tree).map_err(Failure::new)?;
     let named = |program: Program| format!("{} {}", Runtime::Node.name(), program.name());
     let asked = Program::ALL.map(named);
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
     for program in Program::ALL {
         let name = named(program);
         if args.wants(&name) {
-            let (needed, measured) = match bed.measure(&tree, program, args) {
+            let (needed, measured) = match fixture.measure(&tree, program, args) {
                 Ok(measured) => measured,
                 Err(why) => {
                     args.steps.fail(format!("{name}: {why}"));
@@ -119,16 +119,16 @@ pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
     })
 }
 
-impl Bed {
-    fn make(place: &Place) -> Result<Bed, String> {
+impl Fixture {
+    fn make(workspace: &Workspace) -> Result<Fixture, String> {
         let told = |error: std::io::Error| error.to_string();
         let listener = TcpListener::bind("127.0.0.1:0").map_err(told)?;
-        let at = place.run.join("mounted");
+        let at = workspace.run.join("mounted");
         fs::create_dir_all(&at).map_err(told)?;
-        Ok(Bed {
+        Ok(Fixture {
             store: Store::at(listener).map_err(told)?,
-            run: place.run.clone(),
-            barge: place.barge.clone(),
+            run: workspace.run.clone(),
+            barge: workspace.barge.clone(),
         })
     }
 

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// The hardware limit of a row.
-pub(super) enum Physical {
+pub(super) enum HardwareLimit {
     /// A copy of so many bytes.
     Copy(usize),
     Exchange(Exchange),
@@ -36,21 +36,23 @@ pub(super) const BARE: usize = 100;
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-impl Physical {
+impl HardwareLimit {
     /// Returns the description for reports.
     pub(super) fn what(&self) -> &'static str {
         match self {
-            Physical::Copy(_) => "memory copy",
-            Physical::Exchange(Exchange { tcp: true, .. }) => "bare messages over loopback TCP",
-            Physical::Exchange(_) => "bare messages over a Unix socket",
+            HardwareLimit::Copy(_) => "memory copy",
+            HardwareLimit::Exchange(Exchange { tcp: true, .. }) => {
+                "bare messages over loopback TCP"
+            }
+            HardwareLimit::Exchange(_) => "bare messages over a Unix socket",
         }
     }
 
     /// Returns operations per second, measured for about `time`.
     pub(super) fn rate(&self, time: Duration) -> Result<f64> {
         match self {
-            Physical::Copy(bytes) => Ok(copied(*bytes, time)),
-            Physical::Exchange(exchange) => exchange.rate(time),
+            HardwareLimit::Copy(bytes) => Ok(copied(*bytes, time)),
+            HardwareLimit::Exchange(exchange) => exchange.rate(time),
         }
     }
 }
@@ -142,7 +144,7 @@ mod tests {
     #[test]
     fn bounds_are_found() {
         let exchange = |tcp, depth, connections| {
-            Physical::Exchange(Exchange {
+            HardwareLimit::Exchange(Exchange {
                 tcp,
                 bytes: (BARE, 1 << 20),
                 depth,
@@ -151,8 +153,8 @@ mod tests {
             })
         };
         for bound in [
-            Physical::Copy(1),
-            Physical::Copy(100 << 20),
+            HardwareLimit::Copy(1),
+            HardwareLimit::Copy(100 << 20),
             exchange(false, 1, 1),
             exchange(true, 4, 2),
         ] {

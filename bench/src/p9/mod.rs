@@ -1,48 +1,73 @@
 //! The table `9p`: barge and diod on the same directory, driven by the same client.
 
+pub(super) mod operation;
 mod servers;
-pub(super) mod work;
 
 use std::time::Duration;
 
+use self::operation::{Client, Operation};
 use self::servers::Server;
-use self::work::{Client, Work};
 use crate::context::Context;
-use crate::physical::{Exchange, Physical};
-use crate::place::Place;
+use crate::hardware_limit::{Exchange, HardwareLimit};
 use crate::report::results::Results;
 use crate::rounds::{self, Done, measure_all};
+use crate::workspace::Workspace;
 use command::Failure;
 use command::tools::Tool;
 
 /// The cells: each over both transports, with the numbers of connections.
-const CELLS: &[(&str, Work, usize, &[usize])] = &[
-    ("4 KiB random read, depth 1", Work::ReadSmall, 1, &[1, 8]),
-    ("4 KiB random read, depth 16", Work::ReadSmall, 16, &[1, 8]),
-    ("4 KiB random read, depth 64", Work::ReadSmall, 64, &[1, 8]),
-    ("1 MiB sequential read", Work::ReadLarge, 1, &[1, 8]),
-    ("1 MiB sequential write", Work::WriteLarge, 1, &[1, 8]),
-    ("walk+getattr+clunk, depth 1", Work::LookUp, 1, &[1, 8]),
-    ("walk+getattr+clunk, depth 16", Work::LookUp, 16, &[1, 8]),
-    ("create+write+unlink, depth 1", Work::Create, 1, &[1, 8]),
-    ("create+write+unlink, depth 16", Work::Create, 16, &[1]),
-    ("readdir of 10,000 entries", Work::List, 1, &[1, 8]),
+const CELLS: &[(&str, Operation, usize, &[usize])] = &[
+    (
+        "4 KiB random read, depth 1",
+        Operation::ReadSmall,
+        1,
+        &[1, 8],
+    ),
+    (
+        "4 KiB random read, depth 16",
+        Operation::ReadSmall,
+        16,
+        &[1, 8],
+    ),
+    (
+        "4 KiB random read, depth 64",
+        Operation::ReadSmall,
+        64,
+        &[1, 8],
+    ),
+    ("1 MiB sequential read", Operation::ReadLarge, 1, &[1, 8]),
+    ("1 MiB sequential write", Operation::WriteLarge, 1, &[1, 8]),
+    ("walk+getattr+clunk, depth 1", Operation::LookUp, 1, &[1, 8]),
+    (
+        "walk+getattr+clunk, depth 16",
+        Operation::LookUp,
+        16,
+        &[1, 8],
+    ),
+    (
+        "create+write+unlink, depth 1",
+        Operation::Create,
+        1,
+        &[1, 8],
+    ),
+    ("create+write+unlink, depth 16", Operation::Create, 16, &[1]),
+    ("readdir of 10,000 entries", Operation::List, 1, &[1, 8]),
 ];
 
 struct Cell {
     name: String,
-    work: Work,
+    operation: Operation,
     depth: usize,
     connections: usize,
     tcp: bool,
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    let place = Place::make(args)?;
-    let mut notes = vec![place.note(args)];
+    let workspace = Workspace::make(args)?;
+    let mut notes = vec![workspace.note(args)];
     let mut missing = Vec::new();
-    let (share, run) = (&place.share, &place.run);
-    let mut servers = vec![servers::barge(&place, &[])?];
+    let (share, run) = (&workspace.share, &workspace.run);
+    let mut servers = vec![servers::barge(&workspace, &[])?];
     let diod = servers::diod(share, run)?;
     let peers: Vec<usize> = diod.iter().map(|_| servers.len()).collect();
     if peers.is_empty() {
@@ -53,7 +78,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         true => ["--http", "0"],
         false => ["--poll-us", "0"],
     };
-    servers.push(servers::barge(&place, &other)?);
+    servers.push(servers::barge(&workspace, &other)?);
     let cells = cells(args);
     let rows = measure_all(args, &servers, &cells, run, &mut notes)?;
     notes.push("8 connections: each with a thread of its own, all at once".into());
@@ -76,14 +101,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
 fn cells(args: &Context) -> Vec<Cell> {
     let mut cells = Vec::new();
     for tcp in [false, true] {
-        for &(what, work, depth, counts) in CELLS {
+        for &(what, operation, depth, counts) in CELLS {
             for &connections in counts {
                 let transport = if tcp { "tcp" } else { "unix" };
                 let name = format!("{transport}, {connections} conn., {what}");
                 if args.wants(&name) {
                     cells.push(Cell {
                         name,
-                        work,
+                        operation,
                         depth,
                         connections,
                         tcp,
@@ -103,7 +128,7 @@ impl rounds::Cell<Server> for Cell {
     }
 
     fn unit(&self) -> (&'static str, f64) {
-        self.work.unit()
+        self.operation.unit()
     }
 
     fn connect(&self, server: &Server) -> Result<Vec<Client>, String> {
@@ -117,21 +142,25 @@ impl rounds::Cell<Server> for Cell {
     }
 
     fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
-        client.run(self.work, self.depth, time, most)
+        client.run(self.operation, self.depth, time, most)
     }
 
     fn counted(&self) -> Option<usize> {
-        let times = if self.work == Work::List { 5 } else { 500 };
+        let times = if self.operation == Operation::List {
+            5
+        } else {
+            500
+        };
         (self.connections == 1).then_some(times)
     }
 
-    fn is_paced(&self) -> bool {
-        (self.connections, self.depth) == (1, 1) && self.work != Work::List
+    fn is_measured_at_rates(&self) -> bool {
+        (self.connections, self.depth) == (1, 1) && self.operation != Operation::List
     }
 
-    fn limit(&self) -> Option<Physical> {
-        let (bytes, steps) = self.work.exchange()?;
-        Some(Physical::Exchange(Exchange {
+    fn limit(&self) -> Option<HardwareLimit> {
+        let (bytes, steps) = self.operation.exchange()?;
+        Some(HardwareLimit::Exchange(Exchange {
             tcp: self.tcp,
             bytes,
             depth: self.depth,

@@ -14,15 +14,15 @@ use remote::virtiofs::{Answer, Channel, Flight, Room};
 use vfs::{Caller, Errno, Result};
 use wire::Reader;
 
-use crate::place::{CONTENTS, DATA, FILES, MANY, OUT, file_name, next_random};
 use crate::rounds::{Done, overlapped};
+use crate::workspace::{CONTENTS, DATA, FILES, MANY, OUT, file_name, next_random};
 
 const SMALL: u32 = 4096;
 const LARGE: u32 = 1 << 20;
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum Operation {
     /// Reads 4 KiB at a random offset of a cached file.
     ReadSmall,
     /// Writes 4 KiB at a random offset of a file.
@@ -43,25 +43,25 @@ pub(super) enum Work {
     List,
 }
 
-impl Work {
+impl Operation {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Work::ReadSmall => "4 KiB random read",
-            Work::WriteSmall => "4 KiB random write",
-            Work::ReadLarge => "1 MiB sequential read",
-            Work::WriteLarge => "1 MiB random write, direct",
-            Work::Attributes => "getattr",
-            Work::LookUp => "lookup",
-            Work::SmallFile => "lookup+getattr+open+read+release",
-            Work::Create => "create+release+unlink",
-            Work::List => "readdirplus of 10,000 entries",
+            Operation::ReadSmall => "4 KiB random read",
+            Operation::WriteSmall => "4 KiB random write",
+            Operation::ReadLarge => "1 MiB sequential read",
+            Operation::WriteLarge => "1 MiB random write, direct",
+            Operation::Attributes => "getattr",
+            Operation::LookUp => "lookup",
+            Operation::SmallFile => "lookup+getattr+open+read+release",
+            Operation::Create => "create+release+unlink",
+            Operation::List => "readdirplus of 10,000 entries",
         }
     }
 
     /// Returns the unit, and the number of units in an operation.
     pub(super) fn unit(self) -> (&'static str, f64) {
         match self {
-            Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
+            Operation::ReadLarge | Operation::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
             _ => ("op/s", 1.0),
         }
     }
@@ -69,16 +69,16 @@ impl Work {
     /// Returns the payload bytes of an operation that reads or writes.
     pub(super) fn payload(self) -> Option<usize> {
         match self {
-            Work::ReadSmall | Work::WriteSmall => Some(SMALL as usize),
-            Work::ReadLarge | Work::WriteLarge => Some(LARGE as usize),
+            Operation::ReadSmall | Operation::WriteSmall => Some(SMALL as usize),
+            Operation::ReadLarge | Operation::WriteLarge => Some(LARGE as usize),
             _ => None,
         }
     }
 
     fn steps(self) -> usize {
         match self {
-            Work::SmallFile => 5,
-            Work::Create => 3,
+            Operation::SmallFile => 5,
+            Operation::Create => 3,
             _ => 1,
         }
     }
@@ -162,21 +162,27 @@ impl Prepared {
         read(&flight.wait()?)
     }
 
-    /// Repeats `work`, `depth` at a time, for about `time` or `most` times; returns the count and
+    /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count and
     /// the time taken.
-    pub(super) fn run(&mut self, work: Work, depth: usize, time: Duration, most: usize) -> Done {
-        if work == Work::List {
+    pub(super) fn run(
+        &mut self,
+        operation: Operation,
+        depth: usize,
+        time: Duration,
+        most: usize,
+    ) -> Done {
+        if operation == Operation::List {
             return self.list(time, most);
         }
         let channel = self.channel.clone();
         overlapped(
-            (depth, work.steps()),
+            (depth, operation.steps()),
             (time, most),
-            |slot, step, found| self.step(&channel, work, slot, step, found),
+            |slot, step, found| self.step(&channel, operation, slot, step, found),
             |step, (flight, mut found)| {
-                finish(work, step, &flight.wait()?, &mut found)?;
+                finish(operation, step, &flight.wait()?, &mut found)?;
                 // Like the kernel, forgets the node of a removed file.
-                if work == Work::Create && step + 1 == work.steps() {
+                if operation == Operation::Create && step + 1 == operation.steps() {
                     channel.forget(found.node);
                 }
                 Ok(found)
@@ -188,7 +194,7 @@ impl Prepared {
     fn step<'c>(
         &mut self,
         channel: &'c Channel,
-        work: Work,
+        operation: Operation,
         slot: usize,
         step: usize,
         found: Open,
@@ -198,29 +204,29 @@ impl Prepared {
         let somewhere =
             |size: u32, within: u64| random % (within / u64::from(size)) * u64::from(size);
         let name;
-        let (node, request, payload, room) = match (work, step) {
-            (Work::ReadSmall, _) => read(self.data, somewhere(SMALL, DATA.1), SMALL),
-            (Work::ReadLarge, _) => {
+        let (node, request, payload, room) = match (operation, step) {
+            (Operation::ReadSmall, _) => read(self.data, somewhere(SMALL, DATA.1), SMALL),
+            (Operation::ReadLarge, _) => {
                 self.next = (self.next + u64::from(LARGE)) % DATA.1;
                 read(self.data, self.next, LARGE)
             }
-            (Work::WriteSmall, _) => write(self.out, somewhere(SMALL, OUT), SMALL),
-            (Work::WriteLarge, _) => write(self.direct, somewhere(LARGE, OUT), LARGE),
-            (Work::Attributes, _) => attributes(self.data.node),
-            (Work::LookUp, _) | (Work::SmallFile, 0) => {
+            (Operation::WriteSmall, _) => write(self.out, somewhere(SMALL, OUT), SMALL),
+            (Operation::WriteLarge, _) => write(self.direct, somewhere(LARGE, OUT), LARGE),
+            (Operation::Attributes, _) => attributes(self.data.node),
+            (Operation::LookUp, _) | (Operation::SmallFile, 0) => {
                 name = file_name(random as usize % FILES);
                 let name = Text(name.as_bytes());
                 let room = Room::Fixed(EntryOut::SIZE);
                 (self.many, Request::Lookup { name }, 0, room)
             }
-            (Work::SmallFile, 1) => attributes(found.node),
-            (Work::SmallFile, 2) => {
+            (Operation::SmallFile, 1) => attributes(found.node),
+            (Operation::SmallFile, 2) => {
                 let args = OpenIn::default();
                 let room = Room::Fixed(OpenOut::SIZE);
                 (found.node, Request::Open { args }, 0, room)
             }
-            (Work::SmallFile, 3) => read(found, 0, SMALL),
-            (Work::SmallFile, _) | (Work::Create, 1) => {
+            (Operation::SmallFile, 3) => read(found, 0, SMALL),
+            (Operation::SmallFile, _) | (Operation::Create, 1) => {
                 let args = ReleaseIn {
                     fh: found.fh,
                     ..ReleaseIn::default()
@@ -228,7 +234,7 @@ impl Prepared {
                 let room = Room::Fixed(0);
                 (found.node, Request::Release { args }, 0, room)
             }
-            (Work::Create, step) => {
+            (Operation::Create, step) => {
                 name = format!("new{}-{slot}", self.number);
                 match step {
                     0 => (ROOT_ID, create(&name), 0, ENTRY_AND_OPEN),
@@ -238,7 +244,7 @@ impl Prepared {
                     }
                 }
             }
-            (Work::List, _) => return Err(Errno::EINVAL),
+            (Operation::List, _) => return Err(Errno::EINVAL),
         };
         let draft = channel.begin(self.queue, false)?;
         let flight = draft.submit(&Caller::ROOT, node, &request, payload, room)?;
@@ -342,31 +348,31 @@ fn made(answer: &Answer<'_>) -> Result<Open> {
 
 /// Stores the results of a reply in `found`. Returns `EIO` if the reply is short: a server that
 /// returns less is not faster.
-fn finish(work: Work, step: usize, answer: &Answer<'_>, found: &mut Open) -> Result<()> {
+fn finish(operation: Operation, step: usize, answer: &Answer<'_>, found: &mut Open) -> Result<()> {
     let whole = |len: usize| match answer.len() == len {
         true => Ok(()),
         false => Err(Errno::EIO),
     };
-    match (work, step) {
-        (Work::ReadSmall, _) => whole(SMALL as usize),
-        (Work::ReadLarge, _) => whole(LARGE as usize),
-        (Work::WriteSmall, _) => written(answer, SMALL),
-        (Work::WriteLarge, _) => written(answer, LARGE),
-        (Work::LookUp, _) | (Work::SmallFile, 0) => {
+    match (operation, step) {
+        (Operation::ReadSmall, _) => whole(SMALL as usize),
+        (Operation::ReadLarge, _) => whole(LARGE as usize),
+        (Operation::WriteSmall, _) => written(answer, SMALL),
+        (Operation::WriteLarge, _) => written(answer, LARGE),
+        (Operation::LookUp, _) | (Operation::SmallFile, 0) => {
             found.node = answer.decode(EntryOut::decode)?.nodeid;
             Ok(())
         }
-        (Work::Attributes, _) | (Work::SmallFile, 1) => whole(AttrOut::SIZE),
-        (Work::SmallFile, 2) => {
+        (Operation::Attributes, _) | (Operation::SmallFile, 1) => whole(AttrOut::SIZE),
+        (Operation::SmallFile, 2) => {
             found.fh = answer.decode(OpenOut::decode)?.fh;
             Ok(())
         }
-        (Work::SmallFile, 3) => whole(CONTENTS),
-        (Work::Create, 0) => {
+        (Operation::SmallFile, 3) => whole(CONTENTS),
+        (Operation::Create, 0) => {
             *found = made(answer)?;
             Ok(())
         }
-        (Work::SmallFile | Work::Create | Work::List, _) => Ok(()),
+        (Operation::SmallFile | Operation::Create | Operation::List, _) => Ok(()),
     }
 }
 

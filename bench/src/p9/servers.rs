@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use transports::{Addr, dial};
 
-use crate::place::Place;
 use crate::process::{Process, free_port, packaged};
+use crate::workspace::Workspace;
 use command::Failure;
 
 /// A server with its addresses.
@@ -21,13 +21,13 @@ pub(super) struct Server {
 }
 
 /// Starts barge as a server with `options`.
-pub(super) fn barge(place: &Place, options: &[&str]) -> Result<(String, Server), Failure> {
-    let (unix, tcp) = addresses(&place.run, &format!("barge{}", options.concat()))?;
+pub(super) fn barge(workspace: &Workspace, options: &[&str]) -> Result<(String, Server), Failure> {
+    let (unix, tcp) = addresses(&workspace.run, &format!("barge{}", options.concat()))?;
     let (by_unix, by_tcp) = (unix.to_string(), tcp.to_string());
     let mut all = vec!["--9p", &by_unix, "--9p", &by_tcp];
     all.extend(options);
     let server = Server {
-        process: Process::serve(place.barge(), &place.share, &all)?,
+        process: Process::serve(workspace.barge(), &workspace.share, &all)?,
         unix,
         tcp,
         aname: String::new(),

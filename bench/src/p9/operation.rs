@@ -9,9 +9,9 @@ use remote::ninep::{Pipe, Ticket};
 use transports::{Addr, dial};
 use vfs::{Errno, Result};
 
-use crate::physical::BARE;
-use crate::place::{DATA, FILES, MANY, OUT, file_name, next_random};
+use crate::hardware_limit::BARE;
 use crate::rounds::{Done, overlapped};
+use crate::workspace::{DATA, FILES, MANY, OUT, file_name, next_random};
 
 /// The bytes of the largest operations, and (below) of the small ones.
 const LARGE: u32 = 1 << 20;
@@ -19,7 +19,7 @@ const SMALL: u32 = 4096;
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum Operation {
     /// Reads 4 KiB at a random offset of a cached file.
     ReadSmall,
     /// Reads the next 1 MiB of a cached file, in as few messages as the server allows.
@@ -119,24 +119,30 @@ impl Client {
         })
     }
 
-    /// Repeats `work`, `depth` at a time, for about `time` or `most` times; returns the count and
+    /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count and
     /// the time taken.
-    pub(crate) fn run(&mut self, work: Work, depth: usize, time: Duration, most: usize) -> Done {
-        if work == Work::List {
+    pub(crate) fn run(
+        &mut self,
+        operation: Operation,
+        depth: usize,
+        time: Duration,
+        most: usize,
+    ) -> Done {
+        if operation == Operation::List {
             return self.list(time, most);
         }
         let pipe = self.pipe.clone();
         // A server with a small msize gets its megabyte in as many messages as necessary, all at
         // once.
-        let pieces = match work {
-            Work::ReadLarge | Work::WriteLarge => LARGE.div_ceil(pipe.payload()) as usize,
+        let pieces = match operation {
+            Operation::ReadLarge | Operation::WriteLarge => LARGE.div_ceil(pipe.payload()) as usize,
             _ => 1,
         };
         let (done, took) = overlapped(
-            ((depth * pieces).min(DEPTH), work.steps()),
+            ((depth * pieces).min(DEPTH), operation.steps()),
             (time, most * pieces),
-            |slot, step, ()| self.submit(&pipe, work, slot, step),
-            |step, ticket| check(work, step, &pipe.wait(ticket)?.message()?),
+            |slot, step, ()| self.submit(&pipe, operation, slot, step),
+            |step, ticket| check(operation, step, &pipe.wait(ticket)?.message()?),
         )?;
         Ok((done / pieces, took))
     }
@@ -144,7 +150,7 @@ impl Client {
     fn submit<'p>(
         &mut self,
         pipe: &'p Pipe,
-        work: Work,
+        operation: Operation,
         slot: usize,
         step: usize,
     ) -> Result<Ticket<'p>> {
@@ -154,8 +160,8 @@ impl Client {
         let random = self.random;
         let walked;
         let found;
-        let request = match (work, step) {
-            (Work::ReadSmall, _) => {
+        let request = match (operation, step) {
+            (Operation::ReadSmall, _) => {
                 self.random = next_random(random);
                 let offset = self.random % (DATA.1 / u64::from(SMALL)) * u64::from(SMALL);
                 Tmessage::Read {
@@ -164,7 +170,7 @@ impl Client {
                     count: SMALL,
                 }
             }
-            (Work::ReadLarge, _) => {
+            (Operation::ReadLarge, _) => {
                 self.random = random.wrapping_add(1);
                 let offset = random % (DATA.1 / u64::from(piece)) * u64::from(piece);
                 Tmessage::Read {
@@ -173,7 +179,7 @@ impl Client {
                     count: piece,
                 }
             }
-            (Work::WriteLarge, _) => {
+            (Operation::WriteLarge, _) => {
                 self.random = random.wrapping_add(1);
                 let offset = random % (OUT / u64::from(piece)) * u64::from(piece);
                 let data = Data(&self.buffer[..piece as usize]);
@@ -183,7 +189,7 @@ impl Client {
                     data,
                 }
             }
-            (Work::LookUp, 0) => {
+            (Operation::LookUp, 0) => {
                 self.random = next_random(random);
                 walked = file_name(self.random as usize % FILES);
                 found = [walked.as_bytes()];
@@ -193,16 +199,16 @@ impl Client {
                     names: Names::new(&found),
                 }
             }
-            (Work::LookUp, 1) => Tmessage::Getattr {
+            (Operation::LookUp, 1) => Tmessage::Getattr {
                 fid,
                 mask: Getattr::BASIC.bits(),
             },
-            (Work::Create, 0) => Tmessage::Walk {
+            (Operation::Create, 0) => Tmessage::Walk {
                 fid: self.root,
                 newfid: fid,
                 names: Names::new(&[]),
             },
-            (Work::Create, 1) => {
+            (Operation::Create, 1) => {
                 let flags = (Lopen::RDWR | Lopen::CREATE | Lopen::EXCL).bits();
                 Tmessage::Lcreate {
                     fid,
@@ -212,15 +218,15 @@ impl Client {
                     gid: 0,
                 }
             }
-            (Work::Create, 2) => Tmessage::Write {
+            (Operation::Create, 2) => Tmessage::Write {
                 fid,
                 offset: 0,
                 data: Data(&self.buffer[..1024]),
             },
             // Tremove also clunks the fid. diod 1.0 lacks Tunlinkat.
-            (Work::Create, _) => Tmessage::Remove { fid },
-            (Work::LookUp, _) => Tmessage::Clunk { fid },
-            (Work::List, _) => return Err(Errno::EINVAL),
+            (Operation::Create, _) => Tmessage::Remove { fid },
+            (Operation::LookUp, _) => Tmessage::Clunk { fid },
+            (Operation::List, _) => return Err(Errno::EINVAL),
         };
         pipe.submit(&request)
     }
@@ -264,12 +270,15 @@ impl Client {
     }
 }
 
-impl Work {
+impl Operation {
     fn steps(self) -> usize {
         match self {
-            Work::ReadSmall | Work::ReadLarge | Work::WriteLarge | Work::List => 1,
-            Work::LookUp => 3,
-            Work::Create => 4,
+            Operation::ReadSmall
+            | Operation::ReadLarge
+            | Operation::WriteLarge
+            | Operation::List => 1,
+            Operation::LookUp => 3,
+            Operation::Create => 4,
         }
     }
 
@@ -277,11 +286,11 @@ impl Work {
     /// the server decides them.
     pub(super) fn exchange(self) -> Option<((usize, usize), usize)> {
         let bytes = match self {
-            Work::ReadSmall => (BARE, BARE + SMALL as usize),
-            Work::ReadLarge => (BARE, BARE + LARGE as usize),
-            Work::WriteLarge => (BARE + LARGE as usize, BARE),
-            Work::LookUp | Work::Create => (BARE, BARE),
-            Work::List => return None,
+            Operation::ReadSmall => (BARE, BARE + SMALL as usize),
+            Operation::ReadLarge => (BARE, BARE + LARGE as usize),
+            Operation::WriteLarge => (BARE + LARGE as usize, BARE),
+            Operation::LookUp | Operation::Create => (BARE, BARE),
+            Operation::List => return None,
         };
         Some((bytes, self.steps()))
     }
@@ -289,21 +298,21 @@ impl Work {
     /// Returns the unit, and the number of units in an operation.
     pub(super) fn unit(self) -> (&'static str, f64) {
         match self {
-            Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
+            Operation::ReadLarge | Operation::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
             _ => ("op/s", 1.0),
         }
     }
 }
 
 /// Returns `EIO` if a reply is short: a server that returns less is not faster.
-fn check(work: Work, step: usize, reply: &Rmessage<'_>) -> Result<()> {
-    let whole = match (work, reply) {
-        (Work::ReadSmall, Rmessage::Read { data }) => data.0.len() == SMALL as usize,
-        (Work::ReadLarge, Rmessage::Read { data }) => !data.0.is_empty(),
-        (Work::WriteLarge, Rmessage::Write { count }) => *count > 0,
-        (Work::LookUp, Rmessage::Walk { qids }) => qids.len() == 1,
-        (Work::Create, Rmessage::Write { count }) => *count == 1024,
-        _ => step > 0 || work == Work::Create,
+fn check(operation: Operation, step: usize, reply: &Rmessage<'_>) -> Result<()> {
+    let whole = match (operation, reply) {
+        (Operation::ReadSmall, Rmessage::Read { data }) => data.0.len() == SMALL as usize,
+        (Operation::ReadLarge, Rmessage::Read { data }) => !data.0.is_empty(),
+        (Operation::WriteLarge, Rmessage::Write { count }) => *count > 0,
+        (Operation::LookUp, Rmessage::Walk { qids }) => qids.len() == 1,
+        (Operation::Create, Rmessage::Write { count }) => *count == 1024,
+        _ => step > 0 || operation == Operation::Create,
     };
     if whole { Ok(()) } else { Err(Errno::EIO) }
 }

@@ -35,7 +35,7 @@ pub(super) fn next_random(mut x: u64) -> u64 {
 }
 
 /// The directories of a bench, removed on drop.
-pub(super) struct Place {
+pub(super) struct Workspace {
     top: PathBuf,
     /// The directory that is served.
     pub(super) share: PathBuf,
@@ -45,35 +45,35 @@ pub(super) struct Place {
     pub(super) barge: PathBuf,
 }
 
-impl Place {
+impl Workspace {
     /// Creates the directories, and the files to measure with.
-    pub(super) fn make(args: &Context) -> Result<Place, Failure> {
-        let place = Place::empty(args)?;
-        fill(&place.share)
-            .map_err(|error| Failure::new(format!("{}: {error}", place.share.display())))?;
-        Ok(place)
+    pub(super) fn make(args: &Context) -> Result<Workspace, Failure> {
+        let workspace = Workspace::empty(args)?;
+        fill(&workspace.share)
+            .map_err(|error| Failure::new(format!("{}: {error}", workspace.share.display())))?;
+        Ok(workspace)
     }
 
     /// Creates the directories only.
-    pub(super) fn empty(args: &Context) -> Result<Place, Failure> {
-        Place::below(args, memory())
+    pub(super) fn empty(args: &Context) -> Result<Workspace, Failure> {
+        Workspace::below(args, memory())
     }
 
     /// Creates the directories only, below the requested directory or else below `parent`.
-    pub(super) fn below(args: &Context, parent: PathBuf) -> Result<Place, Failure> {
+    pub(super) fn below(args: &Context, parent: PathBuf) -> Result<Workspace, Failure> {
         let parent = args.options.dir.clone().unwrap_or(parent);
         let top = parent.join(format!("barge-bench-{}", std::process::id()));
-        let place = Place {
+        let workspace = Workspace {
             share: top.join("share"),
             run: top.join("run"),
             top,
             barge: args.barge.clone(),
         };
         let failed =
-            |error: std::io::Error| Failure::new(format!("{}: {error}", place.top.display()));
-        fs::create_dir_all(place.share.join(MANY)).map_err(failed)?;
-        fs::create_dir_all(&place.run).map_err(failed)?;
-        Ok(place)
+            |error: std::io::Error| Failure::new(format!("{}: {error}", workspace.top.display()));
+        fs::create_dir_all(workspace.share.join(MANY)).map_err(failed)?;
+        fs::create_dir_all(&workspace.run).map_err(failed)?;
+        Ok(workspace)
     }
 
     /// Returns a command for the program to measure, without arguments.
@@ -97,7 +97,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Workspace {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.top);
     }

@@ -8,15 +8,15 @@ use vfs::Errno;
 
 use super::prepared::{DEPTH, LARGE, Link, Open, Prepared};
 use super::servers::Server;
-use crate::physical::BARE;
-use crate::place::{DATA, FILES, OUT, next_random};
+use crate::hardware_limit::BARE;
 use crate::rounds::{Done, overlapped};
+use crate::workspace::{DATA, FILES, OUT, next_random};
 
 const SMALL: u32 = 4096;
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum Operation {
     /// Reads 4 KiB at a random offset of a cached file.
     ReadSmall,
     /// Writes 4 KiB at a random offset of a file.
@@ -35,24 +35,24 @@ pub(crate) enum Work {
     List,
 }
 
-impl Work {
+impl Operation {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Work::ReadSmall => "4 KiB random read",
-            Work::WriteSmall => "4 KiB random write",
-            Work::ReadLarge => "1 MiB sequential read",
-            Work::WriteLarge => "1 MiB sequential write",
-            Work::Attributes => "getattr",
-            Work::LookUp => "lookup",
-            Work::Create => "create+remove",
-            Work::List => "readdir of 10,000 entries",
+            Operation::ReadSmall => "4 KiB random read",
+            Operation::WriteSmall => "4 KiB random write",
+            Operation::ReadLarge => "1 MiB sequential read",
+            Operation::WriteLarge => "1 MiB sequential write",
+            Operation::Attributes => "getattr",
+            Operation::LookUp => "lookup",
+            Operation::Create => "create+remove",
+            Operation::List => "readdir of 10,000 entries",
         }
     }
 
     /// Returns the unit, and the number of units in an operation.
     pub(super) fn unit(self) -> (&'static str, f64) {
         match self {
-            Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
+            Operation::ReadLarge | Operation::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
             _ => ("op/s", 1.0),
         }
     }
@@ -60,8 +60,8 @@ impl Work {
     /// Returns the number of sequential calls in an operation.
     fn steps(self, version: Version) -> usize {
         match (self, version) {
-            (Work::Create, Version::Three) => 2,
-            (Work::Create, Version::Four(_)) => 3,
+            (Operation::Create, Version::Three) => 2,
+            (Operation::Create, Version::Four(_)) => 3,
             _ => 1,
         }
     }
@@ -70,12 +70,12 @@ impl Work {
     /// server decides them.
     pub(super) fn exchange(self, version: Version) -> Option<((usize, usize), usize)> {
         let bytes = match self {
-            Work::ReadSmall => (BARE, BARE + SMALL as usize),
-            Work::WriteSmall => (BARE + SMALL as usize, BARE),
-            Work::ReadLarge => (BARE, BARE + LARGE as usize),
-            Work::WriteLarge => (BARE + LARGE as usize, BARE),
-            Work::Attributes | Work::LookUp | Work::Create => (BARE, BARE),
-            Work::List => return None,
+            Operation::ReadSmall => (BARE, BARE + SMALL as usize),
+            Operation::WriteSmall => (BARE + SMALL as usize, BARE),
+            Operation::ReadLarge => (BARE, BARE + LARGE as usize),
+            Operation::WriteLarge => (BARE + LARGE as usize, BARE),
+            Operation::Attributes | Operation::LookUp | Operation::Create => (BARE, BARE),
+            Operation::List => return None,
         };
         Some((bytes, self.steps(version)))
     }
@@ -99,7 +99,7 @@ impl fmt::Display for Version {
 
 /// A connection prepared for an operation.
 pub(crate) struct Client {
-    work: Work,
+    operation: Operation,
     prepared: Prepared,
     random: u64,
     /// Calls so far, for the offsets of sequential operations.
@@ -111,7 +111,7 @@ impl Client {
     pub(crate) fn connect(
         server: &Server,
         version: Version,
-        work: Work,
+        operation: Operation,
         number: usize,
     ) -> std::result::Result<Client, String> {
         let link = match version {
@@ -119,9 +119,9 @@ impl Client {
             Version::Four(minor) => Compounds::open(server.dial(false, 4), minor).map(Link::Four),
         };
         let link = link.map_err(|error| error.to_string())?;
-        let prepared = Prepared::new(link, server, work, number);
+        let prepared = Prepared::new(link, server, operation, number);
         Ok(Client {
-            work,
+            operation,
             prepared: prepared.map_err(|errno| format!("getting ready: {errno}"))?,
             random: 0x9e37_79b9_7f4a_7c15 ^ number as u64,
             count: 0,
@@ -131,18 +131,18 @@ impl Client {
     /// Repeats the operation, `depth` at a time, for about `time` or `most` times; returns the
     /// count and the time taken.
     pub(crate) fn run(&mut self, depth: usize, time: Duration, most: usize) -> Done {
-        let (work, with) = (self.work, &self.prepared);
-        let piece = match work {
-            Work::List => return with.list(time, most),
-            Work::ReadLarge => LARGE.min(with.limits.read),
-            Work::WriteLarge => LARGE.min(with.limits.write),
+        let (operation, with) = (self.operation, &self.prepared);
+        let piece = match operation {
+            Operation::List => return with.list(time, most),
+            Operation::ReadLarge => LARGE.min(with.limits.read),
+            Operation::WriteLarge => LARGE.min(with.limits.write),
             _ => LARGE,
         };
         // A server with small limits gets its megabyte in as many calls as necessary, all at once.
         let pieces = LARGE.div_ceil(piece) as usize;
         let steps = match &with.link {
-            Link::Three(_) => work.steps(Version::Three),
-            Link::Four(_) => work.steps(Version::Four(0)),
+            Link::Three(_) => operation.steps(Version::Three),
+            Link::Four(_) => operation.steps(Version::Four(0)),
         };
         let (random, count) = (&mut self.random, &mut self.count);
         let (done, took) = overlapped(
@@ -155,17 +155,17 @@ impl Client {
                     |within: u64| *random % (within / u64::from(SMALL)) * u64::from(SMALL);
                 let next = |within: u64| *count % (within / u64::from(piece)) * u64::from(piece);
                 let owner = &with.owners[slot];
-                match (work, step) {
-                    (Work::ReadSmall, _) => with.read(somewhere(DATA.1), SMALL),
-                    (Work::WriteSmall, _) => with.write(somewhere(OUT), SMALL),
-                    (Work::ReadLarge, _) => with.read(next(DATA.1), piece),
-                    (Work::WriteLarge, _) => with.write(next(OUT), piece),
-                    (Work::Attributes, _) => with.attributes(),
-                    (Work::LookUp, _) => with.look_up(&with.names[*random as usize % FILES]),
-                    (Work::Create, 0) => with.create(owner),
-                    (Work::Create, step) if step + 1 < steps => with.close(owner, found),
-                    (Work::Create, _) => with.remove(&owner.name),
-                    (Work::List, _) => Err(Errno::EINVAL),
+                match (operation, step) {
+                    (Operation::ReadSmall, _) => with.read(somewhere(DATA.1), SMALL),
+                    (Operation::WriteSmall, _) => with.write(somewhere(OUT), SMALL),
+                    (Operation::ReadLarge, _) => with.read(next(DATA.1), piece),
+                    (Operation::WriteLarge, _) => with.write(next(OUT), piece),
+                    (Operation::Attributes, _) => with.attributes(),
+                    (Operation::LookUp, _) => with.look_up(&with.names[*random as usize % FILES]),
+                    (Operation::Create, 0) => with.create(owner),
+                    (Operation::Create, step) if step + 1 < steps => with.close(owner, found),
+                    (Operation::Create, _) => with.remove(&owner.name),
+                    (Operation::List, _) => Err(Errno::EINVAL),
                 }
             },
             |_, flight| flight(),
