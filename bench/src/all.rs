@@ -32,7 +32,7 @@ const ALL: [(Table, [f64; 2]); 13] = [
     (Table::Mount, [5.0, 20.0]),
     (Table::Find, [5.0, 30.0]),
     (Table::Pack, [20.0, 215.0]),
-    (Table::Nine, [25.0, 95.0]),
+    (Table::P9, [25.0, 95.0]),
     (Table::Nfs, [65.0, 260.0]),
 ];
 
@@ -139,7 +139,7 @@ fn command(args: &Context) -> String {
     let mut words = vec!["barge bench".into(), args.options.table.name()];
     words.extend(args.options.quick.then(|| "--quick".into()));
     words.extend(args.options.guest.then(|| "--guest".into()));
-    words.extend(args.options.counted.then(|| "--counted".into()));
+    words.extend(args.options.with_statistics.then(|| "--with-statistics".into()));
     words.extend(args.options.runs.map(|runs| format!("--runs {runs}")));
     words.extend((args.options.busy > 0).then(|| format!("--busy {}", args.options.busy)));
     words.extend(args.options.size.map(|size| format!("--size {size}")));
@@ -178,7 +178,7 @@ impl Part {
 fn measure(table: Table, args: &Context) -> Result<Results, Unmeasured> {
     let busy = BusyLoops::start(args.options.busy)?;
     let run = match table {
-        Table::Nine => p9::run,
+        Table::P9 => p9::run,
         Table::Coalescing => coalescing::run,
         Table::Find => find::run,
         Table::Crowd => crowd::run,

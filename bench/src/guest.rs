@@ -101,7 +101,7 @@ impl Bench {
         match self {
             Bench::Caches => Table::Coalescing,
             Bench::Defaults(Protocol::Virtiofs) => Table::Virtiofs,
-            Bench::Defaults(Protocol::NineP) => Table::Nine,
+            Bench::Defaults(Protocol::NineP) => Table::P9,
             Bench::Defaults(Protocol::Nfs) => Table::Nfs,
             Bench::Readplus => Table::Readplus,
         }

@@ -25,6 +25,7 @@ mod nfs;
 mod p9;
 mod pack;
 mod process;
+mod protocol;
 mod readplus;
 mod relay;
 mod replay;

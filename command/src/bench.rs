@@ -23,8 +23,8 @@ pub struct BenchArgs {
     #[arg(long)]
     pub changes: bool,
     /// 9p: compare with a server that keeps statistics (serve --http), not one without polling
-    #[arg(long)]
-    pub counted: bool,
+    #[arg(long, alias = "counted")]
+    pub with_statistics: bool,
     /// Few and short runs: a check that the bench works, not a measurement
     ///
     /// System calls are not counted.
@@ -48,7 +48,7 @@ pub struct BenchArgs {
     /// find: files in the tree to list [default: 100000, with --quick 20000]
     #[arg(long = "files", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub files_in_tree: Option<u32>,
-    /// Measure while N threads compute without end, at normal priority
+    /// Measure while N threads keep processors busy, at normal priority
     ///
     /// Shows the performance that remains when processors are scarce.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
@@ -68,19 +68,20 @@ pub struct BenchArgs {
     /// Program to measure [default: the barge that was started, or that is installed]
     #[arg(long, value_name = "PATH")]
     pub barge: Option<PathBuf>,
-    /// Files to write besides the terminal.
+    /// Files to write, in addition to the terminal.
     #[command(flatten)]
     pub outputs: Outputs,
 }
 
+/// A table, or another thing to do with results or call logs.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Table {
     /// All tables except replay and show; if one fails, the others go on
     All,
     /// 9P over Unix sockets and TCP, compared with diod
     #[value(name = "9p")]
-    Nine,
-    /// `barge mount` of 9P, NFS and virtiofs, messages merged and not; needs root and fio
+    P9,
+    /// `barge mount` of 9P, NFS and virtiofs, coalesced and uncoalesced; needs root and fio
     Coalescing,
     /// `barge mount` of 9P and of NFS listing many files: rate and memory; needs root
     Find,

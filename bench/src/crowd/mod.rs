@@ -13,10 +13,11 @@ use transports::Addr;
 
 use self::hostile::{Crowd, Kind, Protocol, REOPENED, become_another};
 use crate::context::Context;
-use crate::nfs::operation::{Client as NfsClient, Operation as NfsOperation, Version};
+use crate::nfs::client::{Client as NfsClient, Version};
 use crate::nfs::servers::Server;
-use crate::p9::operation::{Client as P9Client, Operation as P9Operation};
+use crate::p9::client::Client as P9Client;
 use crate::process::{Process, free_port, needs_root};
+use crate::protocol::Operation;
 use crate::report::results::{Results, Row};
 use crate::rounds::Done;
 use crate::workspace::Workspace;
@@ -211,19 +212,19 @@ impl Served {
                 [
                     (
                         "4 KiB read",
-                        Box::new(move || reads.run(P9Operation::ReadSmall, depth, time, most)),
+                        Box::new(move || reads.run(Operation::ReadSmall, depth, time, most)),
                     ),
                     (
                         "walk+getattr+clunk",
-                        Box::new(move || attributes.run(P9Operation::LookUp, depth, time, most)),
+                        Box::new(move || attributes.run(Operation::LookUp, depth, time, most)),
                     ),
                 ]
             }
             Protocol::Nfs3 => {
                 let client =
                     |work, number| NfsClient::connect(&self.nfs, Version::Three, work, number);
-                let mut reads = client(NfsOperation::ReadSmall, 0)?;
-                let mut attributes = client(NfsOperation::Attributes, 1)?;
+                let mut reads = client(Operation::ReadSmall, 0)?;
+                let mut attributes = client(Operation::Attributes, 1)?;
                 [
                     ("4 KiB read", Box::new(move || reads.run(depth, time, most))),
                     (

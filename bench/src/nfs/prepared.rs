@@ -9,13 +9,10 @@ use remote::nfs::{Compounds, Procedures};
 use vfs::{Call, Caller, Cx, Errno, Result};
 
 use super::calls::{look_up_3, look_up_4};
-use super::operation::Operation;
 use super::servers::Server;
+use crate::protocol::{LARGE, Operation};
 use crate::rounds::Done;
 use crate::workspace::{DATA, FILES, MANY, file_name};
-
-/// The most bytes that an operation reads or writes.
-pub(super) const LARGE: u32 = 1 << 20;
 
 /// The most operations in flight: the number of slots of a session.
 pub(super) const DEPTH: usize = 64;

@@ -21,23 +21,23 @@ pub(super) struct Server {
 }
 
 /// Starts barge as a server with `options`.
-pub(super) fn barge(workspace: &Workspace, options: &[&str]) -> Result<(String, Server), Failure> {
+pub(super) fn barge(workspace: &Workspace, options: &[&str]) -> Result<Server, Failure> {
     let (unix, tcp) = addresses(&workspace.run, &format!("barge{}", options.concat()))?;
     let (by_unix, by_tcp) = (unix.to_string(), tcp.to_string());
     let mut all = vec!["--9p", &by_unix, "--9p", &by_tcp];
     all.extend(options);
-    let server = Server {
+    Ok(Server {
         process: Process::serve(workspace.barge(), &workspace.share, &all)?,
         unix,
         tcp,
         aname: String::new(),
-    };
-    Ok(([&["barge"], options].concat().join(" "), server))
+    })
 }
 
 /// Starts diod; returns `None` if it is not installed.
-pub(super) fn diod(dir: &Path, run: &Path) -> Result<Option<(String, Server)>, Failure> {
-    let (unix, tcp) = addresses(run, "diod")?;
+pub(super) fn diod(workspace: &Workspace) -> Result<Option<(String, Server)>, Failure> {
+    let dir = &workspace.share;
+    let (unix, tcp) = addresses(&workspace.run, "diod")?;
     let (Addr::Unix(path), Addr::Tcp { host, port }) = (&unix, &tcp) else {
         return Err(Failure::new("addresses() makes one of each"));
     };

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use remote::virtiofs::{Channel, Options, WaitMode};
 
 use crate::process::{Process, packaged};
+use crate::protocol::Started;
 use crate::workspace::Workspace;
 use command::tools::{Tool, find};
 
@@ -46,38 +47,36 @@ pub(super) struct Running {
     pub(super) process: Arc<Process>,
 }
 
-/// Returns this program as a server, with `options`.
-pub(super) fn barge(workspace: &Workspace, options: &[&str]) -> (String, Server) {
-    let name = [&["barge"], options].concat().join(" ");
-    let options = options.iter().map(|&option| option.into()).collect();
-    (name, server(workspace, How::Barge(options)))
-}
-
-/// Returns the peers, each with the message to show if it is missing.
-pub(super) fn peers(workspace: &Workspace) -> Vec<(Option<(String, Server)>, String)> {
-    let rust = find("virtiofsd");
-    let version = rust.as_deref().map(version).unwrap_or_default();
-    let pool = |size: &str| {
-        let options = vec!["--thread-pool-size".into(), size.into()];
-        let program = rust.clone()?;
-        let how = How::Peer(program, options, Words::Rust);
-        Some((format!("{version} pool {size}"), server(workspace, how)))
-    };
-    let c = find(Tool::QEMU_VIRTIOFSD.programs[0]).map(|program| {
-        let version = packaged("qemu-system-common");
-        let version = version.split(['+', '-']).next().unwrap_or_default();
-        let version = version.rsplit(':').next().unwrap_or_default();
-        let how = How::Peer(program, Vec::new(), Words::C);
-        (format!("C virtiofsd {version}"), server(workspace, how))
-    });
-    vec![
-        (pool("0"), Tool::VIRTIOFSD.is_missing()),
-        (pool("64"), String::new()),
-        (c, Tool::QEMU_VIRTIOFSD.is_missing()),
-    ]
-    .into_iter()
-    .filter(|(peer, missing)| peer.is_some() || !missing.is_empty())
-    .collect()
+/// Returns the server of this name in the table.
+pub(super) fn named(workspace: &Workspace, name: &str) -> Started<Server> {
+    let mut words = name.split(' ');
+    let (program, options) = (words.next().unwrap_or_default(), words.map(str::to_owned));
+    match program {
+        "barge" => {
+            let how = How::Barge(options.collect());
+            Started::Running(name.to_owned(), server(workspace, how))
+        }
+        "virtiofsd" => {
+            let Some(program) = find("virtiofsd") else {
+                return Started::Missing(Tool::VIRTIOFSD.is_missing());
+            };
+            let options: Vec<String> = options.collect();
+            let pool = options.last().map_or("", String::as_str);
+            let name = format!("{} pool {pool}", version(&program));
+            let how = How::Peer(program, options, Words::Rust);
+            Started::Running(name, server(workspace, how))
+        }
+        _ => {
+            let Some(program) = find(Tool::QEMU_VIRTIOFSD.programs[0]) else {
+                return Started::Missing(Tool::QEMU_VIRTIOFSD.is_missing());
+            };
+            let version = packaged("qemu-system-common");
+            let version = version.split(['+', '-']).next().unwrap_or_default();
+            let version = version.rsplit(':').next().unwrap_or_default();
+            let how = How::Peer(program, Vec::new(), Words::C);
+            Started::Running(format!("C virtiofsd {version}"), server(workspace, how))
+        }
+    }
 }
 
 fn server(workspace: &Workspace, how: How) -> Server {

@@ -1,85 +1,15 @@
-//! The NFS operations: each of one or more calls, many in flight.
+//! The NFS client: operations of one or more calls, many in flight.
 
-use std::fmt;
 use std::time::Duration;
 
 use remote::nfs::{Compounds, Procedures};
 use vfs::Errno;
 
-use super::prepared::{DEPTH, LARGE, Link, Open, Prepared};
+use super::prepared::{DEPTH, Link, Open, Prepared};
 use super::servers::Server;
-use crate::hardware_limit::BARE;
+use crate::protocol::{LARGE, Operation, SMALL};
 use crate::rounds::{Done, overlapped};
 use crate::workspace::{DATA, FILES, OUT, next_random};
-
-const SMALL: u32 = 4096;
-
-/// An operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// Reads 4 KiB at a random offset of a cached file.
-    ReadSmall,
-    /// Writes 4 KiB at a random offset of a file.
-    WriteSmall,
-    /// Reads the next 1 MiB of a cached file, in as few calls as the server allows.
-    ReadLarge,
-    /// Writes the next 1 MiB of a file.
-    WriteLarge,
-    /// Gets the attributes of a file.
-    Attributes,
-    /// Looks up the handle and attributes of a name.
-    LookUp,
-    /// Creates a file, and removes it.
-    Create,
-    /// Lists the directory of many files.
-    List,
-}
-
-impl Operation {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Operation::ReadSmall => "4 KiB random read",
-            Operation::WriteSmall => "4 KiB random write",
-            Operation::ReadLarge => "1 MiB sequential read",
-            Operation::WriteLarge => "1 MiB sequential write",
-            Operation::Attributes => "getattr",
-            Operation::LookUp => "lookup",
-            Operation::Create => "create+remove",
-            Operation::List => "readdir of 10,000 entries",
-        }
-    }
-
-    /// Returns the unit, and the number of units in an operation.
-    pub(super) fn unit(self) -> (&'static str, f64) {
-        match self {
-            Operation::ReadLarge | Operation::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
-            _ => ("op/s", 1.0),
-        }
-    }
-
-    /// Returns the number of sequential calls in an operation.
-    fn steps(self, version: Version) -> usize {
-        match (self, version) {
-            (Operation::Create, Version::Three) => 2,
-            (Operation::Create, Version::Four(_)) => 3,
-            _ => 1,
-        }
-    }
-
-    /// Returns the bytes of a call and of its reply, and the calls in an operation; `None` if the
-    /// server decides them.
-    pub(super) fn exchange(self, version: Version) -> Option<((usize, usize), usize)> {
-        let bytes = match self {
-            Operation::ReadSmall => (BARE, BARE + SMALL as usize),
-            Operation::WriteSmall => (BARE + SMALL as usize, BARE),
-            Operation::ReadLarge => (BARE, BARE + LARGE as usize),
-            Operation::WriteLarge => (BARE + LARGE as usize, BARE),
-            Operation::Attributes | Operation::LookUp | Operation::Create => (BARE, BARE),
-            Operation::List => return None,
-        };
-        Some((bytes, self.steps(version)))
-    }
-}
 
 /// A version of the protocol; for v4, with the minor version.
 #[derive(Clone, Copy)]
@@ -88,12 +18,23 @@ pub(crate) enum Version {
     Four(u32),
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Version::Three => f.write_str("v3"),
-            Version::Four(minor) => write!(f, "v4.{minor}"),
-        }
+impl Version {
+    /// Returns the version of this name, such as `v4.1`.
+    pub(super) fn named(name: &str) -> Version {
+        let minor = name
+            .strip_prefix("v4.")
+            .and_then(|minor| minor.parse().ok());
+        minor.map_or(Version::Three, Version::Four)
+    }
+}
+
+/// Returns the number of sequential calls in an operation; `None` if there is no such operation.
+pub(super) fn steps(operation: Operation, version: Version) -> Option<usize> {
+    match (operation, version) {
+        (Operation::SmallFile, _) => None,
+        (Operation::Create, Version::Three) => Some(2),
+        (Operation::Create, Version::Four(_)) => Some(3),
+        _ => Some(1),
     }
 }
 
@@ -140,10 +81,11 @@ impl Client {
         };
         // A server with small limits gets its megabyte in as many calls as necessary, all at once.
         let pieces = LARGE.div_ceil(piece) as usize;
-        let steps = match &with.link {
-            Link::Three(_) => operation.steps(Version::Three),
-            Link::Four(_) => operation.steps(Version::Four(0)),
+        let version = match &with.link {
+            Link::Three(_) => Version::Three,
+            Link::Four(_) => Version::Four(0),
         };
+        let steps = steps(operation, version).ok_or(Errno::EINVAL)?;
         let (random, count) = (&mut self.random, &mut self.count);
         let (done, took) = overlapped(
             ((depth * pieces).min(DEPTH), steps),
@@ -165,7 +107,7 @@ impl Client {
                     (Operation::Create, 0) => with.create(owner),
                     (Operation::Create, step) if step + 1 < steps => with.close(owner, found),
                     (Operation::Create, _) => with.remove(&owner.name),
-                    (Operation::List, _) => Err(Errno::EINVAL),
+                    (Operation::SmallFile | Operation::List, _) => Err(Errno::EINVAL),
                 }
             },
             |_, flight| flight(),

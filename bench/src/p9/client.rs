@@ -1,4 +1,4 @@
-//! The 9P operations: each of one or more requests, many in flight.
+//! The 9P client: operations of one or more requests, many in flight.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,30 +9,9 @@ use remote::ninep::{Pipe, Ticket};
 use transports::{Addr, dial};
 use vfs::{Errno, Result};
 
-use crate::hardware_limit::BARE;
+use crate::protocol::{LARGE, Operation, SMALL};
 use crate::rounds::{Done, overlapped};
 use crate::workspace::{DATA, FILES, MANY, OUT, file_name, next_random};
-
-/// The bytes of the largest operations, and (below) of the small ones.
-const LARGE: u32 = 1 << 20;
-const SMALL: u32 = 4096;
-
-/// An operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// Reads 4 KiB at a random offset of a cached file.
-    ReadSmall,
-    /// Reads the next 1 MiB of a cached file, in as few messages as the server allows.
-    ReadLarge,
-    /// Writes the next 1 MiB of a file.
-    WriteLarge,
-    /// Walks to a file, gets its attributes, clunks it.
-    LookUp,
-    /// Creates a file, writes 1 KiB, removes it.
-    Create,
-    /// Lists the directory of many files, from open to clunk.
-    List,
-}
 
 /// A connection with the fids that the operations need.
 pub(crate) struct Client {
@@ -131,6 +110,7 @@ impl Client {
         if operation == Operation::List {
             return self.list(time, most);
         }
+        let steps = steps(operation).ok_or(Errno::EINVAL)?;
         let pipe = self.pipe.clone();
         // A server with a small msize gets its megabyte in as many messages as necessary, all at
         // once.
@@ -139,7 +119,7 @@ impl Client {
             _ => 1,
         };
         let (done, took) = overlapped(
-            ((depth * pieces).min(DEPTH), operation.steps()),
+            ((depth * pieces).min(DEPTH), steps),
             (time, most * pieces),
             |slot, step, ()| self.submit(&pipe, operation, slot, step),
             |step, ticket| check(operation, step, &pipe.wait(ticket)?.message()?),
@@ -226,7 +206,13 @@ impl Client {
             // Tremove also clunks the fid. diod 1.0 lacks Tunlinkat.
             (Operation::Create, _) => Tmessage::Remove { fid },
             (Operation::LookUp, _) => Tmessage::Clunk { fid },
-            (Operation::List, _) => return Err(Errno::EINVAL),
+            (
+                Operation::WriteSmall
+                | Operation::Attributes
+                | Operation::SmallFile
+                | Operation::List,
+                _,
+            ) => return Err(Errno::EINVAL),
         };
         pipe.submit(&request)
     }
@@ -270,38 +256,14 @@ impl Client {
     }
 }
 
-impl Operation {
-    fn steps(self) -> usize {
-        match self {
-            Operation::ReadSmall
-            | Operation::ReadLarge
-            | Operation::WriteLarge
-            | Operation::List => 1,
-            Operation::LookUp => 3,
-            Operation::Create => 4,
-        }
-    }
-
-    /// Returns the bytes of a request and of its reply, and the messages in an operation; `None` if
-    /// the server decides them.
-    pub(super) fn exchange(self) -> Option<((usize, usize), usize)> {
-        let bytes = match self {
-            Operation::ReadSmall => (BARE, BARE + SMALL as usize),
-            Operation::ReadLarge => (BARE, BARE + LARGE as usize),
-            Operation::WriteLarge => (BARE + LARGE as usize, BARE),
-            Operation::LookUp | Operation::Create => (BARE, BARE),
-            Operation::List => return None,
-        };
-        Some((bytes, self.steps()))
-    }
-
-    /// Returns the unit, and the number of units in an operation.
-    pub(super) fn unit(self) -> (&'static str, f64) {
-        match self {
-            Operation::ReadLarge | Operation::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
-            _ => ("op/s", 1.0),
-        }
-    }
+/// Returns the number of sequential requests in an operation; `None` if 9P has no such operation.
+pub(super) fn steps(operation: Operation) -> Option<usize> {
+    Some(match operation {
+        Operation::ReadSmall | Operation::ReadLarge | Operation::WriteLarge | Operation::List => 1,
+        Operation::LookUp => 3,
+        Operation::Create => 4,
+        Operation::WriteSmall | Operation::Attributes | Operation::SmallFile => return None,
+    })
 }
 
 /// Returns `EIO` if a reply is short: a server that returns less is not faster.

@@ -1,4 +1,4 @@
-//! The virtiofs operations: each of one or more requests, many in flight.
+//! The virtiofs client: operations of one or more requests, many in flight.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,73 +14,16 @@ use remote::virtiofs::{Answer, Channel, Flight, Room};
 use vfs::{Caller, Errno, Result};
 use wire::Reader;
 
+use crate::protocol::{LARGE, Operation, SMALL};
 use crate::rounds::{Done, overlapped};
 use crate::workspace::{CONTENTS, DATA, FILES, MANY, OUT, file_name, next_random};
 
-const SMALL: u32 = 4096;
-const LARGE: u32 = 1 << 20;
-
-/// An operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
-    /// Reads 4 KiB at a random offset of a cached file.
-    ReadSmall,
-    /// Writes 4 KiB at a random offset of a file.
-    WriteSmall,
-    /// Reads the next 1 MiB of a cached file in one request.
-    ReadLarge,
-    /// Writes 1 MiB at a random offset of a file with direct I/O.
-    WriteLarge,
-    /// One GETATTR.
-    Attributes,
-    /// One LOOKUP.
-    LookUp,
-    /// Looks up a small file, gets its attributes, opens, reads and releases it.
-    SmallFile,
-    /// Creates a file, releases it, removes it.
-    Create,
-    /// Lists the directory of many files with attributes.
-    List,
-}
-
-impl Operation {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Operation::ReadSmall => "4 KiB random read",
-            Operation::WriteSmall => "4 KiB random write",
-            Operation::ReadLarge => "1 MiB sequential read",
-            Operation::WriteLarge => "1 MiB random write, direct",
-            Operation::Attributes => "getattr",
-            Operation::LookUp => "lookup",
-            Operation::SmallFile => "lookup+getattr+open+read+release",
-            Operation::Create => "create+release+unlink",
-            Operation::List => "readdirplus of 10,000 entries",
-        }
-    }
-
-    /// Returns the unit, and the number of units in an operation.
-    pub(super) fn unit(self) -> (&'static str, f64) {
-        match self {
-            Operation::ReadLarge | Operation::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
-            _ => ("op/s", 1.0),
-        }
-    }
-
-    /// Returns the payload bytes of an operation that reads or writes.
-    pub(super) fn payload(self) -> Option<usize> {
-        match self {
-            Operation::ReadSmall | Operation::WriteSmall => Some(SMALL as usize),
-            Operation::ReadLarge | Operation::WriteLarge => Some(LARGE as usize),
-            _ => None,
-        }
-    }
-
-    fn steps(self) -> usize {
-        match self {
-            Operation::SmallFile => 5,
-            Operation::Create => 3,
-            _ => 1,
-        }
+/// Returns the number of sequential requests in an operation.
+pub(super) fn steps(operation: Operation) -> usize {
+    match operation {
+        Operation::SmallFile => 5,
+        Operation::Create => 3,
+        _ => 1,
     }
 }
 
@@ -176,13 +119,13 @@ impl Prepared {
         }
         let channel = self.channel.clone();
         overlapped(
-            (depth, operation.steps()),
+            (depth, steps(operation)),
             (time, most),
             |slot, step, found| self.step(&channel, operation, slot, step, found),
             |step, (flight, mut found)| {
                 finish(operation, step, &flight.wait()?, &mut found)?;
                 // Like the kernel, forgets the node of a removed file.
-                if operation == Operation::Create && step + 1 == operation.steps() {
+                if operation == Operation::Create && step + 1 == steps(operation) {
                     channel.forget(found.node);
                 }
                 Ok(found)
