@@ -98,8 +98,8 @@ impl Client {
         })
     }
 
-    /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count and
-    /// the time taken.
+    /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count
+    /// and the time taken.
     pub(crate) fn run(
         &mut self,
         operation: Operation,

@@ -230,7 +230,7 @@ pub(super) enum Verdict {
 }
 
 /// The least number of runs from which ratios are computed over pairs of adjacent runs. The columns
-/// measure_alternating, so other load on the machine affects both runs of a pair alike. Six are the fewest
+/// alternate, so other load on the machine affects both runs of a pair alike. Six are the fewest
 /// whose extremes enclose their median with at least 95 % confidence (97 %).
 const PAIRS: usize = 6;
 

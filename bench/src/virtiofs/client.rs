@@ -105,8 +105,8 @@ impl Prepared {
         read(&flight.wait()?)
     }
 
-    /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count and
-    /// the time taken.
+    /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count
+    /// and the time taken.
     pub(super) fn run(
         &mut self,
         operation: Operation,
