@@ -139,7 +139,11 @@ fn command(args: &Context) -> String {
     let mut words = vec!["barge bench".into(), args.options.table.name()];
     words.extend(args.options.quick.then(|| "--quick".into()));
     words.extend(args.options.guest.then(|| "--guest".into()));
-    words.extend(args.options.with_statistics.then(|| "--with-statistics".into()));
+    words.extend(
+        args.options
+            .with_statistics
+            .then(|| "--with-statistics".into()),
+    );
     words.extend(args.options.runs.map(|runs| format!("--runs {runs}")));
     words.extend((args.options.busy > 0).then(|| format!("--busy {}", args.options.busy)));
     words.extend(args.options.size.map(|size| format!("--size {size}")));

@@ -149,7 +149,7 @@ impl Bench {
                     missing.push(peer.is_missing());
                 }
                 if protocol == Protocol::Virtiofs
-                    && let Some(virtiofsd) = find("virtiofsd")
+                    && let Some(virtiofsd) = tools::find("virtiofsd")
                 {
                     command.arg("--virtiofsd").arg(virtiofsd);
                 }

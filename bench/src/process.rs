@@ -225,7 +225,7 @@ mod tests {
             .spawn();
         let mut child = child.expect("runs");
         // The kernel lists children by the thread that started them.
-        assert_eq!(crate::family(child.id()), [child.id()]);
+        assert_eq!(super::family(child.id()), [child.id()]);
         drop(child.stdin.take());
         child.wait().expect("ends");
     }
@@ -242,7 +242,7 @@ mod tests {
         let loops = super::BusyLoops::start(2).expect("threads");
         let before = super::processor_time(std::process::id());
         let works = || super::processor_time(std::process::id()) > before + WORK;
-        assert!(crate::wait_until(std::time::Duration::from_secs(60), works));
+        assert!(super::wait_until(std::time::Duration::from_secs(60), works));
         let stop = loops.stop.clone();
         drop(loops);
         // All threads have ended: none holds a reference.

@@ -217,7 +217,7 @@ fn measure<S, C: Cell<S>>(
 }
 
 /// Runs `pace` operations a second; the client sleeps in between.
-fn paced<S, C: Cell<S>>(cell: &C, client: &mut C::Client, time: Duration, pace: u32) -> Done {
+fn at_rate<S, C: Cell<S>>(cell: &C, client: &mut C::Client, time: Duration, pace: u32) -> Done {
     // The least timer slack: the default of 50 µs would delay each wake-up.
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
         .map_err(|error| vfs::Errno::from_raw(error.raw_os_error()))?;

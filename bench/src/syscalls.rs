@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn the_total_is_the_last_line() {
         let text = "calls syscall\n----- ----\n 7 read\n 3 write\n----- ----\n 10 total\n";
-        assert_eq!(crate::total(text), Some(10));
-        assert_eq!(crate::total("strace: attach failed\n"), None);
+        assert_eq!(super::total(text), Some(10));
+        assert_eq!(super::total("strace: attach failed\n"), None);
     }
 }

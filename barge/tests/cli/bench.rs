@@ -7,10 +7,10 @@ use std::process::Command;
 
 use crate::served::{BARGE, complained, said};
 
-/// Returns `barge bench` of a copy of the program in `dir`, without PATH.
+/// Returns a command for a copy of the program in `dir`, without PATH.
 fn alone(dir: &Path, args: &[&str]) -> Command {
     let barge = dir.join("barge");
-    if fs::hard_link(BARGE, &barge).is_err() {
+    if !barge.exists() && fs::hard_link(BARGE, &barge).is_err() {
         fs::copy(BARGE, &barge).expect("copied");
     }
     let mut command = Command::new(barge);

@@ -6,7 +6,6 @@
 mod job;
 mod limit;
 
-use std::path::Path;
 use std::process::Command;
 
 use self::job::{JOBS, Job, Writers};

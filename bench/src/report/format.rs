@@ -9,7 +9,7 @@ use super::number::minutes;
 
 /// The fixed rates, in operations a second, at which processor time is measured, in addition to
 /// full speed.
-pub(super) const RATES: [u32; 2] = [1_000, 10_000];
+pub(crate) const RATES: [u32; 2] = [1_000, 10_000];
 
 /// The results of a run.
 #[derive(Serialize, Deserialize)]

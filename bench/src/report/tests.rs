@@ -78,19 +78,22 @@ fn what_a_later_run_has_measured_stands_in_for_what_was() {
         later.machine.kernel = kernel.into();
         later
     };
-    let text = markdown::page(&small().renewed(later("6")));
+    let unwrapped = |report: &Report| {
+        let page = markdown::page(report);
+        page.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = unwrapped(&small().renewed(later("6")));
     for part in [
-        "## 9p\n\ntable (`barge bench 9p`, 2 s).",
-        "## other\n\nFailed: it fell",
-        "## third\n\ntable (`barge bench third --runs 7`, 2 s, 2026-02-02T00:00:00Z).",
+        "## 9p table (`barge bench 9p`, 2 s).",
+        "## other Failed: it fell",
+        "## third table (`barge bench third --runs 7`, 2 s, 2026-02-02T00:00:00Z).",
         "`barge bench all --markdown FILE` (barge 0, 2026-01-01T00:00:00Z",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let text = markdown::page(&small().renewed(later("7")));
+    let text = unwrapped(&small().renewed(later("7")));
     assert!(
-        text.contains("2026-02-02T00:00:00Z, P, 2 processors,\n4 MiB of memory, Linux 7, S")
-            || text.contains("2026-02-02T00:00:00Z, P, 2 processors, 4 MiB of memory, Linux"),
+        text.contains("2026-02-02T00:00:00Z, P, 2 processors, 4 MiB of memory, Linux 7, S"),
         "{text}"
     );
 }

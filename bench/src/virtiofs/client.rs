@@ -212,7 +212,7 @@ impl Prepared {
                     size: 128 << 10,
                     ..ReadIn::default()
                 };
-                let room = Room::Data(args.options.size as usize);
+                let room = Room::Data(args.size as usize);
                 let request = Request::Readdirplus { args };
                 let bytes = self.ask(self.many, &request, room, |answer| Ok(answer.data()))?;
                 if bytes.is_empty() {

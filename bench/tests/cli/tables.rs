@@ -38,10 +38,10 @@ fn tables_are_measured_one_after_the_other() {
     let row = &outcome("9p")["measured"]["rows"][0];
     assert_eq!(row["name"], "unix, 1 conn., readdir of 10,000 entries");
     assert!(row["cells"][0]["median"].as_f64() > Some(0.0), "{row}");
-    assert_eq!(outcome("zerocopy")["left_out"], "it has no such row");
+    assert_eq!(outcome("zerocopy")["left_out"], "no row of it is selected");
     assert_eq!(
         outcome("guest defaults 9p")["left_out"],
-        "it takes a virtual machine: --guest"
+        "it needs a virtual machine: --guest"
     );
 }
 
