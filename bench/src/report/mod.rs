@@ -1,5 +1,5 @@
-//! Reports: results as a bench measures them ([`results`]), and their common format ([`format`]),
-//! from which terminal output, JSON, HTML and Markdown are rendered.
+//! Reports: results as a bench measures them ([`results`]), and their common format
+//! ([`mod@format`]), from which terminal output, JSON, HTML and Markdown are rendered.
 
 pub(crate) mod format;
 mod html;
