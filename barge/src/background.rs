@@ -6,19 +6,12 @@ use std::io::{Read, Write, stdout};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
+use command::signals::{IN_BACKGROUND, is_background};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::{CommandResult, Failure};
 
-/// The environment variable that marks the process in the background.
-const MARK: &str = "BARGE_IN_BACKGROUND";
-
 const READY: &str = "ready\n";
-
-/// Returns whether this process is the one in the background.
-pub(crate) fn is_background() -> bool {
-    env::var_os(MARK).is_some()
-}
 
 /// Runs this program again and waits until the new process is ready, or has failed and reported the
 /// error.
@@ -30,7 +23,7 @@ pub(crate) fn start() -> CommandResult {
     }
     let mut child = command
         .args(arguments)
-        .env(MARK, "1")
+        .env(IN_BACKGROUND, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

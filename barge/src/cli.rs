@@ -6,14 +6,15 @@ use std::path::Path;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use command::bench::BenchArgs;
+use command::log::{LogArgs, LogFormat};
 
-use crate::bench::BenchArgs;
 use crate::config::Config;
 use crate::config::command::ConfigArgs;
 use crate::connect::ConnectArgs;
 use crate::doctor::DoctorArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
-use crate::log::{LogArgs, LogFormat};
+
 use crate::mount::MountArgs;
 use crate::pack::{CheckArgs, PackArgs};
 use crate::reference::{CompletionsArgs, ManArgs};
@@ -58,7 +59,7 @@ impl Cli {
             }
             match plan::read_config(path) {
                 Ok(config) => {
-                    add(&mut cli.log, &config);
+                    add_settings(&mut cli.log, &config);
                     cli.config = Some(config);
                 }
                 Err(problems) => {
@@ -155,13 +156,13 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// Adds the settings of `config` to `args`, those of the command line, which take precedence.
-fn add(args: &mut LogArgs, config: &Config) {
+/// Adds the settings of `config` to the options of logging; the command line takes precedence.
+fn add_settings(log: &mut LogArgs, config: &Config) {
     let matches = config.matches().expect("it has been checked");
     let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");
-    args.verbose = args.verbose.max(file.verbose);
-    if args.log_format == LogFormat::Text {
-        args.log_format = file.log_format;
+    log.verbose = log.verbose.max(file.verbose);
+    if log.log_format == LogFormat::Text {
+        log.log_format = file.log_format;
     }
 }
 

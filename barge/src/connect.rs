@@ -118,7 +118,7 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
 
 /// `barge connect`
 pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
-    if !background::is_background() {
+    if !signals::is_background() {
         diagnose::mount_point(&args.dir)?;
         if !args.foreground {
             return background::start();

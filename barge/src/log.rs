@@ -1,35 +1,16 @@
 //! Log lines, on standard error or to syslog.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 
-use clap::{Args, ValueEnum};
+use command::log::{LogArgs, to_stderr};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-#[derive(Args)]
-#[command(next_help_heading = "Logging")]
-pub(crate) struct LogArgs {
-    /// Log connections; if given twice, also every request
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub(crate) verbose: u8,
-    /// Format of log lines on standard error
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
-    pub(crate) log_format: LogFormat,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object per line
-    Json,
-}
-
 /// Starts logging to standard error.
 pub(crate) fn start(args: &LogArgs) {
-    to_stderr(level_of(args), args.log_format);
+    to_stderr(args.level(), args.log_format);
 }
 
 /// Starts logging at `level`, or at that of `args` if it is more verbose, for a daemon that may log
@@ -37,7 +18,7 @@ pub(crate) fn start(args: &LogArgs) {
 pub(crate) fn start_daemon(args: &LogArgs, level: LevelFilter, to_syslog: bool) {
     let level = level.max(match args.verbose {
         0 => LevelFilter::OFF,
-        _ => level_of(args),
+        _ => args.level(),
     });
     match to_syslog.then(Syslog::connect).transpose() {
         Ok(Some(syslog)) => tracing_subscriber::fmt()
@@ -53,26 +34,6 @@ pub(crate) fn start_daemon(args: &LogArgs, level: LevelFilter, to_syslog: bool) 
             to_stderr(level, args.log_format);
             tracing::warn!("syslog: {error}");
         }
-    }
-}
-
-fn level_of(args: &LogArgs) -> LevelFilter {
-    match args.verbose {
-        0 => LevelFilter::INFO,
-        1 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    }
-}
-
-fn to_stderr(level: LevelFilter, format: LogFormat) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(io::stderr)
-        .with_target(false)
-        .with_ansi(io::stderr().is_terminal());
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }
 

@@ -25,16 +25,14 @@ mod read_trace;
 mod reference;
 mod serve;
 mod service;
-mod signals;
 mod source;
 mod stack;
 mod status;
-mod tools;
 
-use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use command::{CommandResult, Failure, signals, tools};
 
 use crate::cli::{Cli, Command};
 
@@ -63,43 +61,5 @@ fn main() -> ExitCode {
         Command::Completions(args) => reference::completions(args, &mut Cli::command()),
         Command::Man(args) => reference::man(args, Cli::command()),
     };
-    done.unwrap_or_else(|failure| {
-        eprintln!("barge: {}", failure.message);
-        ExitCode::from(failure.status)
-    })
+    done.unwrap_or_else(|failure| failure.report())
 }
-
-/// The error that ended a command: one line, and the exit status.
-#[derive(Debug)]
-struct Failure {
-    message: String,
-    status: u8,
-}
-
-impl Failure {
-    /// Returns an error of usage: exit status 2.
-    fn usage(message: impl Display) -> Failure {
-        Failure {
-            message: message.to_string(),
-            status: 2,
-        }
-    }
-
-    /// Returns any other error: exit status 1.
-    fn new(message: impl Display) -> Failure {
-        Failure {
-            message: message.to_string(),
-            status: 1,
-        }
-    }
-}
-
-/// Returns the message alone, to be shown among other problems.
-impl From<Failure> for String {
-    fn from(failure: Failure) -> String {
-        failure.message
-    }
-}
-
-/// The result of a command.
-type CommandResult = Result<ExitCode, Failure>;

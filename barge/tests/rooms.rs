@@ -51,6 +51,25 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("rofs", &[]),
     ("sidecar", &[]),
+    ("command", &[]),
+    (
+        "bench",
+        &[
+            "vfs",
+            "wire",
+            "sys",
+            "hostdir",
+            "remote",
+            "client",
+            "layers",
+            "fuse",
+            "nfs",
+            "p9",
+            "transports",
+            "tls",
+            "command",
+        ],
+    ),
     ("guest", &["sys"]),
 ];
 

@@ -3,6 +3,8 @@
 //! Calls that find, read or write nodes are recorded with their arguments, other calls only with
 //! their result. Contents are not recorded, nor attempts that are repeated with more patience.
 
+mod line;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use vfs::{
     Payload, Plus, RelaySink, Result, Sink, Want,
 };
 
+pub use self::line::{Line, Text};
 use crate::{Clock, Layer, Opened, forward};
 
 /// A recorded call.

@@ -138,16 +138,16 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     let source = args.source.clone().signed(&args.verify_key)?;
     let overlaid = args.overlay.is_some();
     let mut options = options::settle(&args.options, &source, overlaid, args.helper.sloppy)?;
-    if !background::is_background() {
+    if !signals::is_background() {
         diagnose::mount_point(&args.dir)?;
     }
-    if !background::is_background() && by_kernel(args, &options) {
+    if !signals::is_background() && by_kernel(args, &options) {
         return match args.foreground {
             true => kernel::stay(args),
             false => Ok(ExitCode::SUCCESS),
         };
     }
-    if !args.foreground && !background::is_background() {
+    if !args.foreground && !signals::is_background() {
         return background::start();
     }
     sys::limits::raise_descriptors();

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::{LaneStatus, EngineStatus};
+use engine::{EngineStatus, LaneStatus};
 use serde::{Deserialize, Serialize};
 use vfs::peer::{Refusal, Refusals};
 

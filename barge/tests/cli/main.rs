@@ -1,5 +1,6 @@
 //! Tests of the program: its options, its environment, and foreign clients.
 
+mod bench;
 mod browser;
 mod bundle;
 mod config;
@@ -24,7 +25,6 @@ mod overlay;
 mod pack;
 mod passthrough;
 mod reconnect;
-mod report;
 mod restart;
 mod served;
 mod service;

@@ -26,7 +26,7 @@ def fuse(options):
     return [BARGE, "mount", "-o", options, f"9p://10.0.2.2:{port}/"]
 
 
-PAGED, DISK = "v9fs, a page each", "virtio block, ext4"
+PAGED, DISK = "v9fs, uncoalesced", "virtio block, ext4"
 MOUNTS = {
     "barge mount, loose": fuse("cache=loose"),
     "barge mount": fuse("cache=mmap"),

@@ -209,7 +209,9 @@ impl Endpoint for Nfs {
         let sockets = std::mem::take(&mut self.sockets);
         for datagrams in sockets.datagrams {
             let session = Box::new(server.datagrams());
-            engine.serve_datagrams(datagrams, session).map_err(Failure::new)?;
+            engine
+                .serve_datagrams(datagrams, session)
+                .map_err(Failure::new)?;
         }
         let service: Arc<dyn Service> = Arc::new(NfsService {
             server: server.clone(),

@@ -4,7 +4,6 @@ mod counts;
 mod health;
 mod hostile;
 mod page;
-mod replay;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -41,8 +41,8 @@ impl Shared {
         let engine = Engine::new(Tuning::default()).expect("an engine");
         let queues = engine.queues(session);
         let drive = move |_, ring| -> io::Result<Stop> {
-            let driven = queues.drive(ring, None)?;
-            Ok(Box::new(|| driven.join()))
+            let queue = queues.start(ring, None)?;
+            Ok(Box::new(|| queue.cancel_and_join()))
         };
         let config = Config {
             queues: 3,

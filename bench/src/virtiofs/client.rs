@@ -1,0 +1,327 @@
+//! The virtiofs client: operations of one or more requests, many in flight.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuse::Request;
+use fuse::dirent::Dirent;
+use fuse::layout::{
+    AttrOut, CreateIn, EntryOut, GetattrIn, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut,
+};
+use fuse::message::Text;
+use fuse::numbers::{Flags, ROOT_ID};
+use remote::virtiofs::{Answer, Channel, Flight, Room};
+use vfs::{Caller, Errno, Result};
+use wire::Reader;
+
+use crate::protocol::{LARGE, Operation, SMALL};
+use crate::rounds::{Done, overlapped};
+use crate::workspace::{CONTENTS, DATA, FILES, MANY, OUT, file_name, next_random};
+
+/// Returns the number of sequential requests in an operation.
+pub(super) fn steps(operation: Operation) -> usize {
+    match operation {
+        Operation::SmallFile => 5,
+        Operation::Create => 3,
+        _ => 1,
+    }
+}
+
+/// The state of a thread: the nodes and files that its operations use.
+pub(super) struct Prepared {
+    channel: Arc<Channel>,
+    queue: usize,
+    many: u64,
+    data: Open,
+    out: Open,
+    direct: Open,
+    /// The offset of the next sequential read.
+    next: u64,
+    random: u64,
+    number: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Open {
+    node: u64,
+    fh: u64,
+}
+
+impl Prepared {
+    /// Opens the files; `number` makes the file names of this thread unique.
+    pub(super) fn new(channel: Arc<Channel>, number: usize) -> Result<Prepared> {
+        let mut prepared = Prepared {
+            queue: number % channel.queues(),
+            many: 0,
+            data: Open::default(),
+            out: Open::default(),
+            direct: Open::default(),
+            next: 0,
+            random: 0x9e37_79b9_7f4a_7c15 ^ number as u64,
+            number,
+            channel,
+        };
+        prepared.many = prepared.look(ROOT_ID, MANY)?;
+        let data = prepared.look(ROOT_ID, DATA.0)?;
+        prepared.data = prepared.open(data, Flags::empty())?;
+        let name = format!("out{number}");
+        let made = prepared.ask(ROOT_ID, &create(&name), ENTRY_AND_OPEN, made)?;
+        prepared.out = made;
+        prepared.direct = prepared.open(made.node, Flags::RDWR | Flags::DIRECT)?;
+        Ok(prepared)
+    }
+
+    fn look(&self, node: u64, name: &str) -> Result<u64> {
+        let name = Text(name.as_bytes());
+        let room = Room::Fixed(EntryOut::SIZE);
+        let found = self.ask(node, &Request::Lookup { name }, room, |answer| {
+            answer.decode(EntryOut::decode)
+        });
+        Ok(found?.nodeid)
+    }
+
+    fn open(&self, node: u64, flags: Flags) -> Result<Open> {
+        let args = OpenIn {
+            flags: flags.bits(),
+            open_flags: 0,
+        };
+        let room = Room::Fixed(OpenOut::SIZE);
+        let opened = self.ask(node, &Request::Open { args }, room, |answer| {
+            answer.decode(OpenOut::decode)
+        });
+        let fh = opened?.fh;
+        Ok(Open { node, fh })
+    }
+
+    fn ask<T>(
+        &self,
+        node: u64,
+        request: &Request<'_>,
+        room: Room,
+        read: impl FnOnce(&Answer<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let draft = self.channel.begin(self.queue, false)?;
+        let flight = draft.submit(&Caller::ROOT, node, request, 0, room)?;
+        read(&flight.wait()?)
+    }
+
+    /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count
+    /// and the time taken.
+    pub(super) fn run(
+        &mut self,
+        operation: Operation,
+        depth: usize,
+        time: Duration,
+        most: usize,
+    ) -> Done {
+        if operation == Operation::List {
+            return self.list(time, most);
+        }
+        let channel = self.channel.clone();
+        overlapped(
+            (depth, steps(operation)),
+            (time, most),
+            |slot, step, found| self.step(&channel, operation, slot, step, found),
+            |step, (flight, mut found)| {
+                finish(operation, step, &flight.wait()?, &mut found)?;
+                // Like the kernel, forgets the node of a removed file.
+                if operation == Operation::Create && step + 1 == steps(operation) {
+                    channel.forget(found.node);
+                }
+                Ok(found)
+            },
+        )
+    }
+
+    /// Sends the request of a step, given the node and file handle that the operation has obtained.
+    fn step<'c>(
+        &mut self,
+        channel: &'c Channel,
+        operation: Operation,
+        slot: usize,
+        step: usize,
+        found: Open,
+    ) -> Result<(Flight<'c>, Open)> {
+        self.random = next_random(self.random);
+        let random = self.random;
+        let somewhere =
+            |size: u32, within: u64| random % (within / u64::from(size)) * u64::from(size);
+        let name;
+        let (node, request, payload, room) = match (operation, step) {
+            (Operation::ReadSmall, _) => read(self.data, somewhere(SMALL, DATA.1), SMALL),
+            (Operation::ReadLarge, _) => {
+                self.next = (self.next + u64::from(LARGE)) % DATA.1;
+                read(self.data, self.next, LARGE)
+            }
+            (Operation::WriteSmall, _) => write(self.out, somewhere(SMALL, OUT), SMALL),
+            (Operation::WriteLarge, _) => write(self.direct, somewhere(LARGE, OUT), LARGE),
+            (Operation::Attributes, _) => attributes(self.data.node),
+            (Operation::LookUp, _) | (Operation::SmallFile, 0) => {
+                name = file_name(random as usize % FILES);
+                let name = Text(name.as_bytes());
+                let room = Room::Fixed(EntryOut::SIZE);
+                (self.many, Request::Lookup { name }, 0, room)
+            }
+            (Operation::SmallFile, 1) => attributes(found.node),
+            (Operation::SmallFile, 2) => {
+                let args = OpenIn::default();
+                let room = Room::Fixed(OpenOut::SIZE);
+                (found.node, Request::Open { args }, 0, room)
+            }
+            (Operation::SmallFile, 3) => read(found, 0, SMALL),
+            (Operation::SmallFile, _) | (Operation::Create, 1) => {
+                let args = ReleaseIn {
+                    fh: found.fh,
+                    ..ReleaseIn::default()
+                };
+                let room = Room::Fixed(0);
+                (found.node, Request::Release { args }, 0, room)
+            }
+            (Operation::Create, step) => {
+                name = format!("new{}-{slot}", self.number);
+                match step {
+                    0 => (ROOT_ID, create(&name), 0, ENTRY_AND_OPEN),
+                    _ => {
+                        let name = Text(name.as_bytes());
+                        (ROOT_ID, Request::Unlink { name }, 0, Room::Fixed(0))
+                    }
+                }
+            }
+            (Operation::List, _) => return Err(Errno::EINVAL),
+        };
+        let draft = channel.begin(self.queue, false)?;
+        let flight = draft.submit(&Caller::ROOT, node, &request, payload, room)?;
+        Ok((flight, found))
+    }
+
+    fn list(&mut self, time: Duration, most: usize) -> Done {
+        let began = Instant::now();
+        let mut done = 0;
+        while done < most && (done == 0 || began.elapsed() < time) {
+            let args = OpenIn::default();
+            let room = Room::Fixed(OpenOut::SIZE);
+            let opened = self.ask(self.many, &Request::Opendir { args }, room, |answer| {
+                answer.decode(OpenOut::decode)
+            })?;
+            let (mut offset, mut seen) = (0, 0);
+            loop {
+                let args = ReadIn {
+                    fh: opened.fh,
+                    offset,
+                    // The size that Linux requests: 32 pages.
+                    size: 128 << 10,
+                    ..ReadIn::default()
+                };
+                let room = Room::Data(args.size as usize);
+                let request = Request::Readdirplus { args };
+                let bytes = self.ask(self.many, &request, room, |answer| Ok(answer.data()))?;
+                if bytes.is_empty() {
+                    break;
+                }
+                let mut from = Reader::new(&bytes);
+                while let Some(entry) = Dirent::next(true, &mut from).map_err(|_| Errno::EIO)? {
+                    seen += usize::from(!matches!(entry.name, b"." | b".."));
+                    offset = entry.off;
+                }
+            }
+            if seen != FILES {
+                return Err(Errno::EIO);
+            }
+            let args = ReleaseIn {
+                fh: opened.fh,
+                ..ReleaseIn::default()
+            };
+            let request = Request::Releasedir { args };
+            self.ask(self.many, &request, Room::Fixed(0), |_| Ok(()))?;
+            done += 1;
+        }
+        Ok((done, began.elapsed()))
+    }
+}
+
+const ENTRY_AND_OPEN: Room = Room::Fixed(EntryOut::SIZE + OpenOut::SIZE);
+
+type Asked<'a> = (u64, Request<'a>, usize, Room);
+
+fn read(open: Open, offset: u64, size: u32) -> Asked<'static> {
+    let args = ReadIn {
+        fh: open.fh,
+        offset,
+        size,
+        ..ReadIn::default()
+    };
+    let room = Room::Data(size as usize);
+    (open.node, Request::Read { args }, 0, room)
+}
+
+/// Returns a write of `size` bytes; the payload is whatever the memory holds.
+fn write(open: Open, offset: u64, size: u32) -> Asked<'static> {
+    let args = WriteIn {
+        fh: open.fh,
+        offset,
+        size,
+        ..WriteIn::default()
+    };
+    let room = Room::Fixed(WriteOut::SIZE);
+    (open.node, Request::Write { args }, size as usize, room)
+}
+
+fn attributes(node: u64) -> Asked<'static> {
+    let args = GetattrIn::default();
+    let room = Room::Fixed(AttrOut::SIZE);
+    (node, Request::Getattr { args }, 0, room)
+}
+
+fn create(name: &str) -> Request<'_> {
+    let args = CreateIn {
+        flags: Flags::RDWR.bits(),
+        mode: 0o100644,
+        ..CreateIn::default()
+    };
+    let name = Text(name.as_bytes());
+    Request::Create { args, name }
+}
+
+fn made(answer: &Answer<'_>) -> Result<Open> {
+    let node = answer.decode(EntryOut::decode)?.nodeid;
+    let behind = answer.fixed().get(EntryOut::SIZE..).unwrap_or_default();
+    let fh = OpenOut::decode(behind).map_err(|_| Errno::EIO)?.fh;
+    Ok(Open { node, fh })
+}
+
+/// Stores the results of a reply in `found`. Returns `EIO` if the reply is short: a server that
+/// returns less is not faster.
+fn finish(operation: Operation, step: usize, answer: &Answer<'_>, found: &mut Open) -> Result<()> {
+    let whole = |len: usize| match answer.len() == len {
+        true => Ok(()),
+        false => Err(Errno::EIO),
+    };
+    match (operation, step) {
+        (Operation::ReadSmall, _) => whole(SMALL as usize),
+        (Operation::ReadLarge, _) => whole(LARGE as usize),
+        (Operation::WriteSmall, _) => written(answer, SMALL),
+        (Operation::WriteLarge, _) => written(answer, LARGE),
+        (Operation::LookUp, _) | (Operation::SmallFile, 0) => {
+            found.node = answer.decode(EntryOut::decode)?.nodeid;
+            Ok(())
+        }
+        (Operation::Attributes, _) | (Operation::SmallFile, 1) => whole(AttrOut::SIZE),
+        (Operation::SmallFile, 2) => {
+            found.fh = answer.decode(OpenOut::decode)?.fh;
+            Ok(())
+        }
+        (Operation::SmallFile, 3) => whole(CONTENTS),
+        (Operation::Create, 0) => {
+            *found = made(answer)?;
+            Ok(())
+        }
+        (Operation::SmallFile | Operation::Create | Operation::List, _) => Ok(()),
+    }
+}
+
+fn written(answer: &Answer<'_>, size: u32) -> Result<()> {
+    match answer.decode(WriteOut::decode)?.size == size {
+        true => Ok(()),
+        false => Err(Errno::EIO),
+    }
+}

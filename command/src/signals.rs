@@ -1,0 +1,100 @@
+//! SIGTERM and SIGINT stop cleanly; a second one ends the process at once. SIGHUP reads the
+//! configuration again.
+//!
+//! Without a configuration file, SIGHUP means that the terminal was closed: a server on a terminal
+//! stops cleanly. Elsewhere it is a request to reload, which service managers and scripts send to
+//! any daemon; it is ignored with a line in the log. If SIGHUP was ignored from the start
+//! (nohup(1)), it stays ignored.
+
+use std::thread::JoinHandle;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+use crate::Failure;
+
+/// The environment variable that marks a process in the background.
+pub const IN_BACKGROUND: &str = "BARGE_IN_BACKGROUND";
+
+/// A function that reads the configuration again.
+pub type Reload = Box<dyn Fn() + Send>;
+
+/// A handler of signals, until dropped.
+pub struct SignalHandler {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Calls `stop` at the first signal, and ends the process with the default action at the second.
+/// SIGHUP calls `reload`, if there is one. Returns an error if the process cannot handle signals or
+/// start a thread.
+pub fn on_signal(
+    stop: impl Fn() + Send + 'static,
+    reload: Option<Reload>,
+) -> Result<SignalHandler, Failure> {
+    let hangup = (reload.is_some() || !is_ignored(SIGHUP)).then_some(SIGHUP);
+    let on_terminal = has_terminal() && !is_background();
+    let watched = [SIGINT, SIGTERM].into_iter().chain(hangup);
+    let mut signals = Signals::new(watched).map_err(Failure::new)?;
+    let handle = signals.handle();
+    let thread = std::thread::Builder::new()
+        .name("barge-signals".into())
+        .spawn(move || {
+            let mut stopping = false;
+            for signal in signals.forever() {
+                match (signal, &reload) {
+                    (SIGHUP, Some(reload)) => {
+                        reload();
+                        continue;
+                    }
+                    (SIGHUP, None) if !on_terminal => {
+                        tracing::warn!(
+                            "SIGHUP is ignored: there is no file to read again (--config)"
+                        );
+                        continue;
+                    }
+                    _ => {}
+                }
+                if stopping {
+                    // Returns only if the signal could not be raised: continue then.
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
+                stopping = true;
+                tracing::debug!(signal, "stopping");
+                stop();
+            }
+        })
+        .map_err(Failure::new)?;
+    Ok(SignalHandler {
+        handle,
+        thread: Some(thread),
+    })
+}
+
+/// Returns whether this process is one that a `barge` started in the background.
+pub fn is_background() -> bool {
+    std::env::var_os(IN_BACKGROUND).is_some()
+}
+
+/// Returns whether the process has a controlling terminal (credentials(7)).
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Returns whether `signal` is ignored, from /proc/self/status (proc_pid_status(5)).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+impl Drop for SignalHandler {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked: it only calls `stop` and `reload`.
+            let _ = thread.join();
+        }
+    }
+}
