@@ -5,9 +5,9 @@ use clap::builder::ArgAction;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Args, Command};
 
-use crate::log::LogArgs;
 use crate::serve::args::ServeArgs;
 use crate::serve::args::share::{AccessArgs, ShareArgs};
+use command::log::LogArgs;
 
 /// The options of `barge serve` by long name, which is the key in a file.
 pub(super) struct Schema {

@@ -403,12 +403,10 @@ fn check_holdings(
             client_state.revoked
         )
     );
-    assert_eq!(
-        client_state
-            .lock_owners
-            .which(|owner| owner.states.is_empty()),
-        []
-    );
+    let unused = client_state
+        .lock_owners
+        .which(|owner| owner.states.is_empty());
+    assert!(unused.is_empty());
     files
 }
 
