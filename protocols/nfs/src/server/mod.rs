@@ -27,10 +27,11 @@ pub mod v4;
 mod words;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use vfs::{Call, Caller, Capabilities, Cx, Export, Node};
 use wire::Voice;
 
@@ -272,7 +273,7 @@ impl Server {
 
     /// Replaces the list of exports, and empties the caches of nodes and files.
     pub fn relist(&self, listed: Vec<Listed>) {
-        *self.listed.write().unwrap_or_else(PoisonError::into_inner) = listed;
+        *self.listed.write() = listed;
         self.nodes.retain(|_, _| false);
         self.files.forget_all();
     }
@@ -282,8 +283,8 @@ impl Server {
         self.voices().get(&connection).cloned()
     }
 
-    fn voices(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
-        self.voices.lock().unwrap_or_else(PoisonError::into_inner)
+    fn voices(&self) -> parking_lot::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
+        self.voices.lock()
     }
 
     /// Returns the maximum length of a record: a WRITE with its headers.
