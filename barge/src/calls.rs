@@ -4,9 +4,10 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use layers::record::{Event, Given, Outcome};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::private;
@@ -162,7 +163,7 @@ impl Recorder {
     }
 
     fn writing(&self) -> MutexGuard<'_, Writing> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -9,12 +9,13 @@
 //!
 //! Lock order: the shares first. No client is called while they are locked.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ::nfs::server::Server;
 use clap::FromArgMatches;
 use layers::{Bundle, Gate};
 use p9::server::ExportList;
+use parking_lot::{Mutex, RwLock};
 use vfs::Export;
 
 use super::args::ServeArgs;
@@ -114,7 +115,7 @@ impl Live {
     /// Reads the file again. If it is invalid, or a share cannot be opened, the previous state
     /// stays.
     pub(super) fn reload(&self) -> Result<(), Failure> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let config = Config::read(self.begun.path()).map_err(Failure::usage)?;
         let plan = plan(&config)?;
         let names = exports::check(&plan)?;
@@ -152,7 +153,7 @@ impl Live {
             served.gate.set(terms(&share.layers, clients));
         }
         let list = ExportList(exports::list(&each, &self.whole));
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+        *self.list.write() = list;
         let stays = |old: &Served| shares.iter().any(|new| Arc::ptr_eq(&new.gate, &old.gate));
         for gone in state.shares.iter().filter(|old| !stays(old)) {
             gone.gate.close();
@@ -216,7 +217,7 @@ impl Live {
 
     /// Writes the read traces of shares that were added by a reload.
     pub(super) fn finish(&self) -> Result<(), Failure> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         state
             .touched
             .iter()

@@ -27,8 +27,10 @@ pub(crate) mod virtiofsd;
 mod welcome;
 mod work;
 
+use parking_lot::RwLock;
+
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use engine::{Engine, Service};
 use p9::server::{ExportList, Server};
@@ -191,7 +193,7 @@ struct Shares(Arc<RwLock<ExportList>>);
 
 impl p9::server::Exports for Shares {
     fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
-        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let list = self.0.read();
         list.resolve(aname)
     }
 }

@@ -50,8 +50,8 @@ pub(super) fn place(
         name: recovery.name,
         stable: recovery.stable,
         monitored: recovery.monitored,
-        call_back: notify::caller().map_err(Failure::new)?,
-        run: Some(work::runner().map_err(Failure::new)?),
+        call_back: notify::caller(),
+        run: Some(work::runner()),
         lease: plan.lease,
         read_plus: plan.read_plus,
         security_labels: plan.security_labels,
@@ -166,7 +166,7 @@ impl Place {
     /// Serves clients until the engine stops.
     pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
         let tending = Tending::start(&self.server).map_err(Failure::new)?;
-        notify::start(&self.server).map_err(Failure::new)?;
+        notify::start(&self.server);
         for datagrams in self.datagrams {
             let session = Box::new(self.server.datagrams());
             engine.answer(datagrams, session).map_err(Failure::new)?;
