@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use layers::{Touched, stack};
+use parking_lot::Mutex;
 use vfs::FileSystem;
 
 use crate::{Failure, private};
@@ -41,14 +42,14 @@ impl TraceFile {
     /// Flushes the trace. Returns the first error of the recording.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         self.write(BufWriter::flush);
-        match &*self.file.lock().expect("no panic holds it") {
+        match &*self.file.lock() {
             Ok(_) => Ok(()),
             Err(error) => Err(Failure::new(format!("{}: {error}", self.path.display()))),
         }
     }
 
     fn write(&self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
-        let mut file = self.file.lock().expect("no panic holds it");
+        let mut file = self.file.lock();
         if let Ok(open) = &mut *file
             && let Err(error) = write(open)
         {

@@ -8,13 +8,14 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// The crates, and the crates that each may use. Dependencies of tests do not count.
 const ROOMS: &[(&str, &[&str])] = &[
     ("vfs", &[]),
+    ("concurrency", &[]),
     ("vfs-testkit", &["vfs", "wire"]),
     ("wire", &["vfs"]),
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),
     ("image", &["vfs", "erofs", "rofs", "sidecar"]),
     ("objects", &["vfs", "image"]),
-    ("memory", &["vfs"]),
+    ("memory", &["concurrency", "vfs"]),
     (
         "remote",
         &[
@@ -32,14 +33,21 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "client",
         &[
-            "vfs", "sys", "hostdir", "image", "memory", "objects", "remote",
+            "concurrency",
+            "vfs",
+            "sys",
+            "hostdir",
+            "image",
+            "memory",
+            "objects",
+            "remote",
         ],
     ),
     ("layers", &["vfs", "sys"]),
     ("block", &["vfs", "wire"]),
-    ("p9", &["vfs", "wire"]),
-    ("fuse", &["vfs", "wire"]),
-    ("nfs", &["vfs", "wire"]),
+    ("p9", &["concurrency", "vfs", "wire"]),
+    ("fuse", &["concurrency", "vfs", "wire"]),
+    ("nfs", &["concurrency", "vfs", "wire"]),
     ("transports", &["vfs", "wire", "sys"]),
     ("tls", &["wire", "transports"]),
     ("virtqueue", &["vfs", "wire", "sys", "transports"]),

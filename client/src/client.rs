@@ -10,7 +10,7 @@ use vfs::{
     Cx, Errno, FileSystem, Make, Mode, Name, Node, RenameFlags, SetAttr, StatFs, XattrFlags,
 };
 
-use crate::ticket::Crew;
+use crate::ticket::Calls;
 use crate::tree::Tree;
 use crate::{DirEntry, File, Metadata, OpenOptions, Source, Walk};
 
@@ -21,7 +21,7 @@ use crate::{DirEntry, File, Metadata, OpenOptions, Source, Walk};
 #[derive(Clone)]
 pub struct Client {
     tree: Tree,
-    crew: Arc<Crew>,
+    calls: Arc<Calls>,
 }
 
 impl Client {
@@ -46,7 +46,7 @@ impl Client {
     pub fn over(fs: Arc<dyn FileSystem>) -> Client {
         Client {
             tree: Tree::new(fs),
-            crew: Arc::default(),
+            calls: Arc::default(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Client {
     /// Opens a file as `options` say.
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> io::Result<File> {
         let file = options.open(&self.tree, bytes(path.as_ref()))?;
-        Ok(File::new(self.tree.clone(), file, &self.crew))
+        Ok(File::new(self.tree.clone(), file, &self.calls))
     }
 
     /// Reads the whole content of a file.

@@ -1,12 +1,13 @@
 //! Open files.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use sys::payload::{SlicePayload, SliceSink, VecSink};
 use vfs::{Errno, Kind, Mode, Name, OpenFlags, SetAttr, Want};
 
-use crate::ticket::Crew;
+use crate::ticket::Calls;
 use crate::tree::Tree;
 use crate::{Metadata, Ticket};
 
@@ -116,16 +117,16 @@ pub struct File {
     tree: Tree,
     file: Arc<dyn vfs::File>,
     position: Mutex<u64>,
-    crew: Arc<Crew>,
+    calls: Arc<Calls>,
 }
 
 impl File {
-    pub(crate) fn new(tree: Tree, file: Arc<dyn vfs::File>, crew: &Arc<Crew>) -> File {
+    pub(crate) fn new(tree: Tree, file: Arc<dyn vfs::File>, calls: &Arc<Calls>) -> File {
         File {
             tree,
             file,
             position: Mutex::new(0),
-            crew: crew.clone(),
+            calls: calls.clone(),
         }
     }
 
@@ -164,7 +165,7 @@ impl File {
     /// Begins to read up to `len` bytes at `offset`.
     pub fn submit_read(&self, offset: u64, len: usize) -> Ticket<Vec<u8>> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
-        self.crew.submit(move || {
+        self.calls.submit(move || {
             let mut sink = VecSink::new(len);
             tree.with(|cx| file.read(cx, offset, len, &mut sink))?;
             Ok(sink.into_bytes())
@@ -174,14 +175,14 @@ impl File {
     /// Begins to write at `offset`; the result is the number of bytes.
     pub fn submit_write(&self, offset: u64, data: Vec<u8>) -> Ticket<usize> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
-        self.crew
+        self.calls
             .submit(move || write(&tree, &*file, &data, offset))
     }
 
     /// Begins to make written data durable, except that of writes in flight.
     pub fn submit_sync(&self) -> Ticket<()> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
-        self.crew
+        self.calls
             .submit(move || tree.with(|cx| file.fsync(cx, false)))
     }
 
@@ -214,7 +215,7 @@ impl File {
     }
 
     fn position(&self) -> MutexGuard<'_, u64> {
-        self.position.lock().expect("no panic holds it")
+        self.position.lock()
     }
 }
 

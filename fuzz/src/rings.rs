@@ -7,8 +7,9 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use arbitrary::{Result, Unstructured};
 use fuse::server::{Options, Server};
 use hostile::guest::{Guest, Place, descriptor};
@@ -29,7 +30,7 @@ pub fn script(data: &[u8]) {
     let started = Arc::new(Started::default());
     let starts = started.clone();
     let drive = move |_, ring| -> std::io::Result<Stop> {
-        *starts.lock().expect("no panic holds it") = Some(ring);
+        *starts.lock() = Some(ring);
         // The script has returned all requests by then.
         Ok(Box::new(|| ()))
     };
@@ -87,7 +88,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
     let guest = Guest::set_up(socket, start & 1 == 1).expect("agreed");
     // The monitor gets the error of an invalid queue or memory.
     let start = |place, next: u16| drop(guest.start(1, place, next.into()));
-    let ring = || started.lock().expect("no panic holds it").clone();
+    let ring = || started.lock().clone();
     let mut at = Place::GOOD;
     start(at, 0);
     let mut held: Vec<Box<dyn Exchange>> = Vec::new();
@@ -102,7 +103,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
                 if guest.stop(1).is_err() {
                     return Ok(());
                 }
-                *started.lock().expect("no panic holds it") = None;
+                *started.lock() = None;
                 at = queue(input)?;
                 start(at, input.arbitrary()?);
             }

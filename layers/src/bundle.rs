@@ -31,9 +31,10 @@
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use vfs::lock::Owner;
 use vfs::{
     Capabilities, Cx, Errno, Export, FileSystem, Handle, Level, Name, Node, NodeId, Result, Time,
@@ -126,7 +127,7 @@ impl Bundle {
     /// Replaces the members with `members`, at the time `now`. An export that is already a member,
     /// under its name, is unaffected. On failure nothing changes.
     pub fn change(&self, members: &[Arc<Export>], now: Time) -> std::result::Result<(), BadNames> {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.changing.lock();
         let old = self.places.tree.load_full();
         let mut members: Vec<(&str, &Arc<Export>)> = members
             .iter()

@@ -6,9 +6,9 @@
 //!
 //! Lock order: its own mutex, held for the decision only, not while waiting.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use vfs::{Call, Cx, Errno, NodeId, Op, Patience, Result};
 
 use crate::{Clock, Layer, forward};
@@ -85,8 +85,8 @@ impl Fault {
         self.lock().rules.clear();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+    fn lock(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn strike<T>(

@@ -31,10 +31,11 @@ mod workers;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use vfs::lock::{HostLock, LockRange};
 use vfs::{
     Attr, Caller, CopyHow, Cx, DirSink, Entry, File, FileSystem, Kind, Name, Node, NodeId,
@@ -247,7 +248,7 @@ impl Shared {
 
     /// Returns the same sums, with the results of earlier verification.
     fn known(&self, key: Key, sums: Sums) -> Arc<Sums> {
-        let mut known = self.sums.lock().expect("no panic holds it");
+        let mut known = self.sums.lock();
         if known.len() >= Shared::REMEMBERED {
             known.clear();
         }
@@ -261,7 +262,7 @@ impl Shared {
 
     /// Returns whether the same version was opened before, and remembers it.
     fn was_seen(&self, id: NodeId, version: Version) -> bool {
-        let mut seen = self.seen.lock().expect("no panic holds it");
+        let mut seen = self.seen.lock();
         if seen.len() >= Shared::REMEMBERED {
             seen.clear();
         }

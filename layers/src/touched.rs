@@ -9,8 +9,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{
     Cx, DirSink, Entry, FileSystem, Name, Node, NodeId, Plus, RelaySink, Result, Sink, Want,
 };
@@ -52,7 +53,7 @@ impl Touched {
 
     /// Records that `node` was found as `name` in `dir`.
     fn found(&self, dir: NodeId, name: &[u8], node: NodeId) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().expect("no panic holds it");
+        let mut state = self.state.lock();
         if Some(node) != state.root && (state.names.len() < MOST || state.names.contains_key(&node))
         {
             state.names.insert(node, (dir, name.into()));
@@ -84,7 +85,7 @@ impl Touched {
     }
 
     fn touch_now(&self, node: NodeId, range: Range<u64>) {
-        let mut state = self.state.lock().expect("no panic holds it");
+        let mut state = self.state.lock();
         self.touch(&mut state, node, range);
     }
 }
@@ -139,7 +140,7 @@ fn add(known: &mut BTreeMap<u64, u64>, range: Range<u64>) -> Vec<Range<u64>> {
 impl Layer for Touched {
     fn root(&self, inner: &dyn FileSystem, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
         let root = inner.root(cx)?;
-        self.state.lock().expect("no panic holds it").root = Some(root.id());
+        self.state.lock().root = Some(root.id());
         Ok(root)
     }
 

@@ -1,13 +1,14 @@
 //! The behaviour of each layer, apart from forwarding.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
 use layers::squash::{NOBODY, Squash, Whom};
 use layers::{IdMap, MapIds, ReadOnly, Sealed, Through, Trace, stack};
 use memory::{Memory, Options};
+use parking_lot::Mutex;
 use vfs::{
     Access, Call, Caller, Cx, Errno, FileSystem, Groups, Handle, HandleKey, Kind, Make, Mode, Op,
     OpenFlags, Origin, Patience, Peer, SetAttr, SetTime, Time, XattrFlags,
@@ -528,7 +529,7 @@ impl tracing::Subscriber for Events {
         }
         let mut text = Text(event.metadata().level().to_string());
         event.record(&mut text);
-        self.0.lock().expect("no panic holds it").push(text.0);
+        self.0.lock().push(text.0);
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
@@ -558,7 +559,7 @@ fn trace_tells_what_came_of_each_operation() {
         let mut room = vfs_testkit::Room::new(10);
         open.read(&cx, 4096, 10, &mut room).expect("reads");
     });
-    let events = events.0.lock().expect("no panic holds it").clone();
+    let events = events.0.lock().clone();
     assert_eq!(
         events,
         [
@@ -573,11 +574,11 @@ fn trace_tells_what_came_of_each_operation() {
 
 #[test]
 fn what_is_touched_is_recorded_once() {
-    let touched = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let touched = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let told = touched.clone();
     let record = layers::Touched::new(Box::new(move |path, range| {
         let path = String::from_utf8_lossy(path).into_owned();
-        told.lock().expect("no panic holds it").push((path, range));
+        told.lock().push((path, range));
     }));
     let below = tree();
     let dir = ok(root(&below, &ALICE).mkdir("d", 0o755));
@@ -591,7 +592,7 @@ fn what_is_touched_is_recorded_once() {
         ok(file.read(2, 100));
         assert!(dir.lookup("none").is_err());
     }
-    let touched = touched.lock().expect("no panic holds it").clone();
+    let touched = touched.lock().clone();
     let want = [
         ("d", 0..0),
         ("d/file", 0..0),

@@ -3,13 +3,14 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use common::{Bed, Data, Passing, RW, Read, Write, create, open, tried, with, write};
 use layers::fault::{What, When};
 use layers::pagecache::{Mode, Options, PageCache};
 use layers::stack;
 use memory::Memory;
+use parking_lot::Mutex;
 use vfs::{
     Call, Caller, Cx, Errno, File, FileSystem, Op, OpenFlags, Payload, Result, SetAttr, Sink, Want,
 };
@@ -27,20 +28,20 @@ struct Messages {
 
 impl Messages {
     fn take(of: &Mutex<Vec<(u64, u64)>>) -> Vec<(u64, u64)> {
-        std::mem::take(&mut *of.lock().expect("no panic holds it"))
+        std::mem::take(&mut *of.lock())
     }
 }
 
 impl Passing for Messages {
     fn read(&self, at: u64, len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
-        let mut reads = self.reads.lock().expect("no panic holds it");
+        let mut reads = self.reads.lock();
         reads.push((at, len as u64));
         drop(reads);
         below(sink)
     }
 
     fn write(&self, at: u64, data: &mut dyn Payload, below: Write<'_>) -> Result<usize> {
-        let mut writes = self.writes.lock().expect("no panic holds it");
+        let mut writes = self.writes.lock();
         writes.push((at, data.len() as u64));
         drop(writes);
         below(data)
@@ -427,7 +428,7 @@ struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Meanwhile {
     fn act(&self) {
-        let act = self.0.lock().expect("no panic holds it").take();
+        let act = self.0.lock().take();
         if let Some(act) = act {
             act();
         }
@@ -482,7 +483,7 @@ fn what_was_on_its_way_is_not_kept_over_a_change() {
             let above = stack(stack(below, Data(meanwhile.clone())), cache);
             let (reader, writer) = (open(&*above, "f", RW), open(&*above, "f", RW | past));
             let act = Box::new(move || change(&*writer));
-            *meanwhile.0.lock().expect("no panic holds it") = Some(act);
+            *meanwhile.0.lock() = Some(act);
             read(&*reader, 0, 6);
             assert_eq!(read(&*reader, 0, 6), expected, "{past:?}");
         }
@@ -500,7 +501,7 @@ fn what_arrives_while_a_name_is_looked_up_is_in_its_times() {
     write(&*file, 0, b"written");
     let writer = file.clone();
     let act = Box::new(move || with(|cx| writer.flush(cx)));
-    *meanwhile.0.lock().expect("no panic holds it") = Some(act);
+    *meanwhile.0.lock() = Some(act);
     let entry = with(|cx| above.root(cx)?.lookup(cx, vfs::Name::new(b"f")?));
     let attr = with(|cx| file.attr(cx, Want::STAT));
     assert_eq!(entry.attr.size, 7);

@@ -7,10 +7,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -144,7 +144,7 @@ impl Listener {
         let socket = match &self.source {
             Source::Socket(socket) => socket,
             Source::Single(fd) => {
-                let fd = fd.lock().expect("no panic holds it").take();
+                let fd = fd.lock().take();
                 return Ok(fd.map(|fd| (fd, self.addr.to_string())));
             }
         };

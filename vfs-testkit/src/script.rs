@@ -11,9 +11,10 @@
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::Waker;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Allocate, Attr, Broken, Call, Caller, Capabilities, CopyHow, Cx, Device, DirEntry,
@@ -117,7 +118,7 @@ impl Latch {
     }
 
     fn state(&self) -> MutexGuard<'_, LatchState> {
-        self.0.lock().expect("no panic holds it")
+        self.0.lock()
     }
 }
 
@@ -199,11 +200,7 @@ impl Script {
     pub fn wait_for(&self, op: Op, times: usize) {
         let enough =
             |state: &mut State| state.calls.iter().filter(|call| call.op == op).count() < times;
-        drop(
-            self.called
-                .wait_while(self.state(), enough)
-                .expect("no panic holds it"),
-        );
+        self.called.wait_while(&mut self.state(), enough);
     }
 
     /// Returns the node with number `id`.
@@ -228,7 +225,7 @@ impl Script {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 
     /// Records a call and takes its answer; `None` for the default.

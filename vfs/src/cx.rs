@@ -3,8 +3,10 @@
 use core::task::Waker;
 use core::time::Duration;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+
+use parking_lot::Mutex;
 
 use crate::{Account, Errno, Peer, Result};
 
@@ -304,7 +306,7 @@ impl Call {
     /// this was the first call.
     pub fn cancel(&self) -> bool {
         let first = !self.cancelled.swap(true, Ordering::SeqCst);
-        for waker in std::mem::take(&mut *self.on_cancel.lock().expect("no panic holds it")) {
+        for waker in std::mem::take(&mut *self.on_cancel.lock()) {
             waker.wake();
         }
         first
@@ -343,10 +345,7 @@ impl Call {
     /// Registers `waker` to be woken by [`Call::cancel`]; wakes it at once if the request is
     /// cancelled already.
     pub fn wake_on_cancel(&self, waker: &Waker) {
-        self.on_cancel
-            .lock()
-            .expect("no panic holds it")
-            .push(waker.clone());
+        self.on_cancel.lock().push(waker.clone());
         if self.check().is_err() {
             waker.wake_by_ref();
         }

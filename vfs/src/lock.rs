@@ -20,9 +20,11 @@
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
+
+use parking_lot::{Mutex, MutexGuard};
 
 mod node;
 
@@ -228,7 +230,7 @@ impl LockTable {
         }
         let locks = self.node(node.id());
         let mut woken = Vec::new();
-        let result = locks.lock().expect("no panic holds it").lock(
+        let result = locks.lock().lock(
             cx,
             node,
             lock,
@@ -246,10 +248,7 @@ impl LockTable {
             return;
         };
         let mut woken = Vec::new();
-        locks
-            .lock()
-            .expect("no panic holds it")
-            .leave(call, &mut woken);
+        locks.lock().leave(call, &mut woken);
         self.forget_if_free(node, locks);
         wake(woken);
     }
@@ -258,7 +257,7 @@ impl LockTable {
     /// granted.
     pub fn next(&self, node: NodeId, lock: &Lock) -> Option<Lock> {
         let locks = self.known(node)?;
-        let locks = locks.lock().expect("no panic holds it");
+        let locks = locks.lock();
         let next = locks.next(&locks.waiting, lock);
         next.map(|next| next.lock.clone())
     }
@@ -287,10 +286,7 @@ impl LockTable {
             owner: owner.clone(),
         };
         let mut woken = Vec::new();
-        let result = locks
-            .lock()
-            .expect("no panic holds it")
-            .unlock(cx, node, &range, &mut woken);
+        let result = locks.lock().unlock(cx, node, &range, &mut woken);
         self.forget_if_free(node.id(), locks);
         wake(woken);
         result
@@ -322,10 +318,7 @@ impl LockTable {
         };
         let locks = self.node(node.id());
         let mut woken = Vec::new();
-        let result = locks
-            .lock()
-            .expect("no panic holds it")
-            .mirror(cx, node, &range, kind, &mut woken);
+        let result = locks.lock().mirror(cx, node, &range, kind, &mut woken);
         self.forget_if_free(node.id(), locks);
         wake(woken);
         result
@@ -347,7 +340,7 @@ impl LockTable {
         };
         let mut woken = Vec::new();
         {
-            let mut locks = locks.lock().expect("no panic holds it");
+            let mut locks = locks.lock();
             let held: Vec<Lock> = locks
                 .held
                 .iter()
@@ -376,7 +369,7 @@ impl LockTable {
     /// Returns the lock that conflicts with `lock`, if any: `F_GETLK`.
     pub fn holder(&self, cx: &Cx<'_>, node: &dyn Node, lock: &Lock) -> Result<Option<Lock>> {
         let inside = self.known(node.id()).and_then(|locks| {
-            let locks = locks.lock().expect("no panic holds it");
+            let locks = locks.lock();
             let in_the_way = locks.held.iter().filter(|held| held.conflicts(lock));
             in_the_way.min_by_key(|held| held.start).cloned()
         });
@@ -411,7 +404,7 @@ impl LockTable {
     }
 
     fn nodes(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<Mutex<NodeLocks>>>> {
-        self.nodes.lock().expect("no panic holds it")
+        self.nodes.lock()
     }
 
     fn forget_if_free(&self, id: NodeId, locks: Arc<Mutex<NodeLocks>>) {
@@ -419,7 +412,7 @@ impl LockTable {
         // Two references: the map's and ours. Any more belong to threads that are about to use the
         // node.
         if Arc::strong_count(&locks) == 2 {
-            let locks = locks.lock().expect("no panic holds it");
+            let locks = locks.lock();
             if locks.held.is_empty() && locks.waiting.is_empty() {
                 nodes.remove(&id);
             }

@@ -17,8 +17,9 @@
 //! # refuse(None);
 //! ```
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// A rate limit for one kind of line: each peer may cause a burst of [`LogLimit::BURST`] lines and
 /// then one every ten seconds, all peers together four a second. Only the most recent
@@ -82,7 +83,7 @@ impl<K: Copy + PartialEq> LogLimit<K> {
     }
 
     fn permit_at(&self, peer: K, now: Instant) -> Option<Option<u64>> {
-        let state = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *self.state.lock();
         let found = state.peers.iter().position(|one| one.key == peer);
         let at = found.unwrap_or_else(|| state.add(peer));
         let peer = &mut state.peers[at];
@@ -141,7 +142,7 @@ mod tests {
         let start = Instant::now();
         let written = (0..100_000).filter(|&peer| limit.permit_at(peer, start).is_some());
         assert_eq!(written.count(), LogLimit::<u32>::BURST_OF_ALL as usize);
-        let peers = limit.state.lock().expect("no panic").peers.len();
+        let peers = limit.state.lock().peers.len();
         assert_eq!(peers, LogLimit::<u32>::PEERS);
         let later = start + Duration::from_secs(1);
         let written = (0..1000).filter(|&peer| limit.permit_at(peer, later).is_some());

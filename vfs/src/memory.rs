@@ -27,9 +27,11 @@
 mod waiters;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub use self::waiters::Need;
 use self::waiters::{Waiter, Waiters};
@@ -254,7 +256,7 @@ impl MemoryBudget {
         }
         let waiter = Waiter::new(need);
         state.waiters.push(client, waiter.clone());
-        let mut state = waiter.wait(state, time);
+        waiter.wait(&mut state, time);
         if !waiter.is_woken() {
             state.waiters.remove(client, &waiter);
         }
@@ -280,7 +282,7 @@ impl MemoryBudget {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 }
 

@@ -15,8 +15,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::PeerKey;
 use crate::memory::{MemoryBudget, Reservation, Use};
@@ -243,7 +245,7 @@ impl Quota {
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
-        lock(&self.used)
+        self.used.lock()
     }
 }
 
@@ -376,7 +378,7 @@ impl Allotment {
 
     #[cold]
     fn grow(&self) -> Result<(), Full> {
-        let mut charge = lock(&self.charge);
+        let mut charge = self.charge.lock();
         let (used, taken) = (self.used.load(Ordering::SeqCst), amount_of(&charge));
         let Some(missing @ 1..) = used.checked_sub(taken) else {
             return Ok(());
@@ -395,7 +397,7 @@ impl Allotment {
 
     #[cold]
     fn shrink(&self) {
-        let mut charge = lock(&self.charge);
+        let mut charge = self.charge.lock();
         let Some(held) = &mut *charge else {
             return;
         };
@@ -433,11 +435,6 @@ impl Drop for Portion {
             self.allotment.remove(self.amount);
         }
     }
-}
-
-/// Locks a mutex, ignoring poisoning: no panic leaves its contents inconsistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

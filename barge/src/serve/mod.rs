@@ -29,6 +29,7 @@ pub(crate) mod virtiofsd;
 mod welcome;
 mod work;
 
+
 use std::process::ExitCode;
 use std::sync::Arc;
 

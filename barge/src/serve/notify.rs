@@ -3,10 +3,10 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use concurrency::ThreadPool;
 use nfs::client::v3::{GetPort, NlmCall, Notify};
 use nfs::client::{Body, Calls, ClientCall, Credentials, Received};
 use nfs::nlm::Procedure;
@@ -27,44 +27,37 @@ const TRIES: usize = 5;
 const WHILE: Duration = Duration::from_secs(60);
 
 /// Notifies the clients that `server` lists, on threads of their own.
-pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
+pub(super) fn start(server: &Arc<Server>) {
     let clients = server.to_notify();
-    if clients.is_empty() {
-        return Ok(());
-    }
-    let threads = THREADS.min(clients.len());
-    let clients = Arc::new(Mutex::new(clients));
+    let pool = ThreadPool::new("barge-nsm", THREADS, clients.len());
     let state = server.nsm_state();
     let end = Instant::now() + WHILE;
-    for _ in 0..threads {
-        let (server, clients) = (Arc::downgrade(server), clients.clone());
-        std::thread::Builder::new()
-            .name("barge-nsm".into())
-            .spawn(move || tell_all(&server, &clients, state, end))?;
+    for client in clients {
+        let server = Arc::downgrade(server);
+        pool.run(move || {
+            if Instant::now() < end {
+                tell_client(&server, &client, state);
+            }
+        });
     }
-    Ok(())
 }
 
-fn tell_all(server: &Weak<Server>, clients: &Mutex<Vec<Monitored>>, state: i32, end: Instant) {
+/// Notifies `client`, unless the server has been dropped meanwhile.
+fn tell_client(server: &Weak<Server>, client: &Monitored, state: i32) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let next = || clients.lock().expect("no panic holds it").pop();
-    while let Some(client) = next()
-        && Instant::now() < end
-    {
-        let portmapper = SocketAddr::new(client.addr, portmap::PORT);
-        let told = (0..TRIES).find_map(|_| tell(portmapper, name.trim(), state).ok());
-        let Some(server) = server.upgrade() else {
-            return;
-        };
-        let shown = client.name.escape_ascii();
-        match told {
-            Some(()) => {
-                tracing::info!(client = %shown, addr = %client.addr, "told of the restart");
-                server.notified();
-            }
-            None => {
-                tracing::warn!(client = %shown, addr = %client.addr, "its NSM does not answer: it loses its locks");
-            }
+    let portmapper = SocketAddr::new(client.addr, portmap::PORT);
+    let told = (0..TRIES).find_map(|_| tell(portmapper, name.trim(), state).ok());
+    let Some(server) = server.upgrade() else {
+        return;
+    };
+    let shown = client.name.escape_ascii();
+    match told {
+        Some(()) => {
+            tracing::info!(client = %shown, addr = %client.addr, "told of the restart");
+            server.notified();
+        }
+        None => {
+            tracing::warn!(client = %shown, addr = %client.addr, "its NSM does not answer: it loses its locks");
         }
     }
 }
@@ -107,25 +100,17 @@ const CALLS: usize = 1024;
 
 /// Returns a function that sends NLM calls to clients on a pool of threads, which end when the
 /// function is dropped.
-pub(super) fn caller() -> io::Result<Arc<dyn Fn(NlmCallback) + Send + Sync>> {
+pub(super) fn caller() -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
     const THREADS: usize = 4;
-    let (send, calls) = sync_channel::<NlmCallback>(CALLS);
-    let calls = Arc::new(Mutex::new(calls));
-    for _ in 0..THREADS {
-        let calls = calls.clone();
-        std::thread::Builder::new()
-            .name("barge-nlm".into())
-            .spawn(move || {
-                let next = || calls.lock().expect("no panic holds it").recv();
-                while let Ok(call) = next() {
-                    let portmapper = SocketAddr::new(call.addr, portmap::PORT);
-                    if let Err(error) = make(portmapper, &call) {
-                        tracing::debug!(addr = %call.addr, "not called: {error}");
-                    }
-                }
-            })?;
-    }
-    Ok(Arc::new(move |call| drop(send.try_send(call))))
+    let pool = ThreadPool::new("barge-nlm", THREADS, CALLS);
+    Arc::new(move |call: NlmCallback| {
+        pool.try_run(move || {
+            let portmapper = SocketAddr::new(call.addr, portmap::PORT);
+            if let Err(error) = make(portmapper, &call) {
+                tracing::debug!(addr = %call.addr, "not called: {error}");
+            }
+        });
+    })
 }
 
 /// Sends a call to the client whose portmapper is at `portmapper`.

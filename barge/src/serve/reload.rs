@@ -9,9 +9,10 @@
 //!
 //! Lock order: the shares first. No client is called while they are locked.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use layers::{Bundle, Gate};
+use parking_lot::Mutex;
 use vfs::Export;
 
 use super::endpoint::Endpoint;
@@ -104,7 +105,7 @@ impl LiveShares {
     /// Reads the file again, and passes the exports to `endpoints`. If the file is invalid, or a
     /// share cannot be opened, the previous state stays.
     fn reload(&self, endpoints: &[Box<dyn Endpoint>]) -> Result<(), Failure> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let config = plan::read_config(self.begun.path()).map_err(Failure::usage)?;
         let plan = Plan::of_file(&config)?;
         let names = exports::check(&plan.sources)?;
@@ -205,7 +206,7 @@ impl LiveShares {
 
     /// Writes the read traces of shares that were added by a reload.
     pub(super) fn finish(&self) -> Result<(), Failure> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         state.traces.iter().try_for_each(|trace| trace.finish())
     }
 }

@@ -3,9 +3,10 @@
 //! A source is probed on request, on a thread of its own, which may hang with the source. There is
 //! at most one probe of a source at a time.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use vfs::cx::block_on;
 use vfs::{Caller, FileSystem, Want};
 
@@ -64,8 +65,7 @@ impl Probe {
                 let taken = since.elapsed().as_secs();
                 return Err(format!("has not answered for {taken} s"));
             }
-            let waited = self.ended.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.ended.wait_for(&mut state, left);
         }
         state.last.as_ref().map_or(Ok(()), |(_, last)| last.clone())
     }
@@ -85,6 +85,6 @@ impl Probe {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -7,9 +7,10 @@
 //! source's.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use sys::payload::VecSink;
 use vfs::{Call, Caller, Cx, Errno, File, Ranges, Result};
 
@@ -105,7 +106,7 @@ impl Filling {
     }
 
     fn source(&self) -> MutexGuard<'_, Option<Arc<Source>>> {
-        self.from.lock().expect("no panic holds it")
+        self.from.lock()
     }
 
     /// Counts bytes of a claim that were read. Closes the source's file once all have been.
@@ -121,7 +122,7 @@ impl Filling {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 
     /// Returns whether the copy is in place or abandoned.
@@ -160,7 +161,7 @@ impl Filling {
         if bytes.is_empty() || self.is_over() {
             return;
         }
-        let mut part = self.part.lock().expect("no panic holds it");
+        let mut part = self.part.lock();
         match self.try_write(&mut part, offset, bytes) {
             Ok(false) => {}
             Ok(true) => self.cancel(),
@@ -273,7 +274,7 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        if let Ok(Some(part)) = self.part.get_mut().map(Option::take) {
+        if let Some(part) = self.part.get_mut().take() {
             let canceled = Errno::ECANCELED;
             self.store.give_up(&part, self.version.size, canceled);
         }

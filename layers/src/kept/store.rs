@@ -12,9 +12,10 @@
 //! Lock order: its own mutex, held while it makes room.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::attr::SetTime;
 use vfs::{
     Call, Caller, Cx, DirEntry, DirSink, Errno, File, FileSystem, Kind, Mode, Name, Node,
@@ -84,7 +85,7 @@ impl Store {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 
     /// Returns the size of the largest file to cache: one file must not evict all others.

@@ -3,9 +3,10 @@
 //! Lock order: its own mutex, alone; then that of a file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Attr, NodeId};
 
 use super::copy::Copy;
@@ -32,7 +33,7 @@ pub(super) struct State {
 
 impl Entry {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -67,7 +68,7 @@ pub(super) struct Table(Mutex<HashMap<NodeId, (Arc<Entry>, usize)>>);
 
 impl Table {
     fn entries(&self) -> MutexGuard<'_, HashMap<NodeId, (Arc<Entry>, usize)>> {
-        self.0.lock().expect("no panic holds it")
+        self.0.lock()
     }
 
     pub(super) fn find(&self, id: NodeId) -> Option<Arc<Entry>> {

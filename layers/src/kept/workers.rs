@@ -5,8 +5,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::filling::Filling;
 
@@ -63,7 +65,7 @@ impl Workers {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().expect("no panic holds it")
+        self.queue.lock()
     }
 
     /// Returns whether `bytes` more fit in the queue.
@@ -110,7 +112,7 @@ impl Workers {
     pub(super) fn wait(&self) {
         let mut queue = self.queue();
         while !(queue.disk.is_empty() && queue.fetch.is_empty() && queue.busy == 0) {
-            queue = self.changed.wait(queue).expect("no panic holds it");
+            self.changed.wait(&mut queue);
         }
     }
 
@@ -125,7 +127,7 @@ impl Workers {
             if queue.closed {
                 return None;
             }
-            queue = self.changed.wait(queue).expect("no panic holds it");
+            self.changed.wait(&mut queue);
         }
     }
 
@@ -165,7 +167,7 @@ impl Workers {
     fn piece_in_time(&self, filling: &Arc<Filling>, offset: u64, bytes: Vec<u8>) -> bool {
         let mut queue = self.queue();
         while queue.bytes + bytes.len() + Workers::OVERHEAD > Workers::MOST && !queue.closed {
-            queue = self.changed.wait(queue).expect("no panic holds it");
+            self.changed.wait(&mut queue);
         }
         let closed = queue.closed;
         drop(queue);

@@ -44,7 +44,7 @@ impl OverlayNode {
 
     /// Copies up this node, whose directory is in the upper tree.
     fn copy_one(&self, cx: &Cx<'_>, keep: u64) -> Result<Arc<dyn Node>> {
-        let _copying = self.copying.lock().expect("no panic holds it");
+        let _copying = self.copying.lock();
         let state = self.state();
         if let Some(upper) = state.upper {
             return Ok(upper);

@@ -1,9 +1,10 @@
 //! A node of the overlay.
 
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use vfs::acl::{self, Acl};
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
@@ -90,7 +91,7 @@ impl OverlayNode {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().expect("no panic holds it")
+        self.state.read()
     }
 
     pub(super) fn state(&self) -> State {
@@ -110,7 +111,7 @@ impl OverlayNode {
 
     /// Changes the state.
     pub(super) fn becomes(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.write().expect("no panic holds it"));
+        change(&mut self.state.write());
     }
 
     /// Merges the result of a look-up into the state: what was found is as accurate as before, or
@@ -268,8 +269,8 @@ impl OverlayNode {
 impl Drop for OverlayNode {
     fn drop(&mut self) {
         let parent = |node: &mut OverlayNode| {
-            let state = node.state.get_mut().ok()?;
-            state.place.take().map(|place| place.parent)
+            let place = node.state.get_mut().place.take();
+            place.map(|place| place.parent)
         };
         OverlayNode::leave(&self.tree, self.id);
         let mut next = parent(self);

@@ -181,7 +181,7 @@ impl Cached {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 
     pub(super) fn changed(&self) {
@@ -191,12 +191,12 @@ impl Cached {
     /// Waits for a change of the state. Returns `EINTR` if the call is cancelled.
     pub(super) fn wait<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State>,
         cx: &Cx<'_>,
     ) -> Result<MutexGuard<'a, State>> {
         cx.may_wait()?;
         cx.call.check()?;
-        let state = self.changed.wait(state).expect("no panic holds it");
+        self.changed.wait(&mut state);
         cx.call.check()?;
         Ok(state)
     }

@@ -67,12 +67,12 @@ impl CachedFile {
     }
 
     fn stream(&self) -> MutexGuard<'_, Stream> {
-        self.stream.lock().expect("no panic holds it")
+        self.stream.lock()
     }
 
     /// Reports a write-back error, once.
     fn check(&self) -> Result<()> {
-        let mut seen = self.seen.lock().expect("no panic holds it");
+        let mut seen = self.seen.lock();
         self.cached.lock().errors.check(&mut seen)
     }
 

@@ -54,7 +54,7 @@ impl Workers {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().expect("no panic holds it")
+        self.queue.lock()
     }
 
     /// Queues `job`.
@@ -127,11 +127,7 @@ impl Workers {
                 false => Workers::TICK,
             };
             queue.idle += 1;
-            let (back, slept) = self
-                .work
-                .wait_timeout(queue, rest)
-                .expect("no panic holds it");
-            queue = back;
+            let slept = self.work.wait_for(&mut queue, rest);
             queue.idle -= 1;
             if slept.timed_out() {
                 let dirty = std::mem::take(&mut queue.dirty);

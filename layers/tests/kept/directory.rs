@@ -1,11 +1,12 @@
 //! The cache directory: damage, faults, lack of space, a process killed at any moment.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
 use layers::{Layer, forward, stack};
+use parking_lot::{Condvar, Mutex};
 use vfs::attr::SetTime;
 use vfs::{Cx, Errno, File, Make, Mode, Name, NodeId, Op, RenameFlags, Result, SetAttr, Time};
 use vfs_testkit::context::pattern;
@@ -328,18 +329,15 @@ struct Busy(Mutex<bool>, Condvar);
 
 impl Busy {
     fn run<T>(&self, op: Op, _: NodeId, _: &Cx<'_>, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let goes_on = self.0.lock().expect("no panic holds it");
+        let mut goes_on = self.0.lock();
         let waits = |goes_on: &mut bool| op == Op::Write && !*goes_on;
-        drop(
-            self.1
-                .wait_while(goes_on, waits)
-                .expect("no panic holds it"),
-        );
+        self.1.wait_while(&mut goes_on, waits);
+        drop(goes_on);
         run()
     }
 
     fn go_on(&self) {
-        *self.0.lock().expect("no panic holds it") = true;
+        *self.0.lock() = true;
         self.1.notify_all();
     }
 }

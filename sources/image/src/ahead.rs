@@ -9,9 +9,10 @@
 //! Lock order: the list's lock is held only to take a stretch, with no other lock.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle, scope};
 
+use parking_lot::Mutex;
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use sidecar::Hot;
@@ -90,7 +91,7 @@ pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) -> Option<JoinHa
 fn read_all(devices: &Weak<Devices>, list: &Mutex<List>) {
     while let Some(devices) = devices.upgrade() {
         let most = devices.each[0].run() / SEGMENT;
-        let Some(stretch) = list.lock().expect("no panic holds it").take(most) else {
+        let Some(stretch) = list.lock().take(most) else {
             return;
         };
         let mut number = stretch.start;

@@ -9,9 +9,10 @@ use std::collections::hash_map::Entry as Place;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use vfs::{Errno, Result};
 
 /// The idle time after which an entry is evicted: a build or a boot is over by then, and another
@@ -115,12 +116,12 @@ pub(crate) struct Theirs(Arc<Loading>);
 impl Theirs {
     /// Waits until the load is settled.
     pub(crate) fn wait(self) -> Result<Arc<[u8]>> {
-        let mut done = self.0.done.lock().expect("no panic holds it");
+        let mut done = self.0.done.lock();
         loop {
             if let Some(done) = &*done {
                 return done.clone();
             }
-            done = self.0.told.wait(done).expect("no panic holds it");
+            self.0.told.wait(&mut done);
         }
     }
 }
@@ -206,7 +207,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         state.watched |= watch;
         drop(state);
         if let Some(Slot::Loading(loading)) = slot {
-            *loading.done.lock().expect("no panic holds it") = Some(result);
+            *loading.done.lock() = Some(result);
             loading.told.notify_all();
         }
         if watch {
@@ -241,7 +242,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 }
 

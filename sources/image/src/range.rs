@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::RwLockReadGuard;
 
+use parking_lot::RwLockReadGuard;
 use rustix::io::preadv;
 use vfs::Patience;
 

@@ -34,8 +34,10 @@ mod xattr;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use concurrency::{FastRandomState, Shards};
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Level, Node, NodeId, Result, Time};
 
 use budget::Budget;
@@ -85,9 +87,12 @@ pub(crate) struct Shared {
     pub(crate) budget: Arc<Budget>,
     pub(crate) generation: u64,
     next_id: AtomicU64,
-    nodes: [Mutex<HashMap<NodeId, Weak<MemNode>>>; SHARDS],
+    nodes: Shards<Nodes, SHARDS>,
     pub(crate) renames: Mutex<()>,
 }
+
+/// The nodes of a shard.
+pub(crate) type Nodes = HashMap<NodeId, Weak<MemNode>, FastRandomState>;
 
 /// The number of shards of the table of nodes: more than the processors that create and remove
 /// files concurrently.
@@ -106,7 +111,7 @@ impl Memory {
             generation: new_generation(&clock),
             clock,
             next_id: AtomicU64::new(1),
-            nodes: std::array::from_fn(|_| Mutex::default()),
+            nodes: Shards::default(),
             renames: Mutex::new(()),
         });
         Arc::new(Memory {
@@ -135,10 +140,8 @@ impl Shared {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn nodes(&self, id: NodeId) -> MutexGuard<'_, HashMap<NodeId, Weak<MemNode>>> {
-        self.nodes[id as usize % SHARDS]
-            .lock()
-            .expect("no panic holds it")
+    pub(crate) fn nodes(&self, id: NodeId) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock(&id)
     }
 }
 

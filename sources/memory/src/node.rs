@@ -1,10 +1,9 @@
 //! A node, and its operations except those on names: attributes, opening, file system statistics.
 
 use std::any::Any;
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Caller, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId,
@@ -109,11 +108,11 @@ impl MemNode {
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().expect("no panic holds it")
+        self.state.read()
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().expect("no panic holds it")
+        self.state.write()
     }
 
     pub(crate) fn parent_link(&self) -> Option<Arc<MemNode>> {
@@ -125,7 +124,7 @@ impl MemNode {
     }
 
     fn lock_parent(&self) -> MutexGuard<'_, Weak<MemNode>> {
-        self.parent.lock().expect("no panic holds it")
+        self.parent.lock()
     }
 
     pub(crate) fn entry(self: Arc<MemNode>) -> Entry {
@@ -423,7 +422,7 @@ impl Drop for MemNode {
 
 impl MemNode {
     fn take_children(&mut self) -> Vec<Arc<MemNode>> {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         state
             .dir_mut()
             .map(|dir| dir.drain().collect())

@@ -3,8 +3,9 @@
 //! Errors are determined in the order of Linux's `fs/namei.c`: search permission, existence of the
 //! name, write permission, the sticky bit, the kind of node.
 
-use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use vfs::{
     Access, Caller, Cx, Device, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags, Result,
 };

@@ -3,13 +3,14 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 use image::{Held, Known, Piece, RangeSource, Tier};
 use object_store::path::Path;
 use object_store::{Extensions, GetOptions, GetRange, ObjectMeta, ObjectStore};
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 use vfs::{Errno, Patience};
 
@@ -308,7 +309,7 @@ impl Object {
 
     /// Logs when calls begin to fail and when they succeed again, once each.
     fn note(&self, failed: Option<&Failed>) {
-        let mut failing = self.failing.lock().expect("no panic holds it");
+        let mut failing = self.failing.lock();
         let errno = failed.map(|failed| failed.errno);
         if *failing == errno {
             return;

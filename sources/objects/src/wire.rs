@@ -1,7 +1,7 @@
 //! HTTP connector that counts requests and records response headers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +9,7 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
+use parking_lot::Mutex;
 use reqwest::header::RETRY_AFTER;
 
 /// Transfer statistics.
@@ -55,7 +56,7 @@ pub(crate) struct Answer {
 
 impl Attempt {
     pub(crate) fn answer(&self) -> Answer {
-        *self.0.lock().expect("no panic holds it")
+        *self.0.lock()
     }
 }
 
@@ -88,7 +89,7 @@ impl HttpService for Counted {
             // A `Retry-After` with a date is ignored.
             let wait = response.headers().get(RETRY_AFTER);
             let wait = wait.and_then(|seconds| seconds.to_str().ok()?.trim().parse().ok());
-            *answer.lock().expect("no panic holds it") = Answer {
+            *answer.lock() = Answer {
                 status: Some(response.status().as_u16()),
                 wait: wait.map(Duration::from_secs),
             };

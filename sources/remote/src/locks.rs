@@ -7,8 +7,9 @@
 //! Lock order: the map of mirrors, to find one; then that mirror, held across requests.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, Kind, Node, NodeId, OpenFlags, Ranges, Result};
 
@@ -104,7 +105,9 @@ impl<O> Mirrors<O> {
         }
         cx.may_wait()?;
         let which = (node.id(), space);
-        let mirror = lock(&self.by_node)
+        let mirror = self
+            .by_node
+            .lock()
             .entry(which)
             .or_insert_with(|| {
                 Arc::new(Mutex::new(Mirror {
@@ -113,19 +116,15 @@ impl<O> Mirrors<O> {
                 }))
             })
             .clone();
-        let done = what(&mut lock(&mirror));
+        let done = what(&mut mirror.lock());
         // Drops the mirror unless another thread uses it or it holds locks. The two references are
         // the map's and this function's.
-        let mut mirrors = lock(&self.by_node);
-        if Arc::strong_count(&mirror) == 2 && lock(&mirror).held.is_empty() {
+        let mut mirrors = self.by_node.lock();
+        if Arc::strong_count(&mirror) == 2 && mirror.lock().held.is_empty() {
             mirrors.remove(&which);
         }
         done
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("no panic holds it")
 }
 
 impl<O> Mirror<O> {

@@ -1,6 +1,6 @@
 //! A barrier for the guests of a run.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) struct Meeting {
     state: Mutex<State>,
@@ -40,10 +40,8 @@ impl Meeting {
             state.round += 1;
             self.changed.notify_all();
         }
-        let state = self
-            .changed
-            .wait_while(state, |state| state.round == round && !state.broken)
-            .expect("no panic holds it");
+        let waits = |state: &mut State| state.round == round && !state.broken;
+        self.changed.wait_while(&mut state, waits);
         state.round != round
     }
 
@@ -54,7 +52,7 @@ impl Meeting {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::{Engine, Service, Tuning};
@@ -13,6 +13,7 @@ use hostdir::HostDir;
 use memory::Memory;
 use nfs::server::Options as NfsOptions;
 use p9::server::{ExportList, NumericUsers, Options};
+use parking_lot::Mutex;
 use transports::{Addr, Listener};
 use vfs::{Export, FileSystem, Time};
 use virtqueue::{Config, Device, Stop};
@@ -174,7 +175,7 @@ impl Drop for Server {
             let _ = std::fs::remove_file(file);
         }
         if !std::thread::panicking() {
-            let panics = PANICS.lock().expect("no panic holds it");
+            let panics = PANICS.lock();
             assert!(panics.is_empty(), "the server panicked: {panics:?}");
         }
     }
@@ -268,7 +269,7 @@ fn watch_for_panics() {
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
             if thread.name().is_some_and(|name| name.starts_with("barge-")) {
-                let mut panics = PANICS.lock().expect("no panic holds it");
+                let mut panics = PANICS.lock();
                 panics.push(panic.to_string());
             }
             before(panic);

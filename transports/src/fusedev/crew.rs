@@ -1,7 +1,8 @@
 //! Coordination of a mount's threads: which of them wait for requests.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// The threads of a mount. While one of them is awake and polls for requests, the others sleep here
 /// instead of at the device, where each request would wake one of them in vain. They are called
@@ -53,13 +54,12 @@ impl Crew {
         }
         state.asleep += 1;
         let sleeps = |state: &mut State| state.called == 0 && !state.over;
-        let mut state = match time {
-            None => self.wakes.wait_while(state, sleeps).expect(POISON),
+        match time {
+            None => self.wakes.wait_while(&mut state, sleeps),
             Some(time) => {
-                let slept = self.wakes.wait_timeout_while(state, time, sleeps);
-                slept.expect(POISON).0
+                self.wakes.wait_while_for(&mut state, sleeps, time);
             }
-        };
+        }
         if state.called > 0 {
             state.called -= 1;
             return Slept::Called;
@@ -95,11 +95,9 @@ impl Crew {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect(POISON)
+        self.state.lock()
     }
 }
-
-const POISON: &str = "no panic holds it";
 
 #[cfg(test)]
 mod tests {

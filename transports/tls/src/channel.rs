@@ -1,8 +1,8 @@
 //! A connection's TLS state, and the records in transit.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::sync::{Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustls::Connection;
 use transports::Link;
 
@@ -58,12 +58,12 @@ impl Channel {
     }
 
     pub(crate) fn keys(&self) -> MutexGuard<'_, Connection> {
-        self.keys.lock().expect("no panic holds it")
+        self.keys.lock()
     }
 
     /// Does what [`Link::recv`] does, with the contents of the records.
     pub(crate) fn recv(&self, link: &dyn Link, buf: &mut [u8], wait: bool) -> io::Result<usize> {
-        let mut input = self.input.lock().expect("no panic holds it");
+        let mut input = self.input.lock();
         loop {
             if input.more || input.start < input.end {
                 let (got, ended) = input.open(&mut self.keys(), buf)?;
@@ -80,7 +80,7 @@ impl Channel {
     /// Processes one more received piece of a handshake, without waiting. Returns false at the end
     /// of the stream.
     pub(crate) fn advance(&self, link: &dyn Link) -> io::Result<bool> {
-        let mut input = self.input.lock().expect("no panic holds it");
+        let mut input = self.input.lock();
         let got = input.receive(link, false)?;
         let mut keys = self.keys();
         while input.start < input.end && keys.is_handshaking() {
@@ -93,7 +93,7 @@ impl Channel {
 
     /// Returns whether [`Channel::recv`] may have data without waiting for the link.
     pub(crate) fn has_more(&self) -> bool {
-        self.input.lock().expect("no panic holds it").more
+        self.input.lock().more
     }
 
     /// Does what [`Link::send_vectored`] does, in records. After `WouldBlock` or a short count, the
@@ -104,7 +104,7 @@ impl Channel {
         pieces: &[IoSlice<'_>],
         wait: bool,
     ) -> io::Result<usize> {
-        let mut output = self.output.lock().expect("no panic holds it");
+        let mut output = self.output.lock();
         let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
         let mut done = 0;
         loop {
@@ -145,7 +145,7 @@ impl Channel {
 
     /// Sends the pending records of a handshake or an alert.
     pub(crate) fn flush_now(&self, link: &dyn Link) -> io::Result<()> {
-        let mut output = self.output.lock().expect("no panic holds it");
+        let mut output = self.output.lock();
         self.flush(&mut output, link, false)
     }
 
@@ -166,7 +166,8 @@ impl Channel {
 
     /// Sends a close_notify alert, if that is possible at once and no other thread is sending.
     pub(crate) fn close(&self, link: &dyn Link) {
-        let (Ok(mut output), Ok(mut keys)) = (self.output.try_lock(), self.keys.try_lock()) else {
+        let (Some(mut output), Some(mut keys)) = (self.output.try_lock(), self.keys.try_lock())
+        else {
             return;
         };
         if !keys.is_handshaking() {
@@ -178,7 +179,7 @@ impl Channel {
 
     /// Releases memory that only a busy connection needs.
     pub(crate) fn rest(&self) {
-        if let Ok(mut input) = self.input.try_lock()
+        if let Some(mut input) = self.input.try_lock()
             && input.start == input.end
         {
             input.raw = Vec::new();

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -77,12 +78,12 @@ impl Acceptor {
     /// Reads the files again, for later connections. Unusable files change nothing.
     pub fn reload(&self) -> Result<(), BadFiles> {
         let config = server(&self.files, self.demand, self.protocol)?;
-        *self.config.lock().expect("no panic holds it") = config;
+        *self.config.lock() = config;
         Ok(())
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        self.config.lock().expect("no panic holds it").clone()
+        self.config.lock().clone()
     }
 }
 

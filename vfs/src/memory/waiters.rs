@@ -2,9 +2,11 @@
 //! in FIFO order.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::Duration;
+
+use parking_lot::{Condvar, MutexGuard};
 
 use super::State;
 use crate::PeerKey;
@@ -37,15 +39,8 @@ impl Waiter {
     }
 
     /// Waits until woken, for `time` at most.
-    pub(super) fn wait<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        time: Duration,
-    ) -> MutexGuard<'a, State> {
-        let waited = self
-            .freed
-            .wait_timeout_while(state, time, |_| !self.is_woken());
-        waited.expect("no panic holds it").0
+    pub(super) fn wait(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+        self.freed.wait_while_for(state, |_| !self.is_woken(), time);
     }
 
     pub(super) fn is_woken(&self) -> bool {

@@ -11,9 +11,10 @@ mod keep;
 mod progress;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use vfs::{Entry, Errno, Kind, Make, Mode, Name, Node, NodeId, Result, Time, Want};
 
 use super::ErrorReporter;
@@ -157,7 +158,7 @@ impl Copier {
     fn copy_files(&self, files: &Mutex<Receiver<File>>) {
         loop {
             // The lock is released before the copy begins.
-            let next = files.lock().expect("no panic holds it").recv();
+            let next = files.lock().recv();
             let Ok(file) = next else { return };
             if let Err(errno) = self.copy(&file) {
                 self.errors.report(&file.shown, errno);

@@ -173,8 +173,8 @@ impl Endpoint for Nfs {
             name: recovery.name,
             stable: recovery.stable,
             monitored: recovery.monitored,
-            call_back: notify::caller().map_err(Failure::new)?,
-            run: Some(work::runner().map_err(Failure::new)?),
+            call_back: notify::caller(),
+            run: Some(work::runner()),
             lease: self.lease,
             read_plus: self.read_plus,
             security_labels: self.security_labels,
@@ -205,7 +205,7 @@ impl Endpoint for Nfs {
             return Ok(());
         };
         self.maintenance = Some(Maintenance::start(server).map_err(Failure::new)?);
-        notify::start(server).map_err(Failure::new)?;
+        notify::start(server);
         let sockets = std::mem::take(&mut self.sockets);
         for datagrams in sockets.datagrams {
             let session = Box::new(server.datagrams());

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 
 use ::erofs::write::{BLOCK, Body, Inode};
+use parking_lot::Mutex;
 
 use super::cut::{SEGMENT, best_chunk, chunks, pieces, with_data};
 use super::gather::{Gathered, Member, OfMember, alike};

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::Options;
 use super::codec::{Codec, Packed};
@@ -41,7 +43,7 @@ pub(super) fn work(options: &Options, jobs: &Mutex<Receiver<Job>>) {
     let mut codec = Codec::new(options.compression, options.cluster);
     loop {
         // The lock is released before the job starts.
-        let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let next = jobs.lock().recv();
         let Ok(job) = next else { return };
         let done = match &mut codec {
             Ok(codec) => work_on(&job, codec.as_mut(), options.dedupe),

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use barge_client::tree::Tree;
+use parking_lot::Mutex;
 use sys::payload::SliceSink;
 use vfs::{Entry, Errno, Level, Node, OpenFlags, Sink};
 
@@ -126,7 +127,7 @@ impl OfTree {
     }
 
     fn file(&self) -> vfs::Result<Arc<dyn vfs::File>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if let Some(file) = &*open {
             return Ok(file.clone());
         }
@@ -180,6 +181,6 @@ impl Contents for OfTree {
     }
 
     fn close(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.open.lock() = None;
     }
 }

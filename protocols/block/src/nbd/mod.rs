@@ -10,8 +10,9 @@ mod commands;
 mod message;
 mod options;
 
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
+use parking_lot::Mutex;
 use vfs::{Call, Caller, Cx, Errno, Export, Patience};
 use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voice};
 

@@ -26,7 +26,7 @@ impl Connection {
             .and_then(HandshakeFlags::from_bits);
         let flags =
             known.ok_or_else(|| Malformed::new(format!("expected flags, got {flags:x}")))?;
-        let mut said = self.said.lock().expect("no panic holds it");
+        let mut said = self.said.lock();
         match said.flags.replace(flags) {
             None if flags.contains(HandshakeFlags::FIXED_NEWSTYLE) => Ok(()),
             None => Err(Malformed::new("expected a client of the fixed newstyle")),
@@ -41,7 +41,7 @@ impl Connection {
         data: &[u8],
         out: &mut dyn Outgoing,
     ) -> std::result::Result<(), Stop> {
-        let said = self.said.lock().expect("no panic holds it").clone();
+        let said = self.said.lock().clone();
         let Some(flags) = said.flags else {
             return Err(Malformed::new("expected flags, got an option").into());
         };
@@ -137,7 +137,7 @@ impl Connection {
     }
 
     fn say(&self, what: impl FnOnce(&mut Said)) {
-        what(&mut self.said.lock().expect("no panic holds it"));
+        what(&mut self.said.lock());
     }
 
     /// Ends the handshake: requests follow.

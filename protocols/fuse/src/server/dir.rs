@@ -49,7 +49,7 @@ impl<'a> Turn<'a> {
             // Entries before an error are returned; the next READDIR returns the error.
             Err(errno) if empty || errno.is_signal() => {
                 for nodeid in counted {
-                    self.peer.nodes.forget(self.life, nodeid, 1);
+                    self.peer.nodes.forget(self.incarnation, nodeid, 1);
                 }
                 return Err(errno);
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use vfs::{Account, Allotment, Errno, File, Kind, Node, OpenFlags, Portion, Quota, Result};
 
 use super::lock::Lockers;
-use super::shards::{Life, Shard, Shards};
+use super::table::{Entries, Incarnation, Table};
 use super::ways::Goer;
 
 /// An open file or directory. Its locks are released before the file is dropped.
@@ -51,7 +51,7 @@ impl Open {
 /// The open files of a mount, by numbers that are never reused. They are bounded in number, and
 /// their memory counts as guest state in the memory budget.
 pub(super) struct Handles {
-    table: Shards<Handle>,
+    table: Table<Handle>,
     next: AtomicU64,
     count: AtomicUsize,
     most: usize,
@@ -79,7 +79,7 @@ pub(super) struct Reserved<'a> {
 impl Handles {
     pub(super) fn new(most: usize) -> Handles {
         Handles {
-            table: Shards::new(),
+            table: Table::new(),
             next: AtomicU64::new(1),
             count: AtomicUsize::new(0),
             most,
@@ -89,9 +89,9 @@ impl Handles {
 
     /// Returns the open file `fh`, or `EBADF` if there is none.
     #[inline]
-    pub(super) fn get(&self, life: Life, fh: u64) -> Result<Arc<Open>> {
-        let part = self.table.of(life, fh).ok_or(Errno::EBADF)?;
-        let handle = part.table.get(&fh).ok_or(Errno::EBADF)?;
+    pub(super) fn get(&self, incarnation: Incarnation, fh: u64) -> Result<Arc<Open>> {
+        let shard = self.table.shard(incarnation, fh).ok_or(Errno::EBADF)?;
+        let handle = shard.entries.get(&fh).ok_or(Errno::EBADF)?;
         Ok(handle.open.clone())
     }
 
@@ -115,19 +115,19 @@ impl Handles {
 
     /// Removes `fh`, whose file is closed when no other request uses it. Returns `EBADF` if it is
     /// not open.
-    pub(super) fn remove(&self, life: Life, fh: u64) -> Result<Arc<Open>> {
-        let mut part = self.table.of(life, fh).ok_or(Errno::EBADF)?;
-        let removed = part.table.remove(&fh).ok_or(Errno::EBADF)?;
-        drop(part);
+    pub(super) fn remove(&self, incarnation: Incarnation, fh: u64) -> Result<Arc<Open>> {
+        let mut shard = self.table.shard(incarnation, fh).ok_or(Errno::EBADF)?;
+        let removed = shard.entries.remove(&fh).ok_or(Errno::EBADF)?;
+        drop(shard);
         self.count.fetch_sub(1, Ordering::Relaxed);
         Ok(removed.open)
     }
 
     /// Begins an incarnation with an empty table, and returns the previous one's handles to be
     /// closed.
-    pub(super) fn begin(&self, life: Life) -> Vec<Shard<Handle>> {
-        let past = self.table.begin(life);
-        let count = past.iter().map(Shard::len).sum();
+    pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<Handle>> {
+        let past = self.table.begin(incarnation);
+        let count = past.iter().map(Entries::len).sum();
         self.count.fetch_sub(count, Ordering::Relaxed);
         past
     }
@@ -140,13 +140,13 @@ impl Handles {
 
 impl Reserved<'_> {
     /// Stores `open` and returns its handle, or `ESTALE` if its incarnation is over.
-    pub(super) fn keep(mut self, life: Life, open: Open) -> Result<u64> {
+    pub(super) fn keep(mut self, incarnation: Incarnation, open: Open) -> Result<u64> {
         let handles = self.handles;
         let fh = handles.next.fetch_add(1, Ordering::Relaxed);
-        let mut part = handles.table.of(life, fh).ok_or(Errno::ESTALE)?;
+        let mut shard = handles.table.shard(incarnation, fh).ok_or(Errno::ESTALE)?;
         let room = self.room.take().ok_or(Errno::ESTALE)?;
         let open = Arc::new(open);
-        part.table.insert(fh, Handle { open, _room: room });
+        shard.entries.insert(fh, Handle { open, _room: room });
         Ok(fh)
     }
 }

@@ -102,11 +102,13 @@ impl Turn<'_> {
             );
             return Err(Errno::EPROTO);
         }
-        self.peer.nodes.set_root(self.life, root, attr.device)?;
+        self.peer
+            .nodes
+            .set_root(self.incarnation, root, attr.device)?;
         self.peer
             .agreed
             .compare_exchange(
-                self.life,
+                self.incarnation,
                 agreed.pack(),
                 Ordering::AcqRel,
                 Ordering::Relaxed,

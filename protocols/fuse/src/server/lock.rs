@@ -6,15 +6,15 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use vfs::lock::{Lock, LockKind, Owner, Space};
 use vfs::{Call, Caller, Cx, Errno, Export, Node, NodeId, Result};
 
 use super::Turn;
 use super::handles::{Locked, Open};
-use super::shards::lock;
 use crate::layout::{LkIn, LkOut};
 use crate::numbers::{LK_FLOCK, lock_kind};
 
@@ -51,7 +51,7 @@ impl Locked {
         if self.any.load(Ordering::Acquire) {
             return;
         }
-        let mut handles = lock(&self.lockers.handles);
+        let mut handles = self.lockers.handles.lock();
         if !self.any.swap(true, Ordering::AcqRel) {
             *handles.entry(self.node.id()).or_default() += 1;
         }
@@ -63,7 +63,7 @@ impl Drop for Locked {
         if !*self.any.get_mut() {
             return;
         }
-        let mut handles = lock(&self.lockers.handles);
+        let mut handles = self.lockers.handles.lock();
         if let Entry::Occupied(mut count) = handles.entry(self.node.id()) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {

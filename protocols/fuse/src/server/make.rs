@@ -49,7 +49,7 @@ impl Turn<'_> {
         self.peer.nodes.check_room()?;
         self.may_label()?;
         let entry = up.node.make(&self.cx, name, what, mode)?;
-        self.peer.nodes.made(self.life, &*entry.node);
+        self.peer.nodes.made(self.incarnation, &*entry.node);
         let entry = self.label(&*up.node, Some(name), entry)?;
         self.reply_entry(&up, &entry)
     }
@@ -57,7 +57,7 @@ impl Turn<'_> {
     pub(super) fn link(&mut self, target: u64, name: &[u8]) -> Result<()> {
         self.check_room(EntryOut::SIZE)?;
         let up = self.directory()?;
-        let target = self.peer.nodes.get(self.life, target)?.node;
+        let target = self.peer.nodes.get(self.incarnation, target)?.node;
         let entry = up.node.link(&self.cx, Name::new(name)?, &*target)?;
         self.reply_entry(&up, &entry)
     }
@@ -77,7 +77,7 @@ impl Turn<'_> {
     ) -> Result<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         let from = self.directory()?;
-        let to = self.peer.nodes.get(self.life, newdir)?.node;
+        let to = self.peer.nodes.get(self.incarnation, newdir)?.node;
         if to.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }

@@ -1,8 +1,8 @@
 //! The server half: a [`Session`] per mount answers requests from an exported tree.
 //!
 //! A session's state is the result of INIT, the nodes that the client has looked up, and its open
-//! files. DESTROY resets all of it, and so does another INIT: a new incarnation (`Life`) of the
-//! mount begins. A request belongs to the incarnation in which it began, and changes no later one.
+//! files. DESTROY resets all of it, and so does another INIT: a new incarnation of the mount
+//! begins. A request belongs to the incarnation in which it began, and changes no later one.
 //! A request that returns [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
 //!
 //! Deliberately absent: notifications, DAX mappings, ioctl(2), poll(2), and the order of replies
@@ -26,14 +26,15 @@ mod open;
 mod options;
 mod privileges;
 mod reply;
-mod shards;
+mod table;
 mod walk;
 mod ways;
 mod xattr;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 
+use parking_lot::Mutex;
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
 use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary};
 
@@ -42,7 +43,7 @@ use self::init::Agreed;
 use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
 use self::privileges::Restored;
-use self::shards::{Life, lock};
+use self::table::Incarnation;
 use self::ways::Ways;
 use crate::layout::{InterruptIn, OutHeader};
 use crate::message::{
@@ -86,7 +87,7 @@ impl Server {
             client: lockers.client,
             lockers: Mutex::new(lockers),
             capabilities: export.fs.capabilities(),
-            life: AtomicU64::new(0),
+            incarnation: AtomicU64::new(0),
             agreed: AtomicU64::new(0),
             ways: options.writers_go_past.then(|| Arc::new(Ways::new(None))),
             export,
@@ -102,7 +103,7 @@ pub struct Session {
     capabilities: Capabilities,
     /// The client's number, for logs.
     client: u64,
-    life: AtomicU64,
+    incarnation: AtomicU64,
     /// The result of INIT, packed: see [`Agreed`]. Before INIT, the number of the next incarnation.
     agreed: AtomicU64,
     handles: Handles,
@@ -150,24 +151,27 @@ impl Session {
     }
 
     fn lockers(&self) -> Arc<Lockers> {
-        lock(&self.lockers).clone()
+        self.lockers.lock().clone()
     }
 
     /// Returns the session to its initial state, and returns the number of the next incarnation.
-    fn reset(&self) -> Life {
-        let mut lockers = lock(&self.lockers);
-        let life = self.life.load(Ordering::Relaxed) + 1;
-        self.agreed.store(life, Ordering::Release);
-        self.life.store(life, Ordering::Release);
+    fn reset(&self) -> Incarnation {
+        let mut lockers = self.lockers.lock();
+        let incarnation = self.incarnation.load(Ordering::Relaxed) + 1;
+        self.agreed.store(incarnation, Ordering::Release);
+        self.incarnation.store(incarnation, Ordering::Release);
         *lockers = Lockers::new(&self.export);
         if let Some(ways) = &self.ways {
-            ways.begin(life);
+            ways.begin(incarnation);
         }
-        let past = (self.handles.begin(life), self.nodes.begin(life));
+        let past = (
+            self.handles.begin(incarnation),
+            self.nodes.begin(incarnation),
+        );
         // Dropping them may take time.
         drop(lockers);
         drop(past);
-        life
+        incarnation
     }
 }
 
@@ -222,7 +226,7 @@ impl wire::Session for Session {
         }
         // Loaded before `agreed`, which may be a later incarnation's: then the request changes
         // nothing.
-        let life = self.life.load(Ordering::Acquire);
+        let incarnation = self.incarnation.load(Ordering::Acquire);
         let agreed = self.agreed();
         let form = agreed.map_or(Form::default(), Agreed::form);
         let decoded = Request::decode(form, bytes)
@@ -250,7 +254,7 @@ impl wire::Session for Session {
         };
         let mut turn = Turn {
             peer: self,
-            life,
+            incarnation,
             agreed: agreed.unwrap_or_default(),
             header,
             cx: Cx {
@@ -354,7 +358,7 @@ fn extensions<'a>(
 struct Turn<'a> {
     peer: &'a Session,
     /// The incarnation that the request belongs to.
-    life: Life,
+    incarnation: Incarnation,
     agreed: Agreed,
     header: Header,
     /// The context of calls on behalf of the caller.
@@ -444,7 +448,7 @@ impl Turn<'_> {
             R::Interrupt { .. } | R::NotifyReply { .. } => Ok(()),
             // The machine was reset without DESTROY.
             R::Init { args } => {
-                self.life = self.peer.reset();
+                self.incarnation = self.peer.reset();
                 self.init(&args)
             }
             R::Ioctl { .. } => Err(Errno::ENOTTY),
@@ -461,12 +465,12 @@ impl Turn<'_> {
 
     /// Returns the request's node, or `ESTALE` if the client has not looked it up.
     fn node(&self) -> Result<Known> {
-        self.peer.nodes.get(self.life, self.header.nodeid)
+        self.peer.nodes.get(self.incarnation, self.header.nodeid)
     }
 
     /// Returns the open file `fh`, or `EBADF` if it is not open.
     fn opened(&self, fh: u64) -> Result<Arc<Open>> {
-        self.peer.handles.get(self.life, fh)
+        self.peer.handles.get(self.incarnation, fh)
     }
 }
 

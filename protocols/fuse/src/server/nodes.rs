@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use vfs::{Entry, Errno, Node, NodeId, Result};
 
-use super::shards::{Life, Shard, Shards};
+use super::table::{Entries, Incarnation, Table};
 use crate::numbers::ROOT_ID;
 
 pub(super) struct Nodes {
-    table: Shards<Looked>,
+    table: Table<Looked>,
     /// The source's number of the root.
     root: AtomicU64,
     count: AtomicUsize,
@@ -49,7 +49,7 @@ pub(super) struct Id {
 impl Nodes {
     pub(super) fn new(most: usize) -> Nodes {
         Nodes {
-            table: Shards::new(),
+            table: Table::new(),
             root: AtomicU64::new(ROOT_ID),
             count: AtomicUsize::new(0),
             most,
@@ -59,8 +59,13 @@ impl Nodes {
 
     /// Sets the root, which stays however often it is forgotten. Returns `EIO` if its incarnation
     /// is over.
-    pub(super) fn set_root(&self, life: Life, node: Arc<dyn Node>, device: u64) -> Result<()> {
-        let mut part = self.table.of(life, ROOT_ID).ok_or(Errno::EIO)?;
+    pub(super) fn set_root(
+        &self,
+        incarnation: Incarnation,
+        node: Arc<dyn Node>,
+        device: u64,
+    ) -> Result<()> {
+        let mut shard = self.table.shard(incarnation, ROOT_ID).ok_or(Errno::EIO)?;
         self.root.store(node.id(), Ordering::Relaxed);
         let root = Looked {
             known: Known { node, device },
@@ -68,7 +73,7 @@ impl Nodes {
             // Linux requires this.
             generation: 0,
         };
-        if part.table.insert(ROOT_ID, root).is_none() {
+        if shard.entries.insert(ROOT_ID, root).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -76,9 +81,9 @@ impl Nodes {
 
     /// Returns the node `nodeid`, or `ESTALE` if the client has not looked it up.
     #[inline]
-    pub(super) fn get(&self, life: Life, nodeid: u64) -> Result<Known> {
-        let part = self.table.of(life, nodeid).ok_or(Errno::ESTALE)?;
-        let looked = part.table.get(&nodeid).ok_or(Errno::ESTALE)?;
+    pub(super) fn get(&self, incarnation: Incarnation, nodeid: u64) -> Result<Known> {
+        let shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
+        let looked = shard.entries.get(&nodeid).ok_or(Errno::ESTALE)?;
         Ok(looked.known.clone())
     }
 
@@ -92,14 +97,14 @@ impl Nodes {
 
     /// Counts a look-up. Returns `ENFILE` if the table is full, `ESTALE` if its incarnation is
     /// over.
-    pub(super) fn enter(&self, life: Life, entry: &Entry) -> Result<Id> {
+    pub(super) fn enter(&self, incarnation: Incarnation, entry: &Entry) -> Result<Id> {
         let nodeid = self.nodeid_of(entry.node.id());
         let known = Known {
             node: entry.node.clone(),
             device: entry.attr.device,
         };
-        let mut part = self.table.of(life, nodeid).ok_or(Errno::ESTALE)?;
-        let (id, old) = match part.table.entry(nodeid) {
+        let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
+        let (id, old) = match shard.entries.entry(nodeid) {
             Slot::Occupied(mut slot) => {
                 let looked = slot.get_mut();
                 looked.lookups = looked.lookups.saturating_add(1);
@@ -127,7 +132,7 @@ impl Nodes {
             }
         };
         // Dropping a node may take time: not under the shard's lock.
-        drop(part);
+        drop(shard);
         drop(old);
         Ok(id)
     }
@@ -136,24 +141,24 @@ impl Nodes {
     /// whose number the source has reused: a server behind the source need not keep an object that
     /// has neither a name nor an open file. The client must not take the new node for the old one:
     /// Linux would refuse to make files in a directory that was removed.
-    pub(super) fn made(&self, life: Life, node: &dyn Node) {
+    pub(super) fn made(&self, incarnation: Incarnation, node: &dyn Node) {
         let nodeid = self.nodeid_of(node.id());
-        if let Some(mut part) = self.table.of(life, nodeid)
-            && let Some(looked) = part.table.get_mut(&nodeid)
+        if let Some(mut shard) = self.table.shard(incarnation, nodeid)
+            && let Some(looked) = shard.entries.get_mut(&nodeid)
         {
             looked.generation = self.new_generation();
         }
     }
 
     /// Takes back `lookups` of a node's look-ups; the last one removes it from the table.
-    pub(super) fn forget(&self, life: Life, nodeid: u64, lookups: u64) {
+    pub(super) fn forget(&self, incarnation: Incarnation, nodeid: u64, lookups: u64) {
         if nodeid == ROOT_ID {
             return;
         }
-        let Some(mut part) = self.table.of(life, nodeid) else {
+        let Some(mut shard) = self.table.shard(incarnation, nodeid) else {
             return;
         };
-        let Slot::Occupied(mut slot) = part.table.entry(nodeid) else {
+        let Slot::Occupied(mut slot) = shard.entries.entry(nodeid) else {
             return;
         };
         let looked = slot.get_mut();
@@ -162,7 +167,7 @@ impl Nodes {
             looked.lookups = looked.lookups.saturating_sub(fewer);
         }
         let gone = (looked.lookups == 0).then(|| slot.remove());
-        drop(part);
+        drop(shard);
         if gone.is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -170,9 +175,9 @@ impl Nodes {
 
     /// Begins an incarnation with an empty table, and returns the previous one's nodes to be
     /// dropped.
-    pub(super) fn begin(&self, life: Life) -> Vec<Shard<Looked>> {
-        let past = self.table.begin(life);
-        let count = past.iter().map(Shard::len).sum();
+    pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<Looked>> {
+        let past = self.table.begin(incarnation);
+        let count = past.iter().map(Entries::len).sum();
         self.count.fetch_sub(count, Ordering::Relaxed);
         past
     }
@@ -265,8 +270,8 @@ mod tests {
         let nodes = Nodes::new(9);
         let id = nodes.enter(0, &entry(&script, 5)).expect("room");
         let lookups = |lookups| {
-            let mut part = nodes.table.of(0, 5).expect("alive");
-            part.table.get_mut(&5).expect("known").lookups = lookups;
+            let mut shard = nodes.table.shard(0, 5).expect("alive");
+            shard.entries.get_mut(&5).expect("known").lookups = lookups;
         };
         lookups(u32::MAX - 1);
         assert_eq!(nodes.enter(0, &entry(&script, 5)), Ok(id));

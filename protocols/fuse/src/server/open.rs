@@ -155,7 +155,7 @@ impl Turn<'_> {
         let ((entry, file), flags) =
             self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
         if flags.contains(OpenFlags::EXCL) {
-            self.peer.nodes.made(self.life, &*entry.node);
+            self.peer.nodes.made(self.incarnation, &*entry.node);
         }
         let in_place = self.open_in_place(&*entry.node, flags)?;
         let looked = self.entry_out(&up, &entry)?;
@@ -228,7 +228,7 @@ impl Turn<'_> {
             None => (Way::Kept, None),
         };
         let own = || open.file.backing(&self.cx)?.limits();
-        open.goer = ways.go(self.life, nodeid, open.flags, choose, own)?;
+        open.goer = ways.go(self.incarnation, nodeid, open.flags, choose, own)?;
         Ok(open)
     }
 
@@ -267,7 +267,7 @@ impl Turn<'_> {
             Way::Kept => (self.peer.options.open_flags(open.is_directory()), None),
         };
         Ok(OpenOut {
-            fh: place.keep(self.life, open)?,
+            fh: place.keep(self.incarnation, open)?,
             open_flags: open_flags.bits(),
             backing_id: backing.map_or(0, |number| number.get() as i32),
         })
@@ -352,7 +352,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn release(&mut self, args: &ReleaseIn) -> Result<()> {
-        let open = self.peer.handles.remove(self.life, args.fh)?;
+        let open = self.peer.handles.remove(self.incarnation, args.fh)?;
         if args.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
             self.release_locks(&open, Owners::flock(args.lock_owner));
         }

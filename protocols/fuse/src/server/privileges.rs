@@ -19,13 +19,13 @@
 //! Without it the client removes privileges itself, with SETATTR of a mode and REMOVEXATTR.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use vfs::{Attr, Errno, Kind, Result, SetAttr, Want, XattrFlags};
 
 use super::Turn;
 use super::handles::Open;
-use super::shards::{Life, lock};
+use super::table::Incarnation;
 use crate::layout::SetattrIn;
 use crate::numbers::{Fattr, InitFlags};
 
@@ -59,30 +59,30 @@ pub(super) const KILL: SetAttr = SetAttr {
 /// owner without `ATTR_KILL_PRIV`, directly after the mode. So a SETATTR of an owner while the node
 /// is listed here comes from a copy-up.
 #[derive(Default)]
-pub(super) struct Restored(Mutex<VecDeque<(Life, u64)>>);
+pub(super) struct Restored(Mutex<VecDeque<(Incarnation, u64)>>);
 
 impl Restored {
     /// More than a guest copies up at a time. The oldest entry is dropped, and its file loses its
     /// privileges.
     const MOST: usize = 256;
 
-    pub(super) fn insert(&self, life: Life, nodeid: u64) {
-        let mut listed = lock(&self.0);
-        if listed.contains(&(life, nodeid)) {
+    pub(super) fn insert(&self, incarnation: Incarnation, nodeid: u64) {
+        let mut listed = self.0.lock();
+        if listed.contains(&(incarnation, nodeid)) {
             return;
         }
         if listed.len() == Restored::MOST {
             listed.pop_front();
         }
-        listed.push_back((life, nodeid));
+        listed.push_back((incarnation, nodeid));
     }
 
-    pub(super) fn contains(&self, life: Life, nodeid: u64) -> bool {
-        lock(&self.0).contains(&(life, nodeid))
+    pub(super) fn contains(&self, incarnation: Incarnation, nodeid: u64) -> bool {
+        self.0.lock().contains(&(incarnation, nodeid))
     }
 
-    pub(super) fn remove(&self, life: Life, nodeid: u64) {
-        lock(&self.0).retain(|&one| one != (life, nodeid));
+    pub(super) fn remove(&self, incarnation: Incarnation, nodeid: u64) {
+        self.0.lock().retain(|&one| one != (incarnation, nodeid));
     }
 }
 
@@ -107,7 +107,10 @@ impl Turn<'_> {
         let copied = |change| {
             valid - Fattr::LOCKOWNER == change
                 && self.peer.options.xattr
-                && self.peer.restored.contains(self.life, self.header.nodeid)
+                && self
+                    .peer
+                    .restored
+                    .contains(self.incarnation, self.header.nodeid)
         };
         match self.kills() {
             true => copied(both | Fattr::KILL_SUIDGID) || copied(Fattr::SIZE),
@@ -120,12 +123,16 @@ impl Turn<'_> {
 
     /// Records that the client has given the node privileges.
     pub(super) fn note_restored(&self) {
-        self.peer.restored.insert(self.life, self.header.nodeid);
+        self.peer
+            .restored
+            .insert(self.incarnation, self.header.nodeid);
     }
 
     /// Records that the client has read the node's file capabilities, or has changed its owner.
     pub(super) fn note_settled(&self) {
-        self.peer.restored.remove(self.life, self.header.nodeid);
+        self.peer
+            .restored
+            .remove(self.incarnation, self.header.nodeid);
     }
 
     /// Changes the owner, which removes set-id bits and file capabilities, and then restores these.
@@ -205,7 +212,7 @@ mod tests {
             restored.insert(1, nodeid);
         }
         assert!(!restored.contains(1, 0), "the oldest went");
-        assert!(!restored.contains(2, 1), "another life");
+        assert!(!restored.contains(2, 1), "another incarnation");
         assert!(restored.contains(1, 1));
         restored.remove(1, 1);
         assert!(!restored.contains(1, 1));

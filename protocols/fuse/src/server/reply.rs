@@ -79,7 +79,7 @@ impl Turn<'_> {
 
     /// Returns the reply to a look-up of `entry` in `up`, and counts the look-up.
     pub(super) fn entry_out(&self, up: &Known, entry: &Entry) -> Result<EntryOut> {
-        let id = self.peer.nodes.enter(self.life, entry)?;
+        let id = self.peer.nodes.enter(self.incarnation, entry)?;
         let mut attr = attr_out(&entry.attr);
         if self.agreed.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
             attr.flags |= ATTR_SUBMOUNT;

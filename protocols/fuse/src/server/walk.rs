@@ -34,7 +34,7 @@ impl Turn<'_> {
 
     pub(super) fn forget(&mut self, lookups: u64) -> Result<()> {
         let nodes = &self.peer.nodes;
-        nodes.forget(self.life, self.header.nodeid, lookups);
+        nodes.forget(self.incarnation, self.header.nodeid, lookups);
         Ok(())
     }
 
@@ -43,7 +43,7 @@ impl Turn<'_> {
         let whole = forgets.chunks_exact(ForgetOne::SIZE).take(count as usize);
         for forget in whole.filter_map(|bytes| ForgetOne::decode(bytes).ok()) {
             let nodes = &self.peer.nodes;
-            nodes.forget(self.life, forget.nodeid, forget.nlookup);
+            nodes.forget(self.incarnation, forget.nodeid, forget.nlookup);
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use vfs::{Errno, Limits, OpenFlags, Result};
 
-use super::shards::{Life, Shards};
+use super::table::{Incarnation, Table};
 
 /// The client's kernel as the driver of a session reaches it. Methods may be called concurrently.
 pub trait Backings: Send + Sync {
@@ -48,7 +48,7 @@ pub(super) enum Way {
 /// The I/O modes of open files, by node.
 pub(super) struct Ways {
     backings: Option<Arc<dyn Backings>>,
-    table: Shards<Going>,
+    table: Table<Going>,
 }
 
 /// The mode of a node's files, and how many are open.
@@ -62,7 +62,7 @@ struct Going {
 /// An open file's share in its node's mode, which ends with the last share.
 pub(super) struct Goer {
     ways: Arc<Ways>,
-    life: Life,
+    incarnation: Incarnation,
     nodeid: u64,
     way: Way,
 }
@@ -72,7 +72,7 @@ impl Ways {
     pub(super) fn new(backings: Option<Arc<dyn Backings>>) -> Ways {
         Ways {
             backings,
-            table: Shards::new(),
+            table: Table::new(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Ways {
     /// descriptor that `own` describes.
     pub(super) fn go(
         self: &Arc<Ways>,
-        life: Life,
+        incarnation: Incarnation,
         nodeid: u64,
         flags: OpenFlags,
         choose: impl Fn(Option<&dyn Backings>) -> (Way, Option<Limits>),
@@ -95,24 +95,24 @@ impl Ways {
     ) -> Result<Option<Goer>> {
         let (mut ours, mut shown) = (None, None);
         let gone = loop {
-            let Some(mut part) = self.table.of(life, nodeid) else {
+            let Some(mut shard) = self.table.shard(incarnation, nodeid) else {
                 break Ok(None);
             };
-            if let Some(going) = part.table.get_mut(&nodeid) {
+            if let Some(going) = shard.entries.get_mut(&nodeid) {
                 if going.take(flags, shown.flatten()) {
                     break Ok(Some(going.way));
                 }
                 if shown.is_some() {
                     break Err(Errno::EIO);
                 }
-                drop(part);
+                drop(shard);
                 shown = Some(own());
             } else if let Some((way, limits)) = ours {
                 let opens = 1;
-                part.table.insert(nodeid, Going { way, opens, limits });
+                shard.entries.insert(nodeid, Going { way, opens, limits });
                 break Ok(Some(way));
             } else {
-                drop(part);
+                drop(shard);
                 let chosen = choose(self.backings.as_deref());
                 (ours, shown) = (Some(chosen), Some(chosen.1));
             }
@@ -125,15 +125,15 @@ impl Ways {
         }
         Ok(gone?.map(|way| Goer {
             ways: self.clone(),
-            life,
+            incarnation,
             nodeid,
             way,
         }))
     }
 
     /// Begins an incarnation without open files.
-    pub(super) fn begin(&self, life: Life) {
-        let past = self.table.begin(life);
+    pub(super) fn begin(&self, incarnation: Incarnation) {
+        let past = self.table.begin(incarnation);
         past.iter()
             .flat_map(|shard| shard.values())
             .for_each(|going| self.end(going.way));
@@ -173,15 +173,15 @@ impl Goer {
 
 impl Drop for Goer {
     fn drop(&mut self) {
-        let Some(mut part) = self.ways.table.of(self.life, self.nodeid) else {
+        let Some(mut shard) = self.ways.table.shard(self.incarnation, self.nodeid) else {
             return;
         };
-        let Slot::Occupied(mut slot) = part.table.entry(self.nodeid) else {
+        let Slot::Occupied(mut slot) = shard.entries.entry(self.nodeid) else {
             return;
         };
         slot.get_mut().opens -= 1;
         let last = (slot.get().opens == 0).then(|| slot.remove());
-        drop(part);
+        drop(shard);
         if let Some(going) = last {
             self.ways.end(going.way);
         }
@@ -213,7 +213,7 @@ mod tests {
             None => Way::Kept,
         };
         let goer = ways.go(1, NODE, flags, |_| (way(), own), || own)?;
-        Ok(goer.expect("it is this life"))
+        Ok(goer.expect("it is this incarnation"))
     }
 
     /// A file that another process opened permits only that process's access.
@@ -251,7 +251,7 @@ mod tests {
         let choose = |_: Option<&dyn Backings>| (Way::Backed(NUMBER), None);
         let go = |flags| {
             let goer = ways.go(1, NODE, flags, choose, || unreachable!("nothing is needed"));
-            goer.expect("opened").expect("it is this life")
+            goer.expect("opened").expect("it is this incarnation")
         };
         let (one, other) = (go(OpenFlags::READ), go(OpenFlags::WRITE));
         assert_eq!((one.way(), other.way()), (Way::Backed(NUMBER), one.way()));

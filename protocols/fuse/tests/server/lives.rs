@@ -2,8 +2,8 @@
 //! no effect on the next.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{ScopedJoinHandle, ThreadId};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use fuse::server::{Figures, Options, Server};
 use layers::Fault;
 use layers::fault::{What, When};
 use memory::Memory;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use vfs::{Errno, Export, Op};
 use vfs_testkit::clock;
@@ -36,7 +37,7 @@ impl Gate {
         let now = move || {
             // A thread that reaches the gate does not see a later opening.
             let now = gate.now.load(Ordering::SeqCst);
-            let mut reached = gate.reached.lock().expect("no panic holds it");
+            let mut reached = gate.reached.lock();
             reached.insert(std::thread::current().id());
             Duration::from_millis(now)
         };
@@ -54,12 +55,7 @@ impl Gate {
     }
 
     fn await_reached(&self, thread: ThreadId) {
-        while !self
-            .reached
-            .lock()
-            .expect("no panic holds it")
-            .contains(&thread)
-        {
+        while !self.reached.lock().contains(&thread) {
             std::thread::yield_now();
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use fuse::Request as R;
 use fuse::layout::LinkIn;
@@ -13,6 +13,7 @@ use fuse::server::{Backings, Options, Server};
 use hostdir::HostDir;
 use layers::pagecache::Mode;
 use layers::{Fault, Owned, PageCache, ReadOnly, stack};
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use vfs::{Export, FileSystem};
 
@@ -42,18 +43,18 @@ struct State {
 
 impl Kernel {
     fn refuses(&self, refuses: bool) {
-        self.0.lock().expect("no panic holds it").refuses = refuses;
+        self.0.lock().refuses = refuses;
     }
 
     fn open(&self) -> Vec<u32> {
-        let state = self.0.lock().expect("no panic holds it");
+        let state = self.0.lock();
         state.open.iter().copied().collect()
     }
 }
 
 impl Backings for Kernel {
     fn open(&self, _file: BorrowedFd<'_>) -> Option<NonZeroU32> {
-        let mut state = self.0.lock().expect("no panic holds it");
+        let mut state = self.0.lock();
         if state.refuses {
             return None;
         }
@@ -64,7 +65,7 @@ impl Backings for Kernel {
     }
 
     fn close(&self, number: NonZeroU32) {
-        let mut state = self.0.lock().expect("no panic holds it");
+        let mut state = self.0.lock();
         assert!(state.open.remove(&number.get()), "closed twice");
     }
 }

@@ -2,13 +2,14 @@
 //! reduce lock contention.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, MutexGuard};
+use std::hash::Hash;
+
+use concurrency::Shards;
+use parking_lot::MutexGuard;
 
 /// A bounded map with second-chance eviction.
 pub(crate) struct Cache<K, V> {
-    shards: Box<[Mutex<Shard<K, V>>]>,
-    hasher: RandomState,
+    shards: Shards<Shard<K, V>, SHARDS>,
 }
 
 struct Shard<K, V> {
@@ -33,17 +34,13 @@ const SHARDS: usize = 16;
 impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
     /// Creates a cache of about `most` values.
     pub(crate) fn new(most: usize) -> Cache<K, V> {
-        let shard = || {
-            Mutex::new(Shard {
+        Cache {
+            shards: Shards::new(|| Shard {
                 index: HashMap::new(),
                 slots: Vec::new(),
                 most: most.div_ceil(SHARDS),
                 hand: 0,
-            })
-        };
-        Cache {
-            shards: (0..SHARDS).map(|_| shard()).collect(),
-            hasher: RandomState::new(),
+            }),
         }
     }
 
@@ -81,8 +78,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
     }
 
     fn retain_slots(&self, mut keep: impl FnMut(&mut Slot<K, V>) -> bool) {
-        for shard in &self.shards {
-            let mut shard = lock(shard);
+        for shard in self.shards.all() {
+            let mut shard = shard.lock();
             let goes: Vec<K> = shard
                 .slots
                 .iter_mut()
@@ -94,13 +91,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
     }
 
     fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
-        let hash = self.hasher.hash_one(key) as usize;
-        lock(&self.shards[hash % SHARDS])
+        self.shards.lock(key)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic holds it")
 }
 
 impl<K: Hash + Eq + Clone, V> Shard<K, V> {

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
+use parking_lot::Mutex;
 use vfs::{Call, Caller, Groups, Patience};
 use wire::{
     Answer, Buffered, Certified, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary, Voice,

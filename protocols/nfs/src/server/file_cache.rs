@@ -5,9 +5,10 @@
 //! opener keeps the access that was checked at the open.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use vfs::{Caller, Cx, File, Node, NodeId, OpenFlags, Result, or_executed};
 
 use super::Server;
@@ -54,7 +55,7 @@ impl FileCache {
         now: Duration,
     ) -> Option<Arc<dyn File>> {
         let files = self.nodes.get(&node)?;
-        let mut open = files.lock().expect("no panic holds it");
+        let mut open = files.lock();
         let addr = cx.call.addr();
         let found = open.iter_mut().find(|open| {
             open.flags.contains(flags) && open.caller == *cx.caller && open.addr == addr
@@ -69,7 +70,7 @@ impl FileCache {
             self.nodes.put(node, files.clone());
             files
         });
-        let mut open = files.lock().expect("no panic holds it");
+        let mut open = files.lock();
         // The evicted file is closed without the lock.
         let gone = (open.len() == MOST_OF_A_NODE).then(|| open.remove(0));
         open.push(new);
@@ -93,7 +94,7 @@ impl FileCache {
         let Some(files) = self.nodes.get(&node) else {
             return;
         };
-        let mut open = files.lock().expect("no panic holds it");
+        let mut open = files.lock();
         let gone: Vec<_> = open
             .extract_if(.., |open| open.caller.uid != owner)
             .collect();
@@ -105,7 +106,7 @@ impl FileCache {
     fn forget_unused(&self, since: Duration) {
         let mut gone = Vec::new();
         self.nodes.retain(|_, files| {
-            let mut open = files.lock().expect("no panic holds it");
+            let mut open = files.lock();
             gone.extend(open.extract_if(.., |open| open.used < since));
             !open.is_empty()
         });

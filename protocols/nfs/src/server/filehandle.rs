@@ -9,7 +9,7 @@
 //! The source makes handles that are unforgeable and persistent where it can; this module adds no
 //! protection. Recently used nodes are cached, because resolving a handle takes system calls.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
 
@@ -141,10 +141,7 @@ impl Server {
     /// host, outside the server.
     pub(super) fn maintain_nodes(&self) {
         let now = (self.options.clock)();
-        let mut last_eviction = self
-            .last_eviction
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last_eviction = self.last_eviction.lock();
         if now.saturating_sub(*last_eviction) >= IDLE_TIME {
             *last_eviction = now;
             self.nodes.forget_unused();

@@ -28,10 +28,11 @@ pub mod v4;
 mod write;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use vfs::{Call, Caller, Capabilities, Cx, Export, Node};
 use wire::Voice;
 
@@ -269,7 +270,7 @@ impl Server {
 
     /// Replaces the list of exports, and empties the caches of nodes and files.
     pub fn set_exports(&self, listed: Vec<Listed>) {
-        *self.listed.write().unwrap_or_else(PoisonError::into_inner) = listed;
+        *self.listed.write() = listed;
         self.nodes.retain(|_, _| false);
         self.files.forget_all();
     }
@@ -279,10 +280,8 @@ impl Server {
         self.backchannel_writers().get(&connection).cloned()
     }
 
-    fn backchannel_writers(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
-        self.backchannel_writers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn backchannel_writers(&self) -> parking_lot::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
+        self.backchannel_writers.lock()
     }
 
     /// Returns the maximum length of a record: a WRITE with its headers.

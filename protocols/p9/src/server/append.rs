@@ -24,12 +24,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Access, Cx, Errno, File, NodeId, OpenFlags, Patience, Result, Want};
 
 use super::Turn;
-use super::fid::{FidState, Open, lock};
+use super::fid::{FidState, Open};
 use crate::message::WRITE_HEAD;
 
 /// The client's view of the size of a file that it has open for writing.
@@ -71,13 +72,9 @@ impl Reach {
     /// call may not wait for it.
     pub(super) fn order(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
         if cx.patience == Patience::Full {
-            return Ok(lock(&self.order));
+            return Ok(self.order.lock());
         }
-        match self.order.try_lock() {
-            Ok(order) => Ok(order),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Errno::WOULD_BLOCK),
-        }
+        self.order.try_lock().ok_or(Errno::WOULD_BLOCK)
     }
 
     /// Records that the client has set the file's size to `size`.
@@ -122,7 +119,7 @@ fn key(fid: &FidState) -> Key {
 impl Reaches {
     /// Returns the entry of a file, if it is open for writing.
     pub(super) fn find(&self, fid: &FidState) -> Option<Arc<Reach>> {
-        lock(&self.0).get(&key(fid)).cloned()
+        self.0.lock().get(&key(fid)).cloned()
     }
 }
 
@@ -142,7 +139,7 @@ impl Writer {
     fn new(reaches: &Arc<Reaches>, fid: &FidState, flags: OpenFlags, size: u64) -> Writer {
         let key = key(fid);
         let reach = {
-            let mut table = lock(&reaches.0);
+            let mut table = reaches.0.lock();
             let reach = table.entry(key);
             reach.or_insert_with(|| Arc::new(Reach::new(size))).clone()
         };
@@ -168,7 +165,7 @@ impl Drop for Writer {
         if self.appender {
             self.reach.appenders.fetch_sub(1, Ordering::AcqRel);
         }
-        let mut table = lock(&self.reaches.0);
+        let mut table = self.reaches.0.lock();
         // The table's reference and this one: the count only increases under the table's lock.
         if Arc::strong_count(&self.reach) == 2 {
             table.remove(&self.key);

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use concurrency::{FastRandomState, Shards};
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{
     Account, Allotment, Attr, Call, Cx, Errno, File, Full, Kind, Name, Node, OpenFlags, Portion,
     Quota, Result, Want,
@@ -305,7 +306,7 @@ impl Label {
 
 /// The fids of a connection.
 pub(super) struct Fids {
-    shards: [Mutex<Shard>; Fids::SHARDS],
+    shards: Shards<Shard, { Fids::SHARDS }>,
     count: AtomicUsize,
     most: usize,
     /// The memory of the fids' state, in bytes. Set by the first attach.
@@ -314,7 +315,7 @@ pub(super) struct Fids {
 
 /// Clients number their fids densely, so several share a page. A sparse fid pays for the rest of
 /// its page, about eighty bytes, as much as for a step.
-type Shard = HashMap<u32, Box<Page>, FidHash>;
+type Shard = HashMap<u32, Box<Page>, FastRandomState>;
 
 #[derive(Default)]
 struct Page([Option<FidState>; Page::FIDS]);
@@ -352,11 +353,8 @@ impl Fids {
     const SHARDS: usize = 16;
 
     pub(super) fn new(most: usize) -> Fids {
-        let hash = FidHash {
-            key: RandomState::new().hash_one(0),
-        };
         Fids {
-            shards: std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(hash))),
+            shards: Shards::default(),
             count: AtomicUsize::new(0),
             most,
             held: OnceLock::new(),
@@ -463,12 +461,8 @@ impl Fids {
 
     /// Clunks all fids.
     pub(super) fn clear(&self) {
-        for shard in &self.shards {
-            let pages = {
-                let mut shard = lock(shard);
-                let empty = HashMap::with_hasher(*shard.hasher());
-                std::mem::replace(&mut *shard, empty)
-            };
+        for shard in self.shards.all() {
+            let pages = std::mem::take(&mut *shard.lock());
             self.give_back(pages.len());
             for fid in pages.values().flat_map(|page| page.0.iter().flatten()) {
                 self.count.fetch_sub(1, Ordering::Relaxed);
@@ -486,7 +480,7 @@ impl Fids {
 
     #[inline]
     fn shard(&self, spot: Spot) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[spot.page as usize % Fids::SHARDS])
+        self.shards.lock(&spot.page)
     }
 }
 
@@ -501,48 +495,5 @@ pub(super) fn errno(full: Full) -> Errno {
 impl Drop for Fids {
     fn drop(&mut self) {
         self.clear();
-    }
-}
-
-/// Locks data that a panic cannot leave inconsistent.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Hashes page numbers, which are usually small, with a key per connection: a client that chooses
-/// them to collide does not know the key.
-#[derive(Clone, Copy)]
-struct FidHash {
-    key: u64,
-}
-
-struct FidHasher(u64);
-
-impl BuildHasher for FidHash {
-    type Hasher = FidHasher;
-
-    #[inline]
-    fn build_hasher(&self) -> FidHasher {
-        FidHasher(self.key)
-    }
-}
-
-impl Hasher for FidHasher {
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    #[inline]
-    fn write_u32(&mut self, page: u32) {
-        // A folded multiplication: every bit of the product counts.
-        let product = u128::from(self.0 ^ u64::from(page)) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
     }
 }

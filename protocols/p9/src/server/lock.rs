@@ -4,13 +4,14 @@
 //! of the whole file, so all locks are of [`Space::Posix`]. Locks requested through a fid are
 //! released with it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use vfs::lock::{Lock, LockKind, Owner, Space};
 use vfs::{Call, Cx, Errno, Result};
 
 use super::Turn;
-use super::fid::{Step, lock};
+use super::fid::Step;
 use crate::numbers::{LockFlags, lock_kind, lock_status};
 use crate::{Rmessage, Tmessage};
 
@@ -51,13 +52,13 @@ impl Lockers {
     }
 
     fn with_owners<T>(&self, with: impl FnOnce(&mut Vec<Owner>) -> T) -> T {
-        with(&mut lock(&self.owners))
+        with(&mut self.owners.lock())
     }
 }
 
 impl Drop for Lockers {
     fn drop(&mut self) {
-        let owners = std::mem::take(&mut *lock(&self.owners));
+        let owners = std::mem::take(&mut *self.owners.lock());
         if owners.is_empty() {
             return;
         }

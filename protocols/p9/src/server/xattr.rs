@@ -1,12 +1,13 @@
 //! Txattrwalk and Txattrcreate: extended attributes as fids to read and write.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use vfs::{Cx, Errno, Node, Payload, Portion, Result, XattrFlags, acl};
 
 use super::Turn;
-use super::fid::{State, lock};
+use super::fid::State;
 use crate::{Fid, Rmessage};
 
 /// The largest value and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
@@ -78,7 +79,7 @@ impl Draft {
         if end > self.size {
             return Err(Errno::ENOSPC);
         }
-        let mut bytes = lock(&self.bytes);
+        let mut bytes = self.bytes.lock();
         if bytes.len() < end {
             bytes.resize(end, 0);
         }
@@ -101,7 +102,7 @@ impl Draft {
     /// case. ACLs are never empty: Linux removes them with a size of 0 and no flags
     /// (`v9fs_iop_set_acl`), whether or not there are any.
     pub(super) fn commit(&self, cx: &Cx<'_>, node: &dyn Node) -> Result<()> {
-        let bytes = lock(&self.bytes);
+        let bytes = self.bytes.lock();
         if bytes.len() != self.size {
             return Err(Errno::EINVAL);
         }

@@ -4,10 +4,11 @@ mod data;
 mod dir;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use erofs::layout::{FileType, SUPERBLOCK_OFFSET};
 use erofs::read::{Contents, Error, Image, Inode, Storage, What};
+use parking_lot::{Mutex, MutexGuard};
 use vfs::acl::{self, Acl};
 use vfs::{
     Attr, Capabilities, Device, Errno, Handle, Kind, Level, Name, NodeId, Patience, Plus, Result,
@@ -161,7 +162,7 @@ impl Erofs {
     }
 
     fn known(&self) -> MutexGuard<'_, HashSet<u64>> {
-        self.known.lock().expect("no panic holds it")
+        self.known.lock()
     }
 }
 

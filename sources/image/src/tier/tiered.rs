@@ -5,9 +5,10 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fs::{FallocateFlags, fallocate};
 use vfs::{Errno, Patience};
 
@@ -163,7 +164,7 @@ impl RangeSource for Tiered {
     }
 
     fn file(&self, at: u64, len: usize) -> Option<Held<'_>> {
-        let gate = self.gate.try_read().ok()?;
+        let gate = self.gate.try_read()?;
         self.lock().is_sound(segments(at, len)).then(|| Held {
             file: self.pair.data.as_fd(),
             _gate: Some(gate),
@@ -238,7 +239,7 @@ impl Tiered {
 
     /// Returns a segment that is on disk, if it matches its tag.
     fn look(&self, number: u64) -> Option<Vec<u8>> {
-        let _gate = self.gate.try_read().ok()?;
+        let _gate = self.gate.try_read()?;
         if !self.lock().has(number) {
             return None;
         }
@@ -264,7 +265,7 @@ impl Tiered {
         if !self.make_room() {
             return;
         }
-        let Ok(_gate) = self.gate.try_read() else {
+        let Some(_gate) = self.gate.try_read() else {
             return;
         };
         let tag = self.known.tag(number, segment);
@@ -281,7 +282,7 @@ impl Tiered {
 
     /// Returns whether there is space for a segment, evicting chunks if needed.
     fn make_room(&self) -> bool {
-        let mut room = self.room.lock().expect("no panic holds it");
+        let mut room = self.room.lock();
         let (own, failed) = {
             let state = self.lock();
             (state.bytes, state.failed)
@@ -293,7 +294,7 @@ impl Tiered {
         if excess == 0 {
             return true;
         }
-        let Ok(_gate) = self.gate.try_write() else {
+        let Some(_gate) = self.gate.try_write() else {
             return false;
         };
         while excess > 0 {
@@ -327,7 +328,7 @@ impl Tiered {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 }
 

@@ -5,8 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use tempfile::TempDir;
 
@@ -48,7 +49,7 @@ const LONGEST: usize = 254;
 /// Returns the tree, shared by all tests running at the time and removed after the last one.
 pub(crate) fn planted() -> Arc<TempDir> {
     static TREE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
-    let mut tree = TREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tree = TREE.lock();
     tree.upgrade().unwrap_or_else(|| {
         let dir = Arc::new(tempfile::tempdir().expect("a directory"));
         plant(dir.path());

@@ -2,9 +2,10 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use ::nfs::client::Stable;
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{
     Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Fill, Kind, Lease,
     LeaseKind, Node, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
@@ -66,7 +67,7 @@ impl<V: Version> NfsFile<V> {
     }
 
     pub(super) fn verifier(&self) -> MutexGuard<'_, [u8; 8]> {
-        self.verifier.lock().expect("no panic holds it")
+        self.verifier.lock()
     }
 
     /// Returns the open state, or `EISDIR` for a directory.
@@ -257,7 +258,7 @@ impl<V: Version> File for NfsFile<V> {
             // The lock orders the appends of this mount, not those of other clients.
             true => {
                 let appending = self.node.shared.appending.lock();
-                (Some(appending.expect("no panic holds it")), self.size(cx)?)
+                (Some(appending), self.size(cx)?)
             }
         };
         let most = self.version().limits().write as usize;

@@ -1,8 +1,9 @@
 //! The file system: a server's tree over one of the protocol versions.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use vfs::{Capabilities, Cx, Errno, FileSystem, Node, NodeId, Result};
 
 use super::commit::Committer;

@@ -14,11 +14,12 @@
 //! Lock order: the one mutex, never held across a request.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use ::nfs::client::Written;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use vfs::{Caller, Cx, Errno, Result};
 
 use super::conn::Pauses;
@@ -315,7 +316,7 @@ impl<F> Uncommitted<F> {
                 return None;
             }
             let Some(handle) = table.order.values().next() else {
-                table = self.changed.wait(table).expect("no panic holds it");
+                self.changed.wait(&mut table);
                 continue;
             };
             let state = &table.files[handle];
@@ -325,8 +326,7 @@ impl<F> Uncommitted<F> {
             if at <= now || pressed && !state.failing {
                 return Some((handle.clone(), state.writer.clone()));
             }
-            let waited = self.changed.wait_timeout(table, at - now);
-            table = waited.expect("no panic holds it").0;
+            self.changed.wait_for(&mut table, at - now);
         }
     }
 
@@ -369,7 +369,7 @@ impl<F> Uncommitted<F> {
     }
 
     fn table(&self) -> MutexGuard<'_, Table<F>> {
-        self.table.lock().expect("no panic holds it")
+        self.table.lock()
     }
 }
 

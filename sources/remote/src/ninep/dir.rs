@@ -1,9 +1,10 @@
 //! Directory listing with Treaddir: the server's offsets are the cookies.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use p9::Tmessage;
 use p9::client::dir::{Dirent, entries};
+use parking_lot::Mutex;
 use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, Plus, Result};
 
 use super::fid::Find;

@@ -1,10 +1,11 @@
 //! Fids as values, and the exchanges that operations consist of.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use p9::client::attr;
 use p9::{Dialect, Fid, Names, Qid, Rmessage, Tmessage};
+use parking_lot::Mutex;
 use vfs::{Attr, Cx, Errno, Result};
 
 use super::handed::Hands;

@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use p9::client::ask;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
+use parking_lot::Mutex;
 use vfs::copies::copied;
 use vfs::{
     Access, Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind,
@@ -366,7 +367,6 @@ impl File for RemoteFile {
             .flags
             .contains(both)
             .then(|| self.wire().appending.lock());
-        let appending = appending.transpose().expect("no panic holds it");
         let offset = match appending {
             Some(_) => self.attr(cx, Want::SIZE)?.size,
             None => offset,
@@ -460,7 +460,7 @@ impl File for RemoteFile {
 
     /// Returns the descriptor once: the caller keeps it.
     fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
-        let handed = self.handed.lock().expect("no panic holds it").take();
+        let handed = self.handed.lock().take();
         handed.map(|handed| Arc::new(handed) as _)
     }
 }

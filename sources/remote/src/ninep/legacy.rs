@@ -204,9 +204,9 @@ pub(super) fn list(
 ) -> Result<()> {
     if cookie == 0 {
         let whole = Arc::new(read_whole(file, cx)?);
-        *file.listing.0.lock().expect("no panic holds it") = whole;
+        *file.listing.0.lock() = whole;
     }
-    let listed = file.listing.0.lock().expect("no panic holds it").clone();
+    let listed = file.listing.0.lock().clone();
     let behind = usize::try_from(cookie).unwrap_or(usize::MAX);
     for (at, entry) in listed.iter().enumerate().skip(behind) {
         let found = match (plus, &file.node) {

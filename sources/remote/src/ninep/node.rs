@@ -4,10 +4,11 @@
 //! across a request.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use p9::client::{ask, attr};
 use p9::{Names, Rmessage, Tmessage};
+use parking_lot::{Mutex, MutexGuard};
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Caller, Cx, Entry, Errno, File, Groups, Handle, Kind, Make, Mode, Name, Node,
@@ -234,7 +235,7 @@ impl RemoteNode {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect(POISON)
+        self.state.lock()
     }
 
     /// Downcasts a node of this connection. Returns `EXDEV` for other nodes.
@@ -261,8 +262,6 @@ impl RemoteNode {
         }
     }
 }
-
-const POISON: &str = "no panic holds it";
 
 /// Translates the error of a lookup by a node's own name: the node is stale if the name is gone.
 fn gone(errno: Errno) -> Errno {
@@ -517,7 +516,7 @@ impl Node for RemoteNode {
 /// Drops the chain of parents in a loop: a tree may be too deep for recursion.
 impl Drop for RemoteNode {
     fn drop(&mut self) {
-        let state = self.state.get_mut().expect(POISON);
+        let state = self.state.get_mut();
         let mut place = state.place.take();
         let has_fid = state.fids.is_some();
         if let (true, Some(Place { up, name })) = (self.listed, &place) {
@@ -528,7 +527,7 @@ impl Drop for RemoteNode {
         }
         while let Some(Place { up, .. }) = place {
             let up = Arc::into_inner(up);
-            place = up.and_then(|mut node| node.state.get_mut().expect(POISON).place.take());
+            place = up.and_then(|mut node| node.state.get_mut().place.take());
         }
     }
 }

@@ -10,8 +10,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::NodeId;
 
 use super::node::RemoteNode;
@@ -81,6 +82,6 @@ impl Unpinned {
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().expect("no panic holds it")
+        self.tables.lock()
     }
 }

@@ -36,9 +36,10 @@ mod wait;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Payloads};
 use vfs::copies::copied;
@@ -247,7 +248,7 @@ impl<H: Half> Pipe<H> {
         let separate = shape.payload >= self.payloads.gather;
         while separate && state.sending && state.failed.is_none() {
             state.senders += 1;
-            state = self.may_send.wait(state).expect(POISON);
+            self.may_send.wait(&mut state);
             state.senders -= 1;
         }
         state.usable()?;
@@ -310,14 +311,12 @@ impl<H: Half> Pipe<H> {
     }
 
     fn state(&self) -> Guard<'_, H> {
-        self.state.lock().expect(POISON)
+        self.state.lock()
     }
 }
 
 /// "Connection reset by peer", for which `Errno` has no constant.
 pub(crate) const ECONNRESET: Errno = Errno::from_raw(104);
-
-const POISON: &str = "no panic holds it";
 
 /// Formats the reason of a connection's failure.
 pub(crate) fn error_text<H: Half>(peer: &str, why: &dyn fmt::Display) -> String {

@@ -1,8 +1,9 @@
 //! The state under the pipe's mutex.
 
-use std::sync::{Arc, Condvar, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::{Condvar, MutexGuard};
 use vfs::{Errno, Result};
 
 use super::asides::Asides;

@@ -5,7 +5,7 @@ use vfs::{Errno, Result};
 use super::input::{Input, Reply};
 use super::land::{Landing, is_any, memory};
 use super::state::{Guard, State, Who};
-use super::{Again, Came, ECONNRESET, Half, POISON, Pipe, Received, Ticket};
+use super::{Again, Came, ECONNRESET, Half, Pipe, Received, Ticket};
 #[cfg(doc)]
 use crate::Silence;
 
@@ -171,13 +171,11 @@ impl<H: Half> Pipe<H> {
         let slot = &mut state.slots[number];
         slot.waits = true;
         let bell = slot.bell.get_or_insert_default().clone();
-        let mut state = bell
-            .wait_while(state, |state| {
-                let slot = &state.slots[number];
-                let done = slot.reply.is_some() || slot.over.is_some();
-                !done && state.input.is_none() && state.failed.is_none()
-            })
-            .expect(POISON);
+        bell.wait_while(&mut state, |state| {
+            let slot = &state.slots[number];
+            let done = slot.reply.is_some() || slot.over.is_some();
+            !done && state.input.is_none() && state.failed.is_none()
+        });
         state.slots[number].waits = false;
         state.followers.retain(|&follower| follower != number);
         state
@@ -192,7 +190,9 @@ impl<H: Half> Pipe<H> {
             slot.bell.as_ref().filter(|_| !done)
         });
         match next {
-            Some(bell) => bell.notify_one(),
+            Some(bell) => {
+                bell.notify_one();
+            }
             None if state.stuck => self.wake_sender(),
             None => {}
         }

@@ -13,13 +13,14 @@ use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, Once, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use fuse::Request;
 use fuse::client::Client;
 use fuse::layout::{BatchForgetIn, ForgetOne, InterruptIn, StatxOut};
 use fuse::message::{REPLY_HEADER, Rest};
+use parking_lot::Mutex;
 use vfs::{Call, Caller, Cx, Errno, Result};
 use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket, WaitMode};
 use wire::Malformed;
@@ -222,7 +223,7 @@ impl Channel {
 
     /// Forgets one lookup of `nodeid`, in a batch or after a short while.
     pub fn forget(&self, nodeid: u64) {
-        let mut waiting = self.forgets.lock().expect("no panic holds it");
+        let mut waiting = self.forgets.lock();
         waiting.push(ForgetOne { nodeid, nlookup: 1 });
         let many = waiting.len() >= Channel::FORGETS;
         drop(waiting);
@@ -234,7 +235,7 @@ impl Channel {
 
     /// Sends a batch of forgets, and returns whether there were any and descriptors for them.
     fn send_forgets(&self) -> bool {
-        let mut waiting = self.forgets.lock().expect("no panic holds it");
+        let mut waiting = self.forgets.lock();
         let ring = &self.driver.queues()[Channel::HIGH];
         let chain = match waiting.is_empty() {
             true => None,
@@ -299,7 +300,7 @@ impl Tended for Channel {
         while self.send_forgets() {
             any = true;
         }
-        any || !self.forgets.lock().expect("no panic holds it").is_empty()
+        any || !self.forgets.lock().is_empty()
     }
 }
 

@@ -207,8 +207,6 @@ fn in_bounds(offset: u64, len: usize) -> Result<()> {
     }
 }
 
-const POISON: &str = "no panic holds it";
-
 fn count(answer: &Answer<'_>) -> Result<usize> {
     Ok(answer.decode(WriteOut::decode)?.size as usize)
 }
@@ -290,7 +288,7 @@ impl File for FuseFile {
         let _appending;
         let offset = match self.flags.contains(OpenFlags::APPEND) {
             true => {
-                _appending = self.node().shared.appending.lock().expect(POISON);
+                _appending = self.node().shared.appending.lock();
                 self.attr(cx, Want::SIZE)?.size
             }
             false => offset,

@@ -2,12 +2,13 @@
 
 use std::any::Any;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use fuse::Request;
 use fuse::layout::{AttrOut, GetattrIn};
 use fuse::numbers::{InitFlags, ROOT_ID};
+use parking_lot::Mutex;
 use vfs::{Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Level, Node, Result};
 
 use super::channel::{Channel, Options, Room};

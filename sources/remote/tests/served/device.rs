@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use fuse::server::{Options, Server};
 use layers::Fault;
 use layers::fault::{What, When};
 use memory::Memory;
+use parking_lot::Mutex;
 use remote::virtiofs::{self, RemoteFuse, WaitMode};
 use rustix::event::{EventfdFlags, eventfd};
 use sys::payload::{SlicePayload, SliceSink};
@@ -72,7 +73,7 @@ impl Shared {
 
     /// Waits until the device has stopped.
     pub(crate) fn await_end(&self) {
-        let device = self.device.lock().expect("no panic holds it").take();
+        let device = self.device.lock().take();
         if let Some(ended) = device.map(JoinHandle::join)
             && !std::thread::panicking()
         {

@@ -4,10 +4,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use p9::Dialect;
+use parking_lot::Mutex;
 use remote::ninep::{Options, Remote9p};
 use tempfile::TempDir;
 use transports::{Addr, dial};
@@ -25,7 +26,7 @@ struct Diod {
 
 impl Drop for Diod {
     fn drop(&mut self) {
-        let mut process = self.process.lock().expect("no panic holds it");
+        let mut process = self.process.lock();
         let _ = process.kill();
         let _ = process.wait();
     }
@@ -100,7 +101,7 @@ fn subject() -> TestSubject {
     let process = diod.process.clone();
     // diod 1.0.24 has a race that crashes it now and then.
     subject.excuse = Box::new(move || {
-        let ended = process.lock().expect("no panic holds it").try_wait();
+        let ended = process.lock().try_wait();
         let signal = ended.ok().flatten()?.signal()?;
         Some(format!("diod has died of signal {signal}"))
     });

@@ -1,13 +1,14 @@
 //! virtiofs servers with invalid replies: the caller gets an error, without a panic or an endless
 //! wait.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::Header;
 use fuse::message::{HEADER, REPLY_HEADER};
 use fuse::server::{Options, Server};
 use memory::Memory;
+use parking_lot::Mutex;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use remote::virtiofs::{self, RemoteFuse};
@@ -54,7 +55,7 @@ struct Spoiler {
 
 impl Spoiler {
     fn next(&self) -> Spoiled {
-        let (at, all) = &mut *self.turns.lock().expect("no panic holds it");
+        let (at, all) = &mut *self.turns.lock();
         let next = all[*at % all.len()].clone();
         *at += 1;
         next

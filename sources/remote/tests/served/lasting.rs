@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use memory::Memory;
 use p9::Dialect;
+use parking_lot::Mutex;
 use remote::ninep::{LastingLink, Options, Remote9p, Retry};
 use sys::payload::{SlicePayload, VecSink};
 use transports::{Link, StreamLink};
@@ -87,12 +88,12 @@ impl Place {
 
     pub(crate) fn begin(&self) {
         let served = Served::of(self.fs.clone());
-        *self.now.lock().expect("no panic") = Some((served, Vec::new()));
+        *self.now.lock() = Some((served, Vec::new()));
     }
 
     /// Kills the server.
     pub(crate) fn end(&self) {
-        let gone = self.now.lock().expect("no panic").take();
+        let gone = self.now.lock().take();
         if let Some((served, links)) = gone {
             links.iter().for_each(|link| link.hang_up());
             // A killed program performs no further requests either.
@@ -106,7 +107,7 @@ impl Place {
     }
 
     fn dial(&self) -> io::Result<Box<dyn Link>> {
-        match &mut *self.now.lock().expect("no panic") {
+        match &mut *self.now.lock() {
             Some((served, links)) => {
                 let link = Arc::new(served.link());
                 links.push(link.clone());

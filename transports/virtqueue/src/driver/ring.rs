@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use transports::{Poller, TICK};
 use vm_memory::volatile_memory::{VolatileMemory, VolatileSlice};
 use vm_memory::{Bytes, MmapRegion};
@@ -306,7 +307,7 @@ impl Queue {
                 looked = Instant::now();
             }
             if state.leading {
-                state = self.progress.wait_timeout(state, TICK).expect(POISON).0;
+                self.progress.wait_for(&mut state, TICK);
                 continue;
             }
             if self.reap(&mut state) {
@@ -345,7 +346,7 @@ impl Queue {
                 }
             }
         }
-        let mut poller = self.poller.lock().expect(POISON);
+        let mut poller = self.poller.lock();
         poller.wait(|wait| match is_back() {
             true => Ok(()),
             false if wait => self.sleep(used, is_back),
@@ -519,7 +520,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect(POISON)
+        self.state.lock()
     }
 
     fn memory(&self) -> VolatileSlice<'_, ()> {
@@ -543,8 +544,6 @@ impl Queue {
         loaded.expect("a place within the queue");
     }
 }
-
-const POISON: &str = "no panic holds it";
 
 #[cfg(test)]
 mod tests;

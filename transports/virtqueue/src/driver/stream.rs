@@ -11,9 +11,9 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Interest, Link, Origin, Payloads, Ready, TICK};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
@@ -86,11 +86,11 @@ impl Stream {
     }
 
     fn coming(&self) -> MutexGuard<'_, Coming> {
-        self.coming.lock().expect(POISON)
+        self.coming.lock()
     }
 
     fn going(&self) -> MutexGuard<'_, Going> {
-        self.going.lock().expect(POISON)
+        self.going.lock()
     }
 
     /// Copies received bytes, as many as fit.
@@ -391,5 +391,3 @@ fn ring(event: &OwnedFd) {
     // Fails only if the counter is full, and then it is readable already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
-
-const POISON: &str = "no panic holds it";

@@ -1,10 +1,11 @@
 //! The bounded table of contexts.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Caller, LogLimit};
 
 use super::Context;
@@ -43,12 +44,12 @@ impl GssContext {
 
     /// Locks the mechanism's context.
     pub(super) fn context(&self) -> MutexGuard<'_, Box<dyn Context>> {
-        self.context.lock().unwrap_or_else(PoisonError::into_inner)
+        self.context.lock()
     }
 
     /// Records `sequence`; returns whether it is new.
     pub(super) fn admit(&self, sequence: u32) -> bool {
-        let mut window = self.window.lock().expect("no panic holds it");
+        let mut window = self.window.lock();
         window.admit(sequence)
     }
 }
@@ -83,7 +84,7 @@ impl Table {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn contexts(&self) -> MutexGuard<'_, Contexts> {
-        self.contexts.lock().expect("no panic holds it")
+        self.contexts.lock()
     }
 
     fn use_now(&self, context: &GssContext) {

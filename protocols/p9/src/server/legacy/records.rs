@@ -6,7 +6,7 @@ use vfs::{DirEntry, DirSink, Entry, Errno, Plus, Result};
 
 use crate::message::DATA_HEAD;
 use crate::server::Turn;
-use crate::server::fid::{FidState, Open, lock};
+use crate::server::fid::{FidState, Open};
 use crate::{Dialect, Kind};
 
 /// A position in a directory: reading may continue only there or at the start.
@@ -27,7 +27,7 @@ impl Turn<'_> {
         if self.dialect == Dialect::Linux {
             return Err(Errno::EISDIR);
         }
-        let mut records = lock(&open.records);
+        let mut records = open.records.lock();
         let mut cookie = match offset {
             0 => 0,
             _ if offset == records.offset => records.cookie,

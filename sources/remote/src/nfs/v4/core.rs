@@ -6,8 +6,8 @@
 //! after them.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ::nfs::client::v4::{
     Backchannels, ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId,
@@ -15,6 +15,7 @@ use ::nfs::client::v4::{
     status_flags,
 };
 use ::nfs::client::{Failure, Limits, Tree};
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Caller, Cx, Errno, Result};
 
 use super::delegations::{Delegations, Holder};
@@ -149,7 +150,7 @@ impl Core {
     }
 
     pub(super) fn life(&self) -> Arc<Life> {
-        self.life.lock().expect("no panic holds it").clone()
+        self.life.lock().clone()
     }
 
     /// Makes a call that depends on no state of the server, repeating it as needed.
@@ -431,7 +432,7 @@ impl Core {
     }
 
     fn publish(&self, life: Arc<Life>) {
-        *self.life.lock().expect("no panic holds it") = life;
+        *self.life.lock() = life;
     }
 
     /// Sends a compound in `life`, repeating it while the server answers `NFS4ERR_DELAY` or the
@@ -557,9 +558,8 @@ impl Core {
         let mut pauses = Pauses::new();
         loop {
             match self.recovering.try_lock() {
-                Ok(recovering) => return Ok(recovering),
-                Err(TryLockError::WouldBlock) => pauses.pause(cx)?,
-                Err(TryLockError::Poisoned(_)) => panic!("no panic holds it"),
+                Some(recovering) => return Ok(recovering),
+                None => pauses.pause(cx)?,
             }
         }
     }

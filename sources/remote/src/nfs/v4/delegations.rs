@@ -14,13 +14,14 @@
 //! keeper's queue.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use ::nfs::client::Failure;
 use ::nfs::client::v4::{
     Asked, BindConnection, DelegReturn, Delegated, FreeStateId, SessionId, StateId, Status,
     TestStateIds,
 };
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Caller, Cx, OpenFlags};
 
 use super::core::Core;
@@ -153,7 +154,7 @@ impl Delegations {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().expect("no panic holds it")
+        self.table.lock()
     }
 }
 

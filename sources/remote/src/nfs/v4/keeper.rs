@@ -4,11 +4,12 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use vfs::{Call, Cx};
 
@@ -87,13 +88,12 @@ impl Queue {
 
     /// Waits until `until` for the next task. Those that others wait for come first.
     fn next(&self, until: Instant) -> Task {
-        let todo = self.todo();
+        let mut todo = self.todo();
         let time = until.saturating_duration_since(Instant::now());
         let idle = |todo: &mut Todo| {
             todo.giving.is_empty() && todo.closing.is_empty() && todo.look.is_none() && !todo.stop
         };
-        let waited = self.bell.wait_timeout_while(todo, time, idle);
-        let (mut todo, _) = waited.expect("no panic holds it");
+        self.bell.wait_while_for(&mut todo, idle, time);
         if let Some(one) = todo.giving.pop_front() {
             return Task::GiveBack(one);
         }
@@ -109,7 +109,7 @@ impl Queue {
     }
 
     fn todo(&self) -> MutexGuard<'_, Todo> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 }
 
@@ -156,7 +156,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.core.queue.stop();
-        let done = self.done.get_mut().expect("no panic holds it");
+        let done = self.done.get_mut();
         if done.recv_timeout(Keeper::PATIENCE).is_err() {
             self.call.cancel();
         }

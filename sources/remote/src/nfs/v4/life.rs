@@ -1,8 +1,9 @@
 //! The client ID and, from 4.1 on, the session, between two recoveries.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use ::nfs::client::v4::{ClientId, Sequence, Session, SessionId, Slot, Slots};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A client ID and session.
 pub(super) struct Life {
@@ -66,7 +67,7 @@ impl Table {
             if !wait {
                 return Err(NoSlot::Taken);
             }
-            state = self.freed.wait(state).expect("no panic holds it");
+            self.freed.wait(&mut state);
         }
     }
 
@@ -97,6 +98,6 @@ impl Table {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 }

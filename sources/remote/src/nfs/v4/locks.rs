@@ -28,7 +28,7 @@ impl<'a> Counting<'a> {
     }
 
     /// The current lock state.
-    fn now(&self) -> Result<std::sync::MutexGuard<'a, Held>> {
+    fn now(&self) -> Result<parking_lot::MutexGuard<'a, Held>> {
         let mut held = self.opening.held();
         held.count_lock(self.first.take(), self.counts.take());
         match held.lost {

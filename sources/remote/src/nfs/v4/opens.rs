@@ -6,12 +6,13 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use ::nfs::client::v4::{
     Claim, Close, Lock, LockRange, Open, OpenConfirm, Opened, StateId, Status,
 };
 use ::nfs::client::{Failure, Tree};
+use parking_lot::{Mutex, MutexGuard};
 use vfs::lock::LockKind;
 use vfs::{Caller, Cx, Errno, OpenFlags, Result};
 
@@ -114,11 +115,11 @@ impl Opens {
     }
 
     fn by_number(&self) -> MutexGuard<'_, HashMap<u64, Weak<Opening>>> {
-        self.by_number.lock().expect("no panic holds it")
+        self.by_number.lock()
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Owner>> {
-        self.idle.lock().expect("no panic holds it")
+        self.idle.lock()
     }
 }
 
@@ -299,7 +300,7 @@ impl Opening {
     }
 
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().expect("no panic holds it")
+        self.held.lock()
     }
 
     /// The stateid for reads and writes, or `EIO` if the server has lost the open.
@@ -435,7 +436,7 @@ impl Held {
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        let held = self.held.get_mut().expect("no panic holds it");
+        let held = self.held.get_mut();
         let Some(owner) = held.owner else {
             return;
         };

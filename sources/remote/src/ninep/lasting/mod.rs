@@ -24,11 +24,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use p9::Tag;
 use p9::recovery::Record;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Interest, Link, Origin, Payloads, Ready};
 
@@ -145,7 +146,7 @@ impl LastingLink {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect(POISON)
+        self.state.lock()
     }
 
     /// Wakes the threads that wait for a change of the state.
@@ -162,8 +163,6 @@ impl LastingLink {
         let _ = rustix::io::read(&self.bell, &mut count);
     }
 }
-
-const POISON: &str = "no panic holds it";
 
 impl Link for LastingLink {
     fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {

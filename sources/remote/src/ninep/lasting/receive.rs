@@ -8,7 +8,7 @@ use p9::message::HEADER;
 use p9::recovery::Record;
 use transports::{Interest, Link, Ready, TICK};
 
-use super::{LastingLink, POISON};
+use super::LastingLink;
 use crate::pipe::Again;
 
 /// The message being received.
@@ -27,7 +27,7 @@ impl LastingLink {
         wait: bool,
         mut file: Option<&mut Option<OwnedFd>>,
     ) -> io::Result<usize> {
-        let mut incoming = self.incoming.lock().expect(POISON);
+        let mut incoming = self.incoming.lock();
         loop {
             let mut state = self.state();
             if state.ended {

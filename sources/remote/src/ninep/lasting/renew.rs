@@ -2,15 +2,16 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use p9::message::{DATA_HEAD, HEADER, Header};
 use p9::recovery::{Failure, Server};
 use p9::{Dialect, Tag, Tmessage};
+use parking_lot::MutexGuard;
 use transports::{Interest, Link};
 
-use super::{LastingLink, Outage, POISON, State};
+use super::{LastingLink, Outage, State};
 
 impl Outage {
     /// The initial pause between attempts, and the longest.
@@ -28,7 +29,7 @@ impl LastingLink {
         let now = Instant::now();
         if now < outage.next {
             let time = outage.next - now;
-            drop(self.changed.wait_timeout(state, time).expect(POISON));
+            self.changed.wait_for(&mut state, time);
             return;
         }
         outage.next = now + outage.pause;

@@ -10,7 +10,7 @@ use p9::recovery::Asked;
 use transports::Link;
 use vfs::copies::copied;
 
-use super::{LastingLink, POISON};
+use super::LastingLink;
 
 /// The recorded requests whose bytes have not all been accepted, in order.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl LastingLink {
         lent: usize,
         wait: bool,
     ) -> io::Result<usize> {
-        let mut runs = self.runs.lock().expect(POISON);
+        let mut runs = self.runs.lock();
         let Runs { all, stuck } = &mut *runs;
         self.note(all, pieces, lent)?;
         let mut done = 0;

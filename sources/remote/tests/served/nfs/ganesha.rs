@@ -10,9 +10,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use remote::nfs::{Mount, Options, mount};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
@@ -63,7 +64,7 @@ struct Ganesha {
 
 impl Drop for Ganesha {
     fn drop(&mut self) {
-        let mut process = self.process.lock().expect("no panic holds it");
+        let mut process = self.process.lock();
         let group = Pid::from_child(&process);
         let _ = kill_process_group(group, Signal::KILL);
         let _ = process.wait();
@@ -74,7 +75,7 @@ impl Ganesha {
     /// Returns the running server, starting one if there is none.
     fn get() -> Arc<Ganesha> {
         static RUNNING: Mutex<Weak<Ganesha>> = Mutex::new(Weak::new());
-        let mut running = RUNNING.lock().unwrap_or_else(|broken| broken.into_inner());
+        let mut running = RUNNING.lock();
         if let Some(ganesha) = running.upgrade() {
             return ganesha;
         }
@@ -194,11 +195,7 @@ fn subject(version: (u32, u32), ours: Profile) -> TestSubject {
     let mut subject = TestSubject::new(ganesha.mount(version), theirs(ours));
     let watched = ganesha.clone();
     subject.excuse = Box::new(move || {
-        let ended = watched
-            .process
-            .lock()
-            .expect("no panic holds it")
-            .try_wait();
+        let ended = watched.process.lock().try_wait();
         let signal = ended.ok().flatten()?.signal()?;
         Some(format!("Ganesha has died of signal {signal}"))
     });

@@ -1,12 +1,13 @@
 //! A tree in memory, served over socket pairs.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::{Engine, Service as _, Tuning};
 use memory::Memory;
 use nfs::server::v4::state::{InMemory, Stable};
 use nfs::server::{Options, Server, Transports};
+use parking_lot::{Mutex, MutexGuard};
 use remote::nfs::{Mount, Options as Asked, mount};
 use tls::{Acceptor, TlsLink};
 use transports::{Link, StreamLink};
@@ -113,7 +114,7 @@ impl Served {
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().expect("no panic holds it")
+        self.running.lock()
     }
 
     /// Closes all connections.
@@ -168,7 +169,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let running = self.running.get_mut().expect("no panic holds it");
+        let running = self.running.get_mut();
         running.engine.stop();
     }
 }

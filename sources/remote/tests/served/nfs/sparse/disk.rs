@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 /// A mounted file system.
@@ -19,7 +20,7 @@ impl Disk {
     /// is none, or the reason why that is impossible.
     pub(super) fn get(kind: &'static str) -> Result<Arc<Disk>, String> {
         static DISKS: Mutex<Vec<(&str, Weak<Disk>)>> = Mutex::new(Vec::new());
-        let mut disks = DISKS.lock().unwrap_or_else(|broken| broken.into_inner());
+        let mut disks = DISKS.lock();
         let there = disks.iter().filter(|(name, _)| *name == kind);
         if let Some(disk) = there.filter_map(|(_, disk)| disk.upgrade()).next() {
             return Ok(disk);

@@ -1,0 +1,54 @@
+//! A table keyed by number, in shards: no lock is shared by all requests.
+//!
+//! A mount has one incarnation after the other, each begun by INIT. Every shard records the current
+//! one, and is not accessible to requests of an earlier one.
+
+use std::collections::HashMap;
+
+use concurrency::{FastRandomState, Shards};
+use parking_lot::{Mutex, MutexGuard};
+
+/// The entries of a shard.
+pub(super) type Entries<V> = HashMap<u64, V, FastRandomState>;
+
+/// The number of a mount's incarnation; a later one is greater.
+pub(super) type Incarnation = u64;
+
+pub(super) struct Table<V>(Shards<Shard<V>, SHARDS>);
+
+pub(super) struct Shard<V> {
+    incarnation: Incarnation,
+    pub(super) entries: Entries<V>,
+}
+
+/// More than the threads that work for one mount.
+const SHARDS: usize = 64;
+
+impl<V> Table<V> {
+    pub(super) fn new() -> Table<V> {
+        Table(Shards::new(|| Shard {
+            incarnation: 0,
+            entries: Entries::default(),
+        }))
+    }
+
+    /// Locks the shard of a number, if `incarnation` is the current one.
+    #[inline]
+    pub(super) fn shard(
+        &self,
+        incarnation: Incarnation,
+        number: u64,
+    ) -> Option<MutexGuard<'_, Shard<V>>> {
+        Some(self.0.lock(&number)).filter(|shard| shard.incarnation == incarnation)
+    }
+
+    /// Begins an incarnation, and returns the previous one's entries.
+    pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<V>> {
+        let begin = |shard: &Mutex<Shard<V>>| {
+            let mut shard = shard.lock();
+            shard.incarnation = incarnation;
+            std::mem::take(&mut shard.entries)
+        };
+        self.0.all().iter().map(begin).collect()
+    }
+}
