@@ -201,6 +201,31 @@ mod tests {
     }
 
     #[test]
+    fn options_of_a_protocol_have_its_prefix() {
+        let mut cli = super::Cli::command();
+        cli.build();
+        let serve = cli.find_subcommand("serve").expect("a command");
+        let prefixes = [
+            ("9P", ["9p", "virtio-9p"]),
+            ("NFS", ["nfs", "nfs"]),
+            ("virtiofs", ["virtiofs", "virtiofs"]),
+            ("Block", ["block", "nbd"]),
+        ];
+        for option in serve.get_arguments() {
+            let heading = option.get_help_heading().unwrap_or_default();
+            let long = option.get_long().unwrap_or_default();
+            let begins = |word: &str| {
+                let rest = long.strip_prefix(word);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            };
+            for (protocol, words) in prefixes {
+                let has = words.into_iter().any(begins);
+                assert_eq!(has, heading == protocol, "--{long}");
+            }
+        }
+    }
+
+    #[test]
     fn the_definition_is_sound() {
         super::Cli::command().debug_assert();
     }

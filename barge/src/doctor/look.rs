@@ -96,7 +96,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             "low ports",
             may(CapabilitySet::NET_BIND_SERVICE) || low_ports_are_free(machine),
             (
-                "ports below 1024, as --rpcbind takes for NFS v3's locks",
+                "ports below 1024, as --nfs-rpcbind takes for NFS v3's locks",
                 "no ports below 1024: NFS v3 goes without locks (nolock); all else has higher ports",
             ),
             "run barge as root, or: setcap cap_net_bind_service+ep BARGE",

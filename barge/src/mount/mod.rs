@@ -65,7 +65,7 @@ pub(crate) struct MountArgs {
     ///
     /// passthrough=auto|off determines whether the kernel reads and writes files itself: those of a
     /// local directory, and those that a server over 9p+unix: passes with `barge serve
-    /// --hand-over-files`. auto, the default, applies to root, from Linux 6.9 on, not with ro,
+    /// --9p-fd-passing`. auto, the default, applies to root, from Linux 6.9 on, not with ro,
     /// http=, writeback or cache=metadata, always or loose, and to a directory with cache=auto or
     /// never only.
     ///

@@ -95,14 +95,14 @@ struct NineArgs {
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
     virtio_9p: Vec<Channel>,
     /// Maximum size of a 9P message, bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
+    #[arg(long = "9p-msize", alias = "msize", value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
     msize: u32,
     /// Answer a 9P lock request at once if the lock is taken
     ///
     /// By default the reply is sent when the lock is granted. Without that, Linux asks again after
     /// its locktimeout= (30 seconds), and signals end its wait, as flock -w needs.
-    #[arg(long)]
+    #[arg(long = "9p-no-lock-wait", alias = "no-lock-wait")]
     no_lock_wait: bool,
 }
 
@@ -119,7 +119,8 @@ struct NfsArgs {
     ///
     /// NFSv3 clients find the lock service as they do with rpcbind, over TCP and UDP. Without it
     /// they mount with nolock.
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    #[arg(long = "nfs-rpcbind", alias = "rpcbind", value_name = "ADDR", num_args = 0..=1,
+          requires = "nfs")]
     rpcbind: Option<Option<Addr>>,
     /// NFSv4 lease time, seconds
     ///
@@ -129,7 +130,7 @@ struct NfsArgs {
     /// Refuse the READ_PLUS operation of NFSv4.2
     ///
     /// Clients then receive the zeros of holes, as they do with v4.1.
-    #[arg(long)]
+    #[arg(long = "nfs-no-read-plus", alias = "no-read-plus")]
     no_read_plus: bool,
     /// Let NFSv4.2 clients see and set SELinux labels
     ///
@@ -143,14 +144,14 @@ struct NfsArgs {
     /// A client then opens, reads and locks a file that no other client uses without a request. If
     /// programs of this host rename or remove files that clients use, clients see that a moment
     /// later.
-    #[arg(long)]
+    #[arg(long = "nfs-delegations", alias = "delegations")]
     delegations: bool,
     /// State directory of NFS
     ///
     /// It holds the secret of file handles and the clients that may reclaim locks after a restart
     /// [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge for other
     /// users]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = "nfs-state-dir", alias = "state-dir", value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,
@@ -169,42 +170,45 @@ struct VirtiofsArgs {
     #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
     shares: Vec<Socket>,
     /// Caching policy of virtiofs guests
-    #[arg(long, value_name = "MODE", default_value = "auto")]
+    #[arg(long = "virtiofs-cache", alias = "cache", value_name = "MODE", default_value = "auto")]
     cache: Cache,
     /// Enable the write-back cache of virtiofs guests
     ///
     /// Safe only if no other client or program changes the share.
-    #[arg(long)]
+    #[arg(long = "virtiofs-writeback", alias = "writeback")]
     writeback: bool,
     /// Honour O_DIRECT of virtiofs guests
-    #[arg(long)]
+    #[arg(long = "virtiofs-allow-direct-io", alias = "allow-direct-io")]
     allow_direct_io: bool,
     /// Let virtiofs guests create unnamed files (O_TMPFILE)
     ///
     /// The share is then no upper layer for overlayfs.
-    #[arg(long)]
+    #[arg(long = "virtiofs-tmpfile", alias = "tmpfile")]
     tmpfile: bool,
     /// Do not offer FUSE_HANDLE_KILLPRIV_V2 to virtiofs guests
     ///
     /// Guests then clear set-id bits and file capabilities of written files themselves, and ask for
     /// capabilities before each write.
-    #[arg(long, overrides_with = "_killpriv_v2")]
+    #[arg(long = "virtiofs-no-killpriv-v2", alias = "no-killpriv-v2",
+          overrides_with = "_killpriv_v2")]
     no_killpriv_v2: bool,
     /// The default
-    #[arg(long = "killpriv-v2", hide = true, overrides_with = "no_killpriv_v2")]
+    #[arg(long = "virtiofs-killpriv-v2", alias = "killpriv-v2", hide = true,
+          overrides_with = "no_killpriv_v2")]
     _killpriv_v2: bool,
     /// When to offer POSIX ACLs to virtiofs guests
     ///
     /// auto offers them if the source has them, always also refuses guests that do not enforce
     /// them, never hides them.
-    #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
-          default_value = "auto", default_missing_value = "always")]
+    #[arg(long = "virtiofs-posix-acl", alias = "posix-acl", value_name = "WHEN",
+          require_equals = true, num_args = 0..=1, default_value = "auto",
+          default_missing_value = "always")]
     posix_acl: Negotiate,
     /// Do not announce submounts to virtiofs guests
     ///
     /// Directories on other devices are then part of the share, not mounts of their own, which
     /// overlayfs in a guest needs.
-    #[arg(long)]
+    #[arg(long = "virtiofs-no-announce-submounts", alias = "no-announce-submounts")]
     no_announce_submounts: bool,
 }
 

@@ -56,7 +56,7 @@ pub(super) fn of_server(dir: Option<&Path>, addr: &Addr) -> Result<HandleKey, Fa
         ))),
         Err(Trouble::Failed(error)) => {
             tracing::warn!(
-                "file handles do not survive a restart: {}: {error} (--state-dir names another place)",
+                "file handles do not survive a restart: {}: {error} (--nfs-state-dir names another place)",
                 path.join(NAME).display()
             );
             fresh()

@@ -42,7 +42,7 @@ impl Recovery {
         }
         let file = format!("{}.redb", file_name(addr));
         let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
-            tracing::warn!("NFS clients lose their locks at a restart: no home for --state-dir");
+            tracing::warn!("NFS clients lose their locks at a restart: no home for --nfs-state-dir");
             return Ok(Recovery::in_memory());
         };
         let path = path.join(file);
@@ -54,7 +54,7 @@ impl Recovery {
                 monitored: records.table(MONITORED),
             }),
             Err(Trouble::InUse) => Err(Failure::new(format!(
-                "{}: another server uses it (--state-dir names another place)",
+                "{}: another server uses it (--nfs-state-dir names another place)",
                 path.display()
             ))),
             Err(Trouble::Failed(why)) if dir.is_some() => {
@@ -62,7 +62,7 @@ impl Recovery {
             }
             Err(Trouble::Failed(why)) => {
                 tracing::warn!(
-                    "NFS clients lose their locks at a restart: {}: {why} (--state-dir names another place)",
+                    "NFS clients lose their locks at a restart: {}: {why} (--nfs-state-dir names another place)",
                     path.display()
                 );
                 Ok(Recovery::in_memory())

@@ -399,8 +399,8 @@ fn a_share_that_is_gone_has_nothing_open() {
 #[test]
 fn a_share_that_says_so_hands_its_files_over() {
     for (all, of_a, of_b) in [
-        ("", "hand-over-files = true", ""),
-        ("hand-over-files = true", "", "hand-over-files = false"),
+        ("", "9p-fd-passing = true", ""),
+        ("9p-fd-passing = true", "", "9p-fd-passing = false"),
     ] {
         // A file system whose files can be passed on every host.
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");

@@ -256,7 +256,7 @@ fn notes(args: &BenchArgs, place: &Place, sizes: &Sizes, limited: bool) -> Vec<S
              inflight=4096; by virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
         ),
-        "Unix, handed over: with --hand-over-files and cache=mmap the kernel reads and writes the served file by itself (passthrough); loose \
+        "Unix, handed over: with --9p-fd-passing and cache=mmap the kernel reads and writes the served file by itself (passthrough); loose \
          and a page each cannot have that, and are as by Unix"
             .into(),
         "FUSE alone: a mount of a file in its own memory, which is overwritten: no mount by FUSE without passthrough is faster here, whatever is \
@@ -334,14 +334,14 @@ impl Served {
                 format!("9p+unix:{path}"),
             ),
             Way::Handed => (
-                vec!["--hand-over-files".into(), nine, format!("unix:{path}")],
+                vec!["--9p-fd-passing".into(), nine, format!("unix:{path}")],
                 format!("9p+unix:{path}"),
             ),
             Way::Tcp | Way::Delayed => (vec![nine, tcp], format!("9p://127.0.0.1:{PORT}/")),
             Way::Nfs => {
                 let state = place.run.join("state").display().to_string();
                 (
-                    vec!["--nfs".into(), tcp, "--state-dir".into(), state],
+                    vec!["--nfs".into(), tcp, "--nfs-state-dir".into(), state],
                     format!("nfs://127.0.0.1:{PORT}/?vers=4.2"),
                 )
             }
