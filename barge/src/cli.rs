@@ -44,7 +44,7 @@ impl Cli {
         {
             if let Some(other) = stands_beside(&matches) {
                 let why =
-                    format!("--config says all that is served: expected it alone, got {other} too");
+                    format!("--config replaces all other options: got {other} too");
                 Cli::command()
                     .error(ErrorKind::ArgumentConflict, why)
                     .exit();

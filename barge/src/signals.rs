@@ -45,7 +45,7 @@ pub(crate) fn on_signal(
                     }
                     (SIGHUP, None) if !on_terminal => {
                         tracing::warn!(
-                            "SIGHUP is ignored: there is no file to read again (--config)"
+                            "SIGHUP ignored: no configuration file to reload (--config)"
                         );
                         continue;
                     }

@@ -66,7 +66,7 @@ impl Reading<'_> {
                 (SHARE, _) => self.shares(key, value, &mut config),
                 (_, Some(arg)) => config.settings.extend(self.settings(arg, key, value, "")),
                 (NAME | SOURCE | CLIENTS, None) => {
-                    let message = format!("{}: expected in a [[{SHARE}]]", key.get_ref());
+                    let message = format!("{}: expected only in a [[{SHARE}]]", key.get_ref());
                     self.problem(Some(key.span()), message);
                 }
                 (_, None) => self.unknown(key, "an option of barge serve", &schema.keys()),
@@ -132,7 +132,7 @@ impl Reading<'_> {
                 }
                 Some(_) => {
                     let message = format!(
-                        "{word}: expected above all [[{SHARE}]], for it is not one's alone"
+                        "{word}: expected before all [[{SHARE}]] tables: it is no option of a single share"
                     );
                     self.problem(Some(key.span()), message);
                 }

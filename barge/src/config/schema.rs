@@ -160,15 +160,15 @@ fn line(error: &clap::Error) -> String {
     };
     match error.kind() {
         ErrorKind::MissingRequiredArgument => {
-            format!("expected besides: {}", text(ContextKind::InvalidArg))
+            format!("requires {}", text(ContextKind::InvalidArg))
         }
         ErrorKind::ArgumentConflict => format!(
-            "{} does not go with {}",
+            "{} conflicts with {}",
             text(ContextKind::InvalidArg),
             text(ContextKind::PriorArg)
         ),
         ErrorKind::InvalidValue if text(ContextKind::InvalidValue).is_empty() => {
-            "expected something, got nothing".to_owned()
+            "expected a value, got none".to_owned()
         }
         ErrorKind::InvalidValue => format!(
             "expected one of {}, got '{}'",

@@ -117,10 +117,10 @@ fn all_problems_are_told_with_their_places() {
         ("f:3:10: squash: ", "none, remote-root, root, all, got 'al'"),
         ("f:4:13: read-only: ", "expected true or false, got string"),
         ("f:5:12: 9p-msize: ", "4096"),
-        ("f:6:1: name: ", "expected in a [[share]]"),
+        ("f:6:1: name: ", "expected only in a [[share]]"),
         ("f:7:1: ", "expected a source"),
         ("f:8:8: name: ", "letters"),
-        ("f:11:1: http: ", "above all [[share]]"),
+        ("f:11:1: http: ", "before all [[share]] tables"),
         ("f:12:11: export: ", "nobody"),
     ];
     assert_eq!(problems.len(), told.len(), "{problems:#?}");
@@ -150,7 +150,7 @@ fn what_makes_no_sense_together_is_told() {
         (format!("{SHARES}[[share]]\nsource='mem:'\n"), "need names"),
         (
             format!("nfs-tls-cert = 'c'\n{SHARES}"),
-            "expected besides: nfs",
+            "requires nfs",
         ),
         (
             format!("overlay = 'o'\n{SHARES}[[share]]\nname='b'\nsource='mem:'\n"),

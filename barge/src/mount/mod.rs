@@ -276,7 +276,7 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
             let mounted = kernel::mount(&image, &args.dir, flags);
             if let Err(error) = &mounted {
                 tracing::info!(
-                    "{}: the kernel's own EROFS cannot, FUSE may: {error}",
+                    "{}: mounting with FUSE, because the kernel's EROFS failed: {error}",
                     args.source
                 );
             }

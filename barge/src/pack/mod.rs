@@ -27,7 +27,7 @@ pub(crate) fn pack(args: &PackArgs) -> Done {
     let mut options = args.erofs()?;
     if args.format == Format::Rofs && args.asks_for_erofs() {
         return Err(Failure::usage(
-            "ROFS has no compression, chunks or hashes: --compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace go with --format erofs",
+            "--compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace require --format erofs",
         ));
     }
     let key = args.sign.as_deref().map(secret_key).transpose()?;

@@ -192,7 +192,7 @@ struct VirtiofsArgs {
     #[arg(long = "virtiofs-no-killpriv-v2", alias = "no-killpriv-v2",
           overrides_with = "_killpriv_v2")]
     no_killpriv_v2: bool,
-    /// The default
+    /// Offer FUSE_HANDLE_KILLPRIV_V2 to virtiofs guests, the default
     #[arg(long = "virtiofs-killpriv-v2", alias = "killpriv-v2", hide = true,
           overrides_with = "no_killpriv_v2")]
     _killpriv_v2: bool,

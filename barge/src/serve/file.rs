@@ -130,7 +130,7 @@ impl Live {
             }
             if self.bundle.is_none() {
                 return Err(Failure::usage(
-                    "a share without a name is the whole tree: to change it takes a restart",
+                    "a share without a name cannot change while it is served: restart the server",
                 ));
             }
             let new = self.opener.open(name, share, clients)?;
@@ -156,19 +156,19 @@ impl Live {
         let stays = |old: &Served| shares.iter().any(|new| Arc::ptr_eq(&new.gate, &old.gate));
         for gone in state.shares.iter().filter(|old| !stays(old)) {
             gone.gate.close();
-            tracing::info!(share = gone.export.name, "ended");
+            tracing::info!(share = gone.export.name, "stopped serving a share");
         }
         if let Some(nfs) = &self.nfs {
             nfs.relist(exports::listed(&each, &self.whole, &plan.lists));
         }
         for new in opened {
-            tracing::info!(share = new.export.name, source = new.seen.source, "begun");
+            tracing::info!(share = new.export.name, source = new.seen.source, "serving a share");
             self.seen.put(new.seen);
             state.touched.extend(new.touched);
         }
         self.seen.keep(&names);
         for what in restart {
-            tracing::warn!("{what} has changed in the file: that takes a restart");
+            tracing::warn!("{what} differs in the file: restart the server to apply it");
         }
         state.shares = shares;
         Ok(())
@@ -208,7 +208,7 @@ impl Live {
                 .iter()
                 .any(|old| old.export.name == name && old.opening != opening);
             if changed && of_device(name) {
-                all.push(format!("the share {name}, which a device shows,"));
+                all.push(format!("the share {name}, which a device serves,"));
             }
         }
         all

@@ -171,15 +171,15 @@ fn reload(acceptor: Option<Arc<Acceptor>>, live: Option<Arc<Live>>) -> Option<Re
         let status = match live.as_ref().map(|live| live.reload()) {
             None => "ready",
             Some(Ok(())) => {
-                tracing::info!("the file is read again");
+                tracing::info!("configuration reloaded");
                 "ready"
             }
             Some(Err(why)) => {
                 for line in why.message.lines() {
                     tracing::error!("{line}");
                 }
-                tracing::error!("all stays as it was");
-                "the file makes no sense: all stays as it was"
+                tracing::error!("keeping the previous configuration");
+                "invalid configuration: keeping the previous one"
             }
         };
         service::tell_ready(status);
@@ -230,7 +230,7 @@ fn nine_listeners(
     let mut listeners = activation::listeners()?;
     if unnamed {
         let usual = listen(&args::default_addr(), None).map_err(|failure| {
-            let line = "(--9p tcp:127.0.0.1:0 takes a free one)";
+            let line = "(--9p tcp:127.0.0.1:0 selects a free port)";
             Failure::new(format!("{} {line}", failure.message))
         });
         listeners.push(usual?);

@@ -141,7 +141,7 @@ fn usual_listener() -> Option<Listener> {
         Ok(listener) => Some(listener),
         Err(error) => {
             let why = trouble::listening(&addr, &error);
-            tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 takes a free one)");
+            tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 selects a free port)");
             None
         }
     }

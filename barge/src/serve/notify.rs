@@ -59,11 +59,11 @@ fn tell_all(server: &Weak<Server>, clients: &Mutex<Vec<Monitored>>, state: i32, 
         let shown = client.name.escape_ascii();
         match told {
             Some(()) => {
-                tracing::info!(client = %shown, addr = %client.addr, "told of the restart");
+                tracing::info!(client = %shown, addr = %client.addr, "notified of the restart");
                 server.notified();
             }
             None => {
-                tracing::warn!(client = %shown, addr = %client.addr, "its NSM does not answer: it loses its locks");
+                tracing::warn!(client = %shown, addr = %client.addr, "NSM does not reply: the client loses its locks");
             }
         }
     }
@@ -120,7 +120,7 @@ pub(super) fn caller() -> io::Result<Arc<dyn Fn(CallBack) + Send + Sync>> {
                 while let Ok(call) = next() {
                     let portmapper = SocketAddr::new(call.addr, portmap::PORT);
                     if let Err(error) = make(portmapper, &call) {
-                        tracing::debug!(addr = %call.addr, "not called: {error}");
+                        tracing::debug!(addr = %call.addr, "NSM call failed: {error}");
                     }
                 }
             })?;
@@ -180,7 +180,7 @@ fn ask<A: Ask, T>(
     let reply = &reply[..MARK + len];
     match calls.receive(reply) {
         Ok(Received::Answer { result: Ok(()), .. }) => {}
-        other => return Err(failed(format!("expected an answer, got {other:?}"))),
+        other => return Err(failed(format!("expected a reply, got {other:?}"))),
     }
     let body = Body::of(reply).map_err(|what| failed(what.to_string()))?;
     let answer = ask.answer(body.bytes());

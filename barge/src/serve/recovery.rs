@@ -42,7 +42,7 @@ impl Recovery {
         }
         let file = format!("{}.redb", file_name(addr));
         let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
-            tracing::warn!("NFS clients lose their locks at a restart: no home for --nfs-state-dir");
+            tracing::warn!("NFS clients lose their locks at a restart: no state directory (--nfs-state-dir)");
             return Ok(Recovery::in_memory());
         };
         let path = path.join(file);
@@ -54,7 +54,7 @@ impl Recovery {
                 monitored: records.table(MONITORED),
             }),
             Err(Trouble::InUse) => Err(Failure::new(format!(
-                "{}: another server uses it (--nfs-state-dir names another place)",
+                "{}: in use by another server (--nfs-state-dir sets another directory)",
                 path.display()
             ))),
             Err(Trouble::Failed(why)) if dir.is_some() => {
@@ -62,7 +62,7 @@ impl Recovery {
             }
             Err(Trouble::Failed(why)) => {
                 tracing::warn!(
-                    "NFS clients lose their locks at a restart: {}: {why} (--nfs-state-dir names another place)",
+                    "NFS clients lose their locks at a restart: {}: {why} (--nfs-state-dir sets another directory)",
                     path.display()
                 );
                 Ok(Recovery::in_memory())
@@ -245,7 +245,7 @@ impl Kept {
             Ok(change.commit()?)
         };
         change().map_err(|error| {
-            tracing::warn!("who may reclaim after a restart is not kept: {error}");
+            tracing::warn!("cannot store which clients may reclaim state after a restart: {error}");
             Errno::EIO
         })
     }
@@ -268,7 +268,7 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
 impl Stable for Kept {
     fn list(&self) -> Vec<Box<[u8]>> {
         self.read().unwrap_or_else(|error| {
-            tracing::warn!("nobody may reclaim: {error}");
+            tracing::warn!("no client may reclaim state: {error}");
             Vec::new()
         })
     }

@@ -134,7 +134,7 @@ impl ShareArgs {
     pub(super) fn check_alone(&self, sources: usize) -> Result<(), Failure> {
         if self.overlay.is_some() && sources != 1 {
             return Err(Failure::usage(
-                "--overlay is for one source: expected it to be named, alone",
+                "--overlay: expected exactly one SOURCE",
             ));
         }
         if self.record_trace.is_some() && sources > 1 {

@@ -34,7 +34,7 @@ impl FromStr for Affinity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Affinity, String> {
-        let expected = || format!("expected processors as 0,2,4-7, got '{text}'");
+        let expected = || format!("expected processors such as 0,2,4-7, got '{text}'");
         let number = |text: &str| {
             let number = text.parse().ok();
             number.filter(|&number: &usize| number < rustix::thread::CpuSet::MAX_CPU)
@@ -121,7 +121,7 @@ impl Place {
         loop {
             match self.listener.accept_socket(stop) {
                 Ok(Some((socket, _))) => {
-                    tracing::debug!(addr = name, "a monitor connected");
+                    tracing::debug!(addr = name, "virtual machine monitor connected");
                     if let Err(error) = self.device(engine, socket.into(), &name, stop) {
                         tracing::warn!(addr = name, "connection closed: {error}");
                     }
@@ -174,7 +174,7 @@ impl Vhost {
         match known.or_else(|| group.parse().ok()) {
             Some(gid) => Ok(Some(gid)),
             None => Err(Failure::usage(format!(
-                "--socket-group {group}: there is no such group"
+                "--socket-group {group}: unknown group"
             ))),
         }
     }

@@ -24,7 +24,7 @@ pub(super) fn runner() -> io::Result<Arc<dyn Fn(Work) + Send + Sync>> {
                 let next = || work.lock().expect("no panic holds it").recv();
                 while let Ok(work) = next() {
                     if catch_unwind(AssertUnwindSafe(work)).is_err() {
-                        tracing::error!("a copy has ended with a panic");
+                        tracing::error!("a server-side copy panicked");
                     }
                 }
             })?;

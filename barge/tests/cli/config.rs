@@ -324,7 +324,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
 
         // An invalid file changes nothing, and the error has its position.
         let status = place.reload("[[share]]\nnme = 'a'\n");
-        assert_eq!(status, "the file makes no sense: all stays as it was");
+        assert_eq!(status, "invalid configuration: keeping the previous one");
         let log = place.log();
         assert!(
             log.contains("barge.toml:2:1: nme: expected a key of a share; did you mean name?"),
@@ -344,7 +344,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
         );
         let log = place.log();
         assert!(
-            log.contains("workers has changed in the file: that takes a restart"),
+            log.contains("workers differs in the file: restart the server to apply it"),
             "{log}"
         );
         go_on();
@@ -371,7 +371,7 @@ fn a_share_without_a_name_is_the_whole_tree_and_its_terms_may_change() {
     assert_ne!(place.reload(&format!("{GLOBAL}{another}")), "ready");
     let log = place.log();
     assert!(
-        log.contains("a share without a name is the whole tree: to change it takes a restart"),
+        log.contains("a share without a name cannot change while it is served"),
         "{log}"
     );
     assert_eq!(names_in(&client), ["f"]);

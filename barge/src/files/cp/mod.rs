@@ -35,7 +35,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
     let target = Target::at(tree, &path, to)?;
     if from.len() > 1 && !matches!(target.found, Found::Directory(_)) {
         return Err(Failure::usage(format!(
-            "{to}: expected a directory to copy {} places to",
+            "{to}: expected a directory as the destination of {} sources",
             from.len()
         )));
     }
@@ -204,7 +204,7 @@ impl Walk<'_> {
             .map_err(failed)?;
         if from.attr.kind == Kind::Directory && !self.copier.recursive {
             return Err(Failure::new(format!(
-                "{place}: is a directory; copy it with --recursive"
+                "{place}: is a directory (--recursive copies it)"
             )));
         }
         let (dir, name) = match (&target.found, place.name()) {
