@@ -273,7 +273,7 @@ impl<'a> Own<'a> {
     /// attacker on the connection, and are an error.
     fn secure(&mut self) -> io::Result<()> {
         if !self.input.is_empty() {
-            let early = "expected nothing before the connection is secured";
+            let early = "unexpected bytes before the TLS handshake";
             return Err(invalid(Malformed::new(early)));
         }
         self.flush()?;

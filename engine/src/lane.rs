@@ -292,7 +292,7 @@ impl Lane {
         if self.peer.is_nobody() {
             tracing::info!(
                 peer = self.link.peer(),
-                "a local client's user is unknown: its requests act as nobody"
+                "the user of a local client is unknown: its requests run as nobody"
             );
         }
         if let Err(error) = Own::new(self).run() {
@@ -647,7 +647,7 @@ impl Lane {
         if ready.write {
             self.send_backlog()?;
         } else if slow {
-            return Err(timed_out("the client does not take its replies"));
+            return Err(timed_out("the client does not receive its replies"));
         }
         Ok(ready)
     }

@@ -153,7 +153,7 @@ fn keep_to(processor: usize, queue: &str) {
     let mut set = CpuSet::new();
     set.set(processor);
     if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::warn!(queue, processor, "cannot keep to a processor: {error}");
+        tracing::warn!(queue, processor, "cannot pin the thread to a processor: {error}");
     }
 }
 
@@ -339,7 +339,7 @@ impl QueueLane {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    tracing::warn!(queue = self.ring.name(), "queue abandoned: {error}");
+                    tracing::warn!(queue = self.ring.name(), "queue stopped: {error}");
                     break;
                 }
             }
@@ -532,7 +532,7 @@ impl QueueLane {
         match serve(session, call, patience, message, out, self.ring.name()) {
             Ok(answer) => answer,
             Err(malformed) => {
-                tracing::debug!(queue = self.ring.name(), "no answer: {malformed}");
+                tracing::debug!(queue = self.ring.name(), "malformed request: {malformed}");
                 out.truncate(0);
                 Answer::Done
             }

@@ -333,21 +333,21 @@ impl Engine {
         let mut alive = self.alive();
         let all = alive.members.len();
         if all >= most {
-            let error = format!("there are {most} connections already");
+            let error = format!("the limit of {most} connections is reached");
             return Err((ConnectionRefusals::CONNECTIONS, io::Error::other(error)));
         }
         let own = alive.by_client.get(&client).copied().unwrap_or(0);
         let limit = self.tuning.connections_per_client;
         let limit = limit.unwrap_or_else(|| (most - (all - own)).div_ceil(2));
         if own >= limit {
-            let error = format!("the client has {own} connections already");
+            let error = format!("the limit of {own} connections of this client is reached");
             return Err((
                 ConnectionRefusals::CLIENT_CONNECTIONS,
                 io::Error::other(error),
             ));
         }
         let Some(minimum) = self.budget.connect() else {
-            let error = "there is no memory for more connections";
+            let error = "not enough memory for more connections";
             return Err((ConnectionRefusals::MEMORY, io::Error::other(error)));
         };
         alive.next += 1;

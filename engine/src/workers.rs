@@ -220,7 +220,7 @@ impl Workers {
         match self.hire(queue) {
             Err(error) if !std::mem::replace(&mut queue.told, true) => {
                 let have = queue.threads;
-                tracing::warn!("no more workers than {have}, requests may have to wait: {error}");
+                tracing::warn!("cannot start more than {have} workers, so requests may wait: {error}");
             }
             _ => {}
         }
@@ -248,7 +248,7 @@ impl Workers {
             .spawn(move || workers.look_for_stuck());
         match spawned {
             Ok(_) => queue.supervised = true,
-            Err(error) => tracing::debug!("nobody looks for stuck requests: {error}"),
+            Err(error) => tracing::debug!("cannot start the thread that watches for stuck requests: {error}"),
         }
     }
 
@@ -277,7 +277,7 @@ impl Workers {
             let run = AssertUnwindSafe(|| request.run(&mut out));
             if catch_unwind(run).is_err() {
                 // The panic hook has written the message to standard error.
-                tracing::error!("a worker has panicked and goes on");
+                tracing::error!("a request panicked on a worker");
                 out = Outbox::default();
             }
             out.clear();

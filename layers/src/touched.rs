@@ -79,7 +79,7 @@ impl Touched {
             (self.touched)(&path, range);
         }
         if state.told >= MOST {
-            tracing::warn!("enough was touched: no more of it is recorded");
+            tracing::warn!("the read trace is full: no more accesses are recorded");
         }
     }
 

@@ -57,7 +57,7 @@ fn a_list_that_is_none_is_one_line_and_status_2() {
         ("/ host(rw)", "got 'host'"),
         ("/ *(rw,sec=krb5)", "got 'sec=krb5'"),
         ("/ 10.0.0.1/8", "10.0.0.0/8 is meant"),
-        ("/ * *(ro)", "'*' is there twice"),
+        ("/ * *(ro)", "'*' occurs twice"),
         ("data *", "expected '/', got '/data'"),
     ] {
         let refused = barge(&["serve", "mem:", "--export", line, "--run", "true"]);

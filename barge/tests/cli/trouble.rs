@@ -71,7 +71,7 @@ fn sources_that_are_not_there() {
         &["serve", "text"],
         &["expected an image", "barge pack DIR IMAGE"],
     );
-    told(&["check", "text"], &["expected an image", "ends too soon"]);
+    told(&["check", "text"], &["expected an EROFS or ROFS image", "truncated file"]);
     told(
         &["ls", "9p://127.0.0.1:1/"],
         &["refused", "is it running, and on this port?"],
@@ -83,7 +83,7 @@ fn sources_that_are_not_there() {
     let usage = |args: &[&str], parts: &[&str]| tells(&barge(&dir, args), 2, parts);
     usage(
         &["serve", "nsf://host/x"],
-        &["'nsf'", "'nfs://host/x' perhaps"],
+        &["'nsf'", "did you mean 'nfs://host/x'?"],
     );
     usage(&["ls", "smb://host/x"], &["got scheme 'smb'", "nfs://HOST"]);
     usage(&["serv"], &["'serve'"]);

@@ -214,7 +214,7 @@ impl Plan {
                     visits[parent].links += 1;
                 }
                 if level == MOST_LEVELS {
-                    let what = format!("more than {MOST_LEVELS} directories one below the other");
+                    let what = format!("more than {MOST_LEVELS} nested directories");
                     return Err(Error::of(&path(&visits, at), what));
                 }
                 let children = children.iter().rev();

@@ -135,7 +135,7 @@ impl HostDir {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
                     "expected to run as user 0 with CAP_SETUID, CAP_SETGID, CAP_DAC_OVERRIDE, \
-                     CAP_CHOWN and CAP_FOWNER, to work as each caller",
+                     CAP_CHOWN and CAP_FOWNER, to act as each caller",
                 ));
             }
             Identity::Auto => Switch::permitted(),
@@ -172,7 +172,7 @@ impl HostDir {
         if mapped && capabilities.xattr == Level::None {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "expected a file system with user.* extended attributes, to keep owners in",
+                "expected a file system with user.* extended attributes, to store owners",
             ));
         }
         let mut limits = Vec::new();

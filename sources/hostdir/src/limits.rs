@@ -129,23 +129,23 @@ pub(crate) fn lines(root: &HostNode, can: &Capabilities) -> Vec<String> {
     };
     say(
         can.owners == Level::None,
-        "works as the process's own user: callers are not told apart, owners cannot be changed",
+        "all requests run as the user of this process; owners cannot change",
     );
     let by_name = root.device().mount().is_none();
     let recorded = root.device().tree.book.is_recorded();
     say(
         by_name && recorded,
-        "no kernel file handles: what outsiders rename is lost to handles when descriptors are short, \
-         and at a restart",
+        "no kernel file handles: a file that other programs rename is lost to its handles at a restart \
+                 and while descriptors are short",
     );
     say(
         by_name && !recorded,
-        "no kernel file handles: handles do not survive a restart, and a node that outsiders \
-         rename while descriptors are short is lost",
+        "no kernel file handles: handles become stale at a restart, and a file that other programs \
+                 rename while descriptors are short is lost",
     );
     say(
         can.devices == Level::None,
-        "cannot make device nodes (no CAP_MKNOD)",
+        "cannot create device nodes (no CAP_MKNOD)",
     );
     say(
         can.xattr == Level::None,

@@ -32,7 +32,7 @@ impl fmt::Display for Untrusted {
             Untrusted::Io(error) => error.fmt(f),
             Untrusted::Broken(broken) => broken.fmt(f),
             Untrusted::Devices => {
-                f.write_str("expected an image that is signed as a whole, got further devices")
+                f.write_str("expected an image without further devices: the signature covers one file")
             }
         }
     }

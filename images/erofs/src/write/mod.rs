@@ -165,7 +165,7 @@ impl fmt::Display for Impossible {
         f.write_str(match self {
             Impossible::TooLarge => "the image would have more than 16 TiB",
             Impossible::TooManyXattrs(_) => {
-                "its extended attributes take more than EROFS has room for"
+                "its extended attributes exceed the limit of EROFS"
             }
         })
     }

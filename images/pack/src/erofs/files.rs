@@ -51,7 +51,7 @@ impl Queue {
 }
 
 fn received(done: &Receiver<io::Result<Done>>) -> io::Result<Done> {
-    let ended = |_| Err(io::Error::other("a thread that reads has ended"));
+    let ended = |_| Err(io::Error::other("a reading thread has ended"));
     done.recv().unwrap_or_else(ended)
 }
 
@@ -314,7 +314,7 @@ impl<'a> Files<'a> {
             && size.div_ceil(chunk) > MOST_CHUNKS
         {
             return Err(io::Error::other(
-                "a file of more chunks than are worth a map",
+                "a file with too many chunks",
             ));
         }
         if ranges.is_empty() {

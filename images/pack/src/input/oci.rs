@@ -51,7 +51,7 @@ fn manifest(dir: &Path, mut index: Value) -> Result<Value> {
         let digest = digest(choose(entries)?)?;
         index = json(Ok(blob(dir, digest)?), digest)?;
     }
-    Err(Error::new("indexes of images that lead to no manifest"))
+    Err(Error::new("image indexes without a manifest"))
 }
 
 fn choose(entries: &[Value]) -> Result<&Value> {
@@ -93,7 +93,7 @@ fn blob(dir: &Path, digest: &str) -> Result<File> {
         hex.len() == 64 && hex.bytes().all(digit)
     });
     let hex =
-        hex.ok_or_else(|| Error::new(format!("expected a digest by sha256, got '{digest}'")))?;
+        hex.ok_or_else(|| Error::new(format!("expected a sha256 digest, got '{digest}'")))?;
     let path: PathBuf = dir.join("blobs/sha256").join(hex);
     let failed = |error: io::Error| Error::new(format!("{}: {error}", path.display()));
     let mut file = File::open(&path).map_err(failed)?;
@@ -112,7 +112,7 @@ fn blob(dir: &Path, digest: &str) -> Result<File> {
         .collect();
     if found != hex {
         return Err(Error::new(format!(
-            "{}: has another digest",
+            "{}: digest mismatch",
             path.display()
         )));
     }

@@ -47,7 +47,7 @@ pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
             }
             if entry.attr.kind == vfs::Kind::Directory {
                 if level == MOST_LEVELS {
-                    let what = format!("more than {MOST_LEVELS} directories one below the other");
+                    let what = format!("more than {MOST_LEVELS} nested directories");
                     return Err(Error::of(&path, what));
                 }
                 pending.push((entry, child, path, level + 1));

@@ -296,7 +296,7 @@ impl Client {
         let expected = flight.and_then(|flight| flight.expected.take());
         let Some(expected) = expected else {
             return Err(Malformed::new(format!(
-                "nothing was asked by tag {}",
+                "no request has tag {}",
                 tag.0
             )));
         };
@@ -325,7 +325,7 @@ impl Client {
             Some(flight) if flight.flushing => flight,
             _ => {
                 return Err(Malformed::new(format!(
-                    "nothing was asked by tag {}",
+                    "no request has tag {}",
                     tag.0
                 )));
             }

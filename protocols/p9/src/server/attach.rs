@@ -183,8 +183,8 @@ impl Turn<'_> {
                 tracing::warn!(
                     client = self.peer.client,
                     uname = %uname.escape_ascii(),
-                    "a client attaches without a known user: it acts as uid {uid}, \
-                     which may not create files (EACCES) where others may not write"
+                    "a client attached without a known user: it acts as uid {uid}, which cannot create files \
+                     (EACCES) in directories that others cannot write to"
                 );
             });
         }

@@ -292,7 +292,7 @@ fn limits_are_told() {
         no_kernel_handles: true,
         ..Options::default()
     });
-    assert!(bed.fs.limits().iter().any(|line| line.contains("own user")));
+    assert!(bed.fs.limits().iter().any(|line| line.contains("user of this process")));
     assert!(
         bed.fs
             .limits()

@@ -42,7 +42,7 @@ impl Connection {
         let came_before = self.admitted().remove(&call);
         verify(&context, asked)?;
         if !came_before && !context.admit(credential.sequence) {
-            tracing::debug!(?call, "a sequence number that came before, or is too old");
+            tracing::debug!(?call, "sequence number repeated or below the window");
             return Err(Stop::Unanswered);
         }
         let sequence = credential.sequence.to_be_bytes();
@@ -124,7 +124,7 @@ impl Connection {
             Accepted::Complete(token, principal) => {
                 let mic = context.get_mic(&Window::SIZE.to_be_bytes());
                 let mic = mic.ok_or(refused(AuthStat::CtxProblem))?;
-                tracing::debug!(?principal, "a context of RPCSEC_GSS");
+                tracing::debug!(?principal, "RPCSEC_GSS context established");
                 let made = Established::new(number, context, principal, now);
                 gss.table.add(made);
                 (token, Some(mic))
@@ -305,7 +305,7 @@ impl Used<'_> {
         body.end()?;
         self.numbered(signed)?;
         if !self.context.context().verify_mic(signed, mic) {
-            return Err(Malformed::new("the arguments are signed by somebody else").into());
+            return Err(Malformed::new("the checksum of the arguments is invalid").into());
         }
         let mut arguments = XdrReader::new(&asked.record.bytes()[..end]);
         arguments.fixed(end - signed.len() + 4)?;
@@ -319,7 +319,7 @@ impl Used<'_> {
         body.end()?;
         let opened = self.context.context().unwrap(sealed);
         Ok(opened.ok_or(Malformed::new(
-            "the arguments are encrypted by somebody else",
+            "the arguments cannot be decrypted",
         ))?)
     }
 
@@ -328,7 +328,7 @@ impl Used<'_> {
         let mut arguments = XdrReader::new(bytes);
         match arguments.u32()? == self.sequence {
             true => Ok(arguments),
-            false => Err(Malformed::new("the arguments are another call's")),
+            false => Err(Malformed::new("the arguments have the sequence number of another call")),
         }
     }
 }

@@ -124,7 +124,7 @@ impl Table {
         if contexts.begun.len() >= Table::MOST_BEGUN {
             let oldest = contexts.begun.iter().min_by_key(|(_, (since, _))| *since);
             if let Some(oldest) = oldest.map(|(number, _)| *number) {
-                tracing::debug!("{} contexts are begun: the oldest goes", Table::MOST_BEGUN);
+                tracing::debug!("{} incomplete contexts: dropping the oldest", Table::MOST_BEGUN);
                 contexts.begun.remove(&oldest);
             }
         }
@@ -161,7 +161,7 @@ impl Contexts {
             if let Some(suppressed) = EVICTED.permit(()) {
                 tracing::warn!(
                     suppressed,
-                    "{most} RPCSEC_GSS contexts {whose}: one that idles goes"
+                    "{most} RPCSEC_GSS contexts {whose}: dropping an idle one"
                 );
             }
             self.established.remove(&oldest);

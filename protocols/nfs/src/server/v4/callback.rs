@@ -29,7 +29,7 @@ impl Server {
     pub(in crate::server) fn call_back(&self, client: ClientId) {
         for calling in self.state.callbacks(client) {
             let xid = calling.xid;
-            tracing::debug!(client, xid, what = ?calling.what, "called");
+            tracing::debug!(client, xid, what = ?calling.what, "callback sent");
             if !self.say(&calling) {
                 self.state.not_called(xid);
             }

@@ -221,7 +221,7 @@ impl From<Errno> for Bad {
 
 impl From<Malformed> for Bad {
     fn from(what: Malformed) -> Bad {
-        tracing::debug!("unreadable operation: {what}");
+        tracing::debug!("malformed operation: {what}");
         Bad::Status(Status::Badxdr)
     }
 }

@@ -314,7 +314,7 @@ impl<F, N: Clone> State<F, N> {
             }
             flights.by_xid.remove(&xid)?
         };
-        tracing::debug!(client = flight.client, ?became, "called back");
+        tracing::debug!(client = flight.client, ?became, "callback completed");
         if let (CalledBack::Answered(status), Some(serial)) = (became, flight.serial) {
             self.copy_told(flight.client, serial, status);
         }

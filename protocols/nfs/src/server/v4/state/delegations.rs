@@ -394,7 +394,7 @@ impl<F, N: Clone> State<F, N> {
             tracing::warn!(
                 client,
                 suppressed,
-                "a client did not give a delegation back"
+                "delegation revoked: the client did not return it"
             );
         }
         holdings.end_delegation(client, serial, &self.delegations, gone);
