@@ -43,8 +43,7 @@ impl Cli {
             && let Some(path) = &args.config
         {
             if let Some(other) = stands_beside(&matches) {
-                let why =
-                    format!("--config replaces all other options: got {other} too");
+                let why = format!("--config replaces all other options: got {other} too");
                 Cli::command()
                     .error(ErrorKind::ArgumentConflict, why)
                     .exit();

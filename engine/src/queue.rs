@@ -153,7 +153,11 @@ fn keep_to(processor: usize, queue: &str) {
     let mut set = CpuSet::new();
     set.set(processor);
     if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::warn!(queue, processor, "cannot pin the thread to a processor: {error}");
+        tracing::warn!(
+            queue,
+            processor,
+            "cannot pin the thread to a processor: {error}"
+        );
     }
 }
 

@@ -220,7 +220,9 @@ impl Workers {
         match self.hire(queue) {
             Err(error) if !std::mem::replace(&mut queue.told, true) => {
                 let have = queue.threads;
-                tracing::warn!("cannot start more than {have} workers, so requests may wait: {error}");
+                tracing::warn!(
+                    "cannot start more than {have} workers, so requests may wait: {error}"
+                );
             }
             _ => {}
         }
@@ -248,7 +250,9 @@ impl Workers {
             .spawn(move || workers.look_for_stuck());
         match spawned {
             Ok(_) => queue.supervised = true,
-            Err(error) => tracing::debug!("cannot start the thread that watches for stuck requests: {error}"),
+            Err(error) => {
+                tracing::debug!("cannot start the thread that watches for stuck requests: {error}")
+            }
         }
     }
 

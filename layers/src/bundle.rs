@@ -216,7 +216,11 @@ impl Plan {
 
     /// Adds the next member at `path`. Returns the index of its directory, and its number.
     fn place(&mut self, path: &str) -> std::result::Result<(usize, NodeId), BadNames> {
-        let bad = |why| BadNames(format!("expected a name such as srv/a, got '{path}': {why}"));
+        let bad = |why| {
+            BadNames(format!(
+                "expected a name such as srv/a, got '{path}': {why}"
+            ))
+        };
         let mut dir = 0;
         let mut end = 0;
         for name in path.split('/') {

@@ -258,7 +258,7 @@ fn names_that_make_no_tree_are_refused() {
     for (names, why) in [
         (["a", "a/b"], "another contains it"),
         (["a", "/a"], "twice"),
-        (["a", ".."], "no name"),
+        (["a", ".."], "invalid name"),
     ] {
         let error = Bundle::new(&names.map(member), MADE)
             .err()

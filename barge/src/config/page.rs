@@ -70,7 +70,12 @@ pub(crate) fn page() -> String {
     for arg in schema.options() {
         let key = arg.get_long().expect("options have names");
         match schema.is_of_share(key) {
-            true => entry(&mut page, key, &takes(arg), "Default for all shares: see SHARES"),
+            true => entry(
+                &mut page,
+                key,
+                &takes(arg),
+                "Default for all shares: see SHARES",
+            ),
             false => option(&mut page, arg),
         }
     }
@@ -81,7 +86,9 @@ pub(crate) fn page() -> String {
     }
     page.control("fi", []);
     page.control("SH", ["FILES"]);
-    page.text([roman(format!("{USUAL}: the configuration of barge.service"))]);
+    page.text([roman(format!(
+        "{USUAL}: the configuration of barge.service"
+    ))]);
     page.control("SH", ["SEE ALSO"]);
     page.text([roman("barge-serve(1), barge-config(1), exports(5)")]);
     page.render()

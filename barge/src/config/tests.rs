@@ -148,10 +148,7 @@ fn what_makes_no_sense_together_is_told() {
         (String::new(), "expected a [[share]]"),
         (format!("{SHARES}{SHARES}"), "two sources are named 'a'"),
         (format!("{SHARES}[[share]]\nsource='mem:'\n"), "need names"),
-        (
-            format!("nfs-tls-cert = 'c'\n{SHARES}"),
-            "requires nfs",
-        ),
+        (format!("nfs-tls-cert = 'c'\n{SHARES}"), "requires nfs"),
         (
             format!("overlay = 'o'\n{SHARES}[[share]]\nname='b'\nsource='mem:'\n"),
             "one source",
@@ -185,7 +182,7 @@ fn a_share_has_its_own_word_and_what_it_shows_is_the_same_file() {
     let shown = config.show();
     for line in [
         "read-only = true",
-        "9p-msize = \"4194304\"",
+        "9p-msize = \"4M\"",
         "verbose = 2",
         "nfs-rpcbind = true",
         "virtiofs = [\"a=/s\"]",

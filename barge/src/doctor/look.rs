@@ -57,7 +57,10 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             machine.loopback.is_ok(),
             (
                 "9P and NFS over TCP, for this host and its guests",
-                &format!("no protocol can be served over TCP: {}", why(&machine.loopback)),
+                &format!(
+                    "no protocol can be served over TCP: {}",
+                    why(&machine.loopback)
+                ),
             ),
             "ip link set lo up",
         ),
@@ -107,9 +110,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             open_files >= ENOUGH_FILES,
             (
                 &format!("{open_files} at a time"),
-                &format!(
-                    "{open_files} at a time: with many clients, files are reopened often"
-                ),
+                &format!("{open_files} at a time: with many clients, files are reopened often"),
             ),
             "raise the hard limit: LimitNOFILE= of a unit, limits.conf(5), docker run --ulimit nofile",
         ),
@@ -313,12 +314,12 @@ fn peers(machine: &Machine) -> Vec<Finding> {
             "table image",
             "table image has no column of erofsfuse",
         ),
-        (&Tool::MKFS_EROFS, "tests of images", "tests of images are skipped"),
         (
-            &Tool::FIO,
-            "table coalescing",
-            "no table coalescing",
+            &Tool::MKFS_EROFS,
+            "tests of images",
+            "tests of images are skipped",
         ),
+        (&Tool::FIO, "table coalescing", "no table coalescing"),
         (&Tool::BINDFS, "table mount", "table mount has no peer"),
         (
             &Tool::STRACE,

@@ -100,7 +100,7 @@ fn cache_size(text: &str) -> Result<usize, String> {
     let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes
         .filter(|&bytes| bytes >= 1 << 20)
-        .ok_or_else(|| format!("expected a number of bytes from 1M on, such as 64M, got '{text}'"))
+        .ok_or_else(|| format!("expected a size of at least 1M, such as 64M, got '{text}'"))
 }
 
 impl FromStr for MountOption {

@@ -147,10 +147,7 @@ impl Clients {
             // The last maximum in reverse order, so the oldest.
             let victim = (0..all.len()).rev().max_by_key(|&at| of(all[at].0));
             if let Some((_, link)) = victim.map(|at| &all[at]) {
-                tracing::debug!(
-                    peer = link.peer(),
-                    "disconnected to serve another client"
-                );
+                tracing::debug!(peer = link.peer(), "disconnected to serve another client");
                 link.hang_up();
             }
             all = self

@@ -38,7 +38,11 @@ impl Collector for Figures {
         to.encode_descriptor("build", "Version of the program", None, MetricType::Info)?
             .encode_info(&version)?;
         for (name, help, value) in [
-            ("uptime_seconds", "Seconds since the process started", status.uptime),
+            (
+                "uptime_seconds",
+                "Seconds since the process started",
+                status.uptime,
+            ),
             (
                 "connections",
                 "Open connections and device queues",
@@ -128,7 +132,8 @@ impl Figures {
     }
 
     fn operations(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Seconds from the receipt of a request until its reply is complete, by operation";
+        let help =
+            "Seconds from the receipt of a request until its reply is complete, by operation";
         let mut family =
             to.encode_descriptor("operation_seconds", help, None, MetricType::Histogram)?;
         for operation in &self.0.operations {

@@ -94,9 +94,9 @@ struct NineArgs {
     /// source.
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
     virtio_9p: Vec<Channel>,
-    /// Maximum size of a 9P message, bytes
-    #[arg(long = "9p-msize", alias = "msize", value_name = "BYTES", default_value_t = 4 << 20,
-          value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
+    /// Maximum size of a 9P message
+    #[arg(long = "9p-msize", alias = "msize", value_name = "SIZE", default_value = "4M",
+          value_parser = msize)]
     msize: u32,
     /// Answer a 9P lock request at once if the lock is taken
     ///
@@ -115,16 +115,16 @@ struct NfsArgs {
     /// other protocol is served and the port is free: tcp:127.0.0.1:2049]
     #[arg(long = "nfs", id = "nfs", value_name = "ADDR")]
     addrs: Vec<Addr>,
-    /// Address of a port mapper for NFSv3 locks [default: port 111 of the first --nfs address]
+    /// Address to serve a port mapper at [default: port 111 of the first --nfs address]
     ///
-    /// NFSv3 clients find the lock service as they do with rpcbind, over TCP and UDP. Without it
-    /// they mount with nolock.
+    /// NFSv3 clients find the lock service through it, over TCP and UDP, as through rpcbind.
+    /// Without it they mount with nolock.
     #[arg(long = "nfs-rpcbind", alias = "rpcbind", value_name = "ADDR", num_args = 0..=1,
           requires = "nfs")]
     rpcbind: Option<Option<Addr>>,
     /// NFSv4 lease time, seconds
     ///
-    /// Other clients may get the locks and opens of a client that was silent for so long.
+    /// After that time without a request, other clients may get a client's locks and opens.
     #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
     nfs_lease: u16,
     /// Refuse the READ_PLUS operation of NFSv4.2
@@ -170,7 +170,12 @@ struct VirtiofsArgs {
     #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
     shares: Vec<Socket>,
     /// Caching policy of virtiofs guests
-    #[arg(long = "virtiofs-cache", alias = "cache", value_name = "MODE", default_value = "auto")]
+    #[arg(
+        long = "virtiofs-cache",
+        alias = "cache",
+        value_name = "MODE",
+        default_value = "auto"
+    )]
     cache: Cache,
     /// Enable the write-back cache of virtiofs guests
     ///
@@ -189,12 +194,19 @@ struct VirtiofsArgs {
     ///
     /// Guests then clear set-id bits and file capabilities of written files themselves, and ask for
     /// capabilities before each write.
-    #[arg(long = "virtiofs-no-killpriv-v2", alias = "no-killpriv-v2",
-          overrides_with = "_killpriv_v2")]
+    #[arg(
+        long = "virtiofs-no-killpriv-v2",
+        alias = "no-killpriv-v2",
+        overrides_with = "_killpriv_v2"
+    )]
     no_killpriv_v2: bool,
     /// Offer FUSE_HANDLE_KILLPRIV_V2 to virtiofs guests, the default
-    #[arg(long = "virtiofs-killpriv-v2", alias = "killpriv-v2", hide = true,
-          overrides_with = "no_killpriv_v2")]
+    #[arg(
+        long = "virtiofs-killpriv-v2",
+        alias = "killpriv-v2",
+        hide = true,
+        overrides_with = "no_killpriv_v2"
+    )]
     _killpriv_v2: bool,
     /// When to offer POSIX ACLs to virtiofs guests
     ///
@@ -208,7 +220,10 @@ struct VirtiofsArgs {
     ///
     /// Directories on other devices are then part of the share, not mounts of their own, which
     /// overlayfs in a guest needs.
-    #[arg(long = "virtiofs-no-announce-submounts", alias = "no-announce-submounts")]
+    #[arg(
+        long = "virtiofs-no-announce-submounts",
+        alias = "no-announce-submounts"
+    )]
     no_announce_submounts: bool,
 }
 
@@ -262,7 +277,7 @@ struct AccessArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Memory for all clients together [default: 1G]
+    /// Maximum memory for all clients together [default: 1G]
     ///
     /// It bounds incomplete and waiting requests, unsent replies, and, up to half of it, state
     /// between requests (replies kept for retransmissions, fids, opens, locks, listings). One
@@ -432,6 +447,14 @@ impl ServeArgs {
     }
 }
 
+/// Parses the value of `--9p-msize`.
+fn msize(text: &str) -> Result<u32, String> {
+    let bytes = remote::bytes(text).and_then(|bytes| u32::try_from(bytes).ok());
+    bytes
+        .filter(|bytes| (4096..=32 << 20).contains(bytes))
+        .ok_or_else(|| format!("expected a size from 4096 to 32M, such as 4M, got '{text}'"))
+}
+
 /// Parses the value of `--memory`.
 fn memory(text: &str) -> Result<usize, String> {
     /// Room for the largest message that a client can be promised, and the minima of some
@@ -440,7 +463,7 @@ fn memory(text: &str) -> Result<usize, String> {
     let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes
         .filter(|&bytes| bytes >= LEAST)
-        .ok_or_else(|| format!("expected a number of bytes from 8M on, such as 256M, got '{text}'"))
+        .ok_or_else(|| format!("expected a size of at least 8M, such as 256M, got '{text}'"))
 }
 
 /// Returns half of the control group's memory limit, if it has one: the rest is for sources,
@@ -452,18 +475,18 @@ fn most_memory() -> usize {
 
 #[derive(Args)]
 struct TimeoutArgs {
-    /// Time for the first message of a connection, seconds
+    /// Timeout for the first message of a connection, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     handshake_timeout: u32,
-    /// Time for each MiB of a message that has begun, seconds
+    /// Timeout for each MiB of a message that has begun, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     message_timeout: u32,
-    /// Time for a client to take some bytes of its replies, seconds
+    /// Timeout for a client that receives nothing of its replies, seconds
     ///
     /// If a virtual machine is suspended for longer, its guest loses the connection.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     send_timeout: u32,
-    /// Time after which a connection without requests is closed, seconds; 0 is never
+    /// Timeout for a connection without requests, seconds; 0 disables it
     ///
     /// Mounts may be idle for days.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]

@@ -162,7 +162,11 @@ impl Live {
             nfs.relist(exports::listed(&each, &self.whole, &plan.lists));
         }
         for new in opened {
-            tracing::info!(share = new.export.name, source = new.seen.source, "serving a share");
+            tracing::info!(
+                share = new.export.name,
+                source = new.seen.source,
+                "serving a share"
+            );
             self.seen.put(new.seen);
             state.touched.extend(new.touched);
         }

@@ -73,7 +73,9 @@ pub(super) fn place(
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
     if let Some(at) = &plan.rpcbind {
         let Some(Addr::Tcp { host, port }) = first_tcp(&listeners) else {
-            return Err(Failure::usage("--nfs-rpcbind: expected --nfs tcp:HOST:PORT"));
+            return Err(Failure::usage(
+                "--nfs-rpcbind: expected --nfs tcp:HOST:PORT",
+            ));
         };
         let at = at.clone().unwrap_or_else(|| Addr::Tcp {
             host: host.clone(),

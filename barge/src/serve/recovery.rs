@@ -42,7 +42,9 @@ impl Recovery {
         }
         let file = format!("{}.redb", file_name(addr));
         let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
-            tracing::warn!("NFS clients lose their locks at a restart: no state directory (--nfs-state-dir)");
+            tracing::warn!(
+                "NFS clients lose their locks at a restart: no state directory (--nfs-state-dir)"
+            );
             return Ok(Recovery::in_memory());
         };
         let path = path.join(file);

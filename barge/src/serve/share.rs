@@ -133,9 +133,7 @@ impl ShareArgs {
     /// Checks the options that apply to a single source only; there are `sources`.
     pub(super) fn check_alone(&self, sources: usize) -> Result<(), Failure> {
         if self.overlay.is_some() && sources != 1 {
-            return Err(Failure::usage(
-                "--overlay: expected exactly one SOURCE",
-            ));
+            return Err(Failure::usage("--overlay: expected exactly one SOURCE"));
         }
         if self.record_trace.is_some() && sources > 1 {
             return Err(Failure::usage(

@@ -77,7 +77,10 @@ fn unix(path: &Path, error: &io::Error) -> Option<String> {
                 (true, Some(owner)) => {
                     format!("the socket is in use by {owner}: stop it, or choose another path")
                 }
-                (true, None) => "the socket is in use by another program: stop it, or choose another path".into(),
+                (true, None) => {
+                    "the socket is in use by another program: stop it, or choose another path"
+                        .into()
+                }
             })
         }
         ErrorKind::NotFound => Some(format!(

@@ -29,7 +29,9 @@ pub(crate) fn mount_point(dir: &Path) -> Result<(), Failure> {
         return failed("expected a directory to mount on, got a file".into());
     }
     if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        tracing::info!("{shown}: the directory is not empty; its files are hidden until the unmount");
+        tracing::info!(
+            "{shown}: the directory is not empty; its files are hidden until the unmount"
+        );
     }
     Ok(())
 }
@@ -51,14 +53,18 @@ pub(crate) fn mounting(dir: &Path, kind: &str, error: &io::Error) -> String {
 fn by_errno(kind: &str, error: &io::Error) -> Option<String> {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error)?;
     match errno {
-        Errno::NODEV => Some(format!("this kernel does not support {kind}: modprobe {kind}")),
+        Errno::NODEV => Some(format!(
+            "this kernel does not support {kind}: modprobe {kind}"
+        )),
         Errno::PERM | Errno::ACCESS => Some(
             "mounting requires CAP_SYS_ADMIN, which this process lacks: add it to the container \
              (docker run --cap-add SYS_ADMIN --device /dev/fuse), or use a namespace \
              (unshare --user --map-root-user --mount)"
                 .into(),
         ),
-        Errno::BUSY => Some("the mount point is busy: unmount it first (findmnt shows the mounts)".into()),
+        Errno::BUSY => {
+            Some("the mount point is busy: unmount it first (findmnt shows the mounts)".into())
+        }
         _ => None,
     }
 }

@@ -71,7 +71,10 @@ fn sources_that_are_not_there() {
         &["serve", "text"],
         &["expected an image", "barge pack DIR IMAGE"],
     );
-    told(&["check", "text"], &["expected an EROFS or ROFS image", "truncated file"]);
+    told(
+        &["check", "text"],
+        &["expected an EROFS or ROFS image", "truncated file"],
+    );
     told(
         &["ls", "9p://127.0.0.1:1/"],
         &["refused", "is it running, and on this port?"],
@@ -172,10 +175,7 @@ fn mount_points_that_are_none() {
         let connect = ["connect", "9p://127.0.0.1:1/", at];
         tells(&barge(&dir, &connect), 1, parts);
     };
-    told(
-        "none",
-        &["none: no such directory", "mkdir -p none"],
-    );
+    told("none", &["none: no such directory", "mkdir -p none"]);
     told("text", &["expected a directory", "got a file"]);
 }
 
@@ -220,7 +220,11 @@ fn users_without_privileges() {
     let Some(output) = as_nobody(&dir, &path, &low) else {
         return;
     };
-    tells(&output, 1, &["below 1024", "choose one from 1024 on", "root"]);
+    tells(
+        &output,
+        1,
+        &["below 1024", "choose one from 1024 on", "root"],
+    );
     let there = dir.path().join("socket").display().to_string();
     let nine = format!("unix:{there}");
     let socket = as_nobody(&dir, &path, &["serve", "mem:", "--9p", &nine]).expect("as before");

@@ -114,7 +114,10 @@ where
         for met in core::mem::take(&mut self.met).into_values() {
             if met.names != met.links {
                 let (has, says) = (met.names, met.links);
-                self.tell(&met.path, format!("has {has} links, but its inode says {says}"));
+                self.tell(
+                    &met.path,
+                    format!("has {has} links, but its inode says {says}"),
+                );
             }
         }
         // Inodes without names may or may not be counted.
@@ -122,7 +125,10 @@ where
         let special = special.iter().flatten().count() as u64;
         let (has, says) = (self.looked.inodes, self.image.inodes);
         if !(has..=has + special).contains(&says) {
-            self.tell(b"", format!("has {has} inodes with names, but the superblock says {says}"));
+            self.tell(
+                b"",
+                format!("has {has} inodes with names, but the superblock says {says}"),
+            );
         }
     }
 
@@ -253,7 +259,9 @@ where
             let run = image.map(storage, contents, at)?;
             let end = run.start.saturating_add(run.len).min(contents.size());
             if end <= at {
-                return Err(Error::Corrupt("a mapping of contents that does not advance"));
+                return Err(Error::Corrupt(
+                    "a mapping of contents that does not advance",
+                ));
             }
             match run.what {
                 What::Hole => {}

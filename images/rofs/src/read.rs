@@ -66,10 +66,7 @@ impl Superblock {
             return broken(24, "tables beyond the end of the image");
         }
         if superblock.tables_blocks > MOST / BLOCK {
-            return broken(
-                32,
-                "tables of more than 1 GiB, the limit",
-            );
+            return broken(32, "tables of more than 1 GiB, the limit");
         }
         // Minimum sizes. The counts are untrusted, hence 128 bits.
         let least = u128::from(superblock.entries) * Entry::FIXED as u128
@@ -132,7 +129,10 @@ impl Tables {
                 return broken(here, "an inode beyond the end of the tables");
             };
             let Some(inode) = Inode::decode(raw) else {
-                return broken(here, "an inode that is neither a directory, a file nor a symbolic link");
+                return broken(
+                    here,
+                    "an inode that is neither a directory, a file nor a symbolic link",
+                );
             };
             if inode.number != number {
                 return broken(

@@ -81,9 +81,7 @@ impl Header {
             return Err(Broken::Damaged("the image is truncated"));
         }
         if hot > MOST_HOT {
-            return Err(Broken::Damaged(
-                "a hot list with too many ranges",
-            ));
+            return Err(Broken::Damaged("a hot list with too many ranges"));
         }
         let shape = Shape::of(image).ok_or(Broken::Damaged("an image larger than the limit"))?;
         let header = Header {

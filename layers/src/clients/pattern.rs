@@ -51,7 +51,9 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Pattern, String> {
         let bad = || {
-            format!("expected an address, a network such as 10.0.0.0/8, localhost or *, got '{text}'")
+            format!(
+                "expected an address, a network such as 10.0.0.0/8, localhost or *, got '{text}'"
+            )
         };
         match text {
             "*" => return Ok(Pattern::All),

@@ -106,7 +106,11 @@ impl FromStr for Url {
                 "cache_dir" => dir = Some(PathBuf::from(&*value)),
                 "cache_dir_size" => size = Some(TierOptions::size(&value).map_err(|e| bad(&e))?),
                 _ if url.knows(&name) => url.options.push((name.into(), value.into())),
-                _ => return Err(bad(&format!("an option of this kind of store, not '{name}'"))),
+                _ => {
+                    return Err(bad(&format!(
+                        "an option of this kind of store, not '{name}'"
+                    )));
+                }
             }
         }
         url.tier = match (dir, size) {

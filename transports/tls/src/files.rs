@@ -204,7 +204,9 @@ fn system_roots() -> Result<RootCertStore, BadFiles> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     match roots.is_empty() {
-        true => Err(BadFiles("this system trusts no certificate authority: name one".into())),
+        true => Err(BadFiles(
+            "this system trusts no certificate authority: name one".into(),
+        )),
         false => Ok(roots),
     }
 }

@@ -517,11 +517,15 @@ impl VhostUserBackendReqHandlerMut for Control {
         _: VhostTransferStatePhase,
         _: File,
     ) -> Result<Option<File>> {
-        Err(Error::InvalidOperation("device state transfer is not supported"))
+        Err(Error::InvalidOperation(
+            "device state transfer is not supported",
+        ))
     }
 
     fn check_device_state(&mut self) -> Result<()> {
-        Err(Error::InvalidOperation("device state transfer is not supported"))
+        Err(Error::InvalidOperation(
+            "device state transfer is not supported",
+        ))
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
@@ -529,7 +533,9 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        Err(Error::InvalidOperation("dirty page logging is not supported"))
+        Err(Error::InvalidOperation(
+            "dirty page logging is not supported",
+        ))
     }
 }
 

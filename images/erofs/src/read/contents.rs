@@ -96,8 +96,8 @@ impl Image {
                 }
             }
             DataLayout::Chunks => {
-                let format = ChunkFormat::parse(inode.data)
-                    .ok_or(Error::Unsupported("chunk format"))?;
+                let format =
+                    ChunkFormat::parse(inode.data).ok_or(Error::Unsupported("chunk format"))?;
                 let entry = match format.indexes {
                     true => ChunkIndex::SIZE,
                     false => BLOCK_MAP_ENTRY,

@@ -107,9 +107,7 @@ impl Index {
         };
         if !full && (bits > 14 || advise.contains(Advise::BIG_1) != advise.contains(Advise::BIG_2))
         {
-            return Err(Error::Corrupt(
-                "an invalid compact cluster index",
-            ));
+            return Err(Error::Corrupt("an invalid compact cluster index"));
         }
         index.tail = index.find_tail(meta, header.place)?;
         Ok(Found::Index(index))
@@ -492,9 +490,7 @@ pub(super) fn plain<E>(
 ) -> Result<Run, Error<E>> {
     let len = end - start;
     if len > encoded.into() {
-        return Err(Error::Corrupt(
-            "uncompressed data in too few blocks",
-        ));
+        return Err(Error::Corrupt("uncompressed data in too few blocks"));
     }
     // The first bytes in the file are the last on disk.
     let first = block.map_or(0, |block| block - start % block);

@@ -79,8 +79,7 @@ impl Image {
         let (first, rest) = bytes.split_at_mut(CompactInode::SIZE);
         self.metadata(storage, metabox, at, first)?;
         let compact = CompactInode::parse(first).expect("as long as it is");
-        let format =
-            Format::parse(compact.format).ok_or(Error::Unsupported("inode format"))?;
+        let format = Format::parse(compact.format).ok_or(Error::Unsupported("inode format"))?;
         if format.extended {
             self.metadata(storage, metabox, at + CompactInode::SIZE as u64, rest)?;
         }

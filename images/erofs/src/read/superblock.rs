@@ -67,8 +67,8 @@ impl Image {
         if raw.magic != MAGIC {
             return Err(Error::Corrupt("no EROFS superblock at offset 1024"));
         }
-        let incompat = Incompat::from_bits(raw.incompat)
-            .ok_or(Error::Unsupported("superblock feature"))?;
+        let incompat =
+            Incompat::from_bits(raw.incompat).ok_or(Error::Unsupported("superblock feature"))?;
         if !(9..=16).contains(&raw.block_bits) || raw.directory_block_bits != 0 {
             return Err(Error::Unsupported(
                 "blocks other than of 512 to 65536 bytes",

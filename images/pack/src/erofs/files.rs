@@ -313,9 +313,7 @@ impl<'a> Files<'a> {
         if let Form::Chunks(chunk) = form
             && size.div_ceil(chunk) > MOST_CHUNKS
         {
-            return Err(io::Error::other(
-                "a file with too many chunks",
-            ));
+            return Err(io::Error::other("a file with too many chunks"));
         }
         if ranges.is_empty() {
             contents.close();

@@ -89,7 +89,8 @@ pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
         What::Node(kind) => drop(plan.add(dir, name, attributes, kind)),
         What::Link(target) => {
             let found = find(plan, &target);
-            let node = found.ok_or_else(|| failed("is a hard link to a name that is not in the archive"))?;
+            let node = found
+                .ok_or_else(|| failed("is a hard link to a name that is not in the archive"))?;
             if let Kind::Directory(_) = plan.kind(node) {
                 return Err(failed("is a hard link to a directory"));
             }
@@ -261,7 +262,8 @@ impl Archive {
         let name = name
             .or(long_name)
             .unwrap_or_else(|| header.path_bytes().into_owned());
-        let path = path(&name).ok_or_else(|| Error::of(&name, "a path that leads outside the tree"))?;
+        let path =
+            path(&name).ok_or_else(|| Error::of(&name, "a path that leads outside the tree"))?;
         let sparse = sparse.map_err(|what| Error::of(&name, what))?;
         for key in ["SCHILY.realsize", "SUN.holesdata"] {
             if record(key).is_some() {
@@ -319,7 +321,9 @@ impl Archive {
             EntryType::Link => {
                 let target = target();
                 let path = self::path(&target);
-                What::Link(path.ok_or_else(|| Error::of(&target, "a path that leads outside the tree"))?)
+                What::Link(
+                    path.ok_or_else(|| Error::of(&target, "a path that leads outside the tree"))?,
+                )
             }
             EntryType::Symlink => What::Node(Kind::Symlink(target())),
             EntryType::Directory => What::Node(Kind::empty_directory()),
@@ -559,9 +563,7 @@ impl Sparse {
                 }
             }
             (0, 0 | 1) => Err("a sparse file without a map".to_owned()),
-            (major, minor) => Err(format!(
-                "a sparse file of unknown version {major}.{minor}"
-            )),
+            (major, minor) => Err(format!("a sparse file of unknown version {major}.{minor}")),
         }
     }
 }

@@ -328,9 +328,18 @@ fn sparse_files_of_every_version_are_read_and_others_refused() {
             "GNU.sparse.map",
         ),
         // Overlapping, beyond the end, and more than the data.
-        (&[size, count, ("GNU.sparse.map", "2,3,4,2")], "malformed map"),
-        (&[size, count, ("GNU.sparse.map", "2,3,11,2")], "malformed map"),
-        (&[size, count, ("GNU.sparse.map", "0,6,8,2")], "malformed map"),
+        (
+            &[size, count, ("GNU.sparse.map", "2,3,4,2")],
+            "malformed map",
+        ),
+        (
+            &[size, count, ("GNU.sparse.map", "2,3,11,2")],
+            "malformed map",
+        ),
+        (
+            &[size, count, ("GNU.sparse.map", "0,6,8,2")],
+            "malformed map",
+        ),
         (&[("SCHILY.realsize", "12")], "SCHILY.realsize"),
         (&[("SUN.holesdata", " 0 2 5 8 10")], "SUN.holesdata"),
     ];

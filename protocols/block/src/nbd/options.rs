@@ -29,7 +29,9 @@ impl Connection {
         let mut said = self.said.lock().expect("no panic holds it");
         match said.flags.replace(flags) {
             None if flags.contains(HandshakeFlags::FIXED_NEWSTYLE) => Ok(()),
-            None => Err(Malformed::new("expected a client of fixed newstyle negotiation")),
+            None => Err(Malformed::new(
+                "expected a client of fixed newstyle negotiation",
+            )),
             Some(_) => Err(Malformed::new("expected an option, got flags again")),
         }
     }

@@ -292,7 +292,12 @@ fn limits_are_told() {
         no_kernel_handles: true,
         ..Options::default()
     });
-    assert!(bed.fs.limits().iter().any(|line| line.contains("user of this process")));
+    assert!(
+        bed.fs
+            .limits()
+            .iter()
+            .any(|line| line.contains("user of this process"))
+    );
     assert!(
         bed.fs
             .limits()

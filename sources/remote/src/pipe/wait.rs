@@ -158,7 +158,11 @@ impl<H: Half> Pipe<H> {
             if state.queue.len() > before {
                 answered = true;
                 if state.queue.len() > Pipe::<H>::UNREAD {
-                    self.fail(state, Errno::EIO, &"the server sends requests and does not receive replies");
+                    self.fail(
+                        state,
+                        Errno::EIO,
+                        &"the server sends requests and does not receive replies",
+                    );
                     return false;
                 }
             }

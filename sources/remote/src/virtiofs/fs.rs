@@ -46,7 +46,10 @@ impl RemoteFuse {
             appending: Mutex::new(()),
         });
         let root = root(&shared).map_err(|errno| {
-            ConnectError::new(errno, format!("cannot get the attributes of the root: {errno}"))
+            ConnectError::new(
+                errno,
+                format!("cannot get the attributes of the root: {errno}"),
+            )
         })?;
         Ok(Arc::new(RemoteFuse { shared, root }))
     }

@@ -218,7 +218,9 @@ mod tests {
         let scene = two.scene(Way::named("mmap"), "barge", &[]);
         assert_eq!(
             scene.serve,
-            ["barge serve {share} --virtiofs {socket} --9p tcp:127.0.0.1:{port2} --virtiofs-cache never"]
+            [
+                "barge serve {share} --virtiofs {socket} --9p tcp:127.0.0.1:{port2} --virtiofs-cache never"
+            ]
         );
         assert!(scene.seats[0].qemu[1].ends_with("path={socket}"));
         assert!(scene.seats[1].mount.options.contains("port={port2},"));

@@ -421,7 +421,10 @@ impl Queue {
                         inline: inline as usize,
                     });
                 }
-                _ => self.fail(state, "the device returned a descriptor chain that it did not own"),
+                _ => self.fail(
+                    state,
+                    "the device returned a descriptor chain that it did not own",
+                ),
             }
         }
         any

@@ -318,9 +318,7 @@ impl Used<'_> {
         let sealed = body.opaque(usize::MAX)?;
         body.end()?;
         let opened = self.context.context().unwrap(sealed);
-        Ok(opened.ok_or(Malformed::new(
-            "the arguments cannot be decrypted",
-        ))?)
+        Ok(opened.ok_or(Malformed::new("the arguments cannot be decrypted"))?)
     }
 
     /// Checks that the arguments begin with the call's sequence number, and returns the rest.
@@ -328,7 +326,9 @@ impl Used<'_> {
         let mut arguments = XdrReader::new(bytes);
         match arguments.u32()? == self.sequence {
             true => Ok(arguments),
-            false => Err(Malformed::new("the arguments have the sequence number of another call")),
+            false => Err(Malformed::new(
+                "the arguments have the sequence number of another call",
+            )),
         }
     }
 }

@@ -124,7 +124,10 @@ impl Table {
         if contexts.begun.len() >= Table::MOST_BEGUN {
             let oldest = contexts.begun.iter().min_by_key(|(_, (since, _))| *since);
             if let Some(oldest) = oldest.map(|(number, _)| *number) {
-                tracing::debug!("{} incomplete contexts: dropping the oldest", Table::MOST_BEGUN);
+                tracing::debug!(
+                    "{} incomplete contexts: dropping the oldest",
+                    Table::MOST_BEGUN
+                );
                 contexts.begun.remove(&oldest);
             }
         }

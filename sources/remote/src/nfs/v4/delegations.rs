@@ -314,7 +314,10 @@ impl Core {
                 // Renewing creates another session, bound to the connection that creates it.
                 let _ = self.renew(cx);
             }
-            other => tracing::warn!("{}: the server has no working backchannel: {other:?}", self.peer()),
+            other => tracing::warn!(
+                "{}: the server has no working backchannel: {other:?}",
+                self.peer()
+            ),
         }
     }
 }

@@ -82,7 +82,10 @@ impl LastingLink {
         while at < total {
             let whole = |len: usize| match at + len <= total {
                 true => Ok(len),
-                false => Err(io::Error::new(ErrorKind::InvalidInput, "an incomplete message")),
+                false => Err(io::Error::new(
+                    ErrorKind::InvalidInput,
+                    "an incomplete message",
+                )),
             };
             let mut size = [0; 4];
             gather(pieces, at, whole(HEADER)?.min(4), |part, behind| {
