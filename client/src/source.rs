@@ -340,9 +340,9 @@ mod tests {
             assert!(bad.contains("expected"), "{bad}");
         }
         for (text, close) in [
-            ("nsf://h/x", "'nfs://h/x' perhaps"),
+            ("nsf://h/x", "did you mean 'nfs://h/x'?"),
             ("9P://h", "'9p://h' perhaps"),
-            ("htps://h/x", "'https://h/x' perhaps"),
+            ("htps://h/x", "did you mean 'https://h/x'?"),
             ("virtio-fs://s", "'virtiofs://s' perhaps"),
             ("smb://h/x", "got scheme 'smb'"),
         ] {

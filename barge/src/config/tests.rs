@@ -151,7 +151,7 @@ fn what_makes_no_sense_together_is_told() {
         (format!("nfs-tls-cert = 'c'\n{SHARES}"), "requires nfs"),
         (
             format!("overlay = 'o'\n{SHARES}[[share]]\nname='b'\nsource='mem:'\n"),
-            "one source",
+            "exactly one SOURCE",
         ),
         (
             format!("{SHARES}verify-key='k'\nblock='/s,file=f'\n"),

@@ -336,7 +336,7 @@ mod tests {
             &"tcp:127.0.0.1:2049".parse().expect("one"),
         );
         let why = again.err().expect("refused").message;
-        assert!(why.contains("another server uses it"), "{why}");
+        assert!(why.contains("in use by another server"), "{why}");
         let other = "unix:/run/nfs".parse().expect("an address");
         let other =
             Recovery::open(Some(dir.path()), &other).unwrap_or_else(|why| panic!("{why:?}"));

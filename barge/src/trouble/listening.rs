@@ -84,7 +84,7 @@ fn unix(path: &Path, error: &io::Error) -> Option<String> {
             })
         }
         ErrorKind::NotFound => Some(format!(
-            "there is no directory {0}: mkdir -p {0}",
+            "the directory {0} does not exist: mkdir -p {0}",
             dir.display()
         )),
         ErrorKind::NotADirectory => Some(format!("{} is not a directory", dir.display())),

@@ -147,7 +147,10 @@ fn sockets_that_cannot_be_made() {
             parts,
         );
     };
-    told("none/socket", &["no directory none", "mkdir -p none"]);
+    told(
+        "none/socket",
+        &["directory none does not exist", "mkdir -p none"],
+    );
     told("text", &["not a socket", "remove it"]);
     assert_eq!(fs::read(dir.path().join("text")).expect("there"), b"hello");
     told("text/socket", &["text is not a directory"]);
