@@ -23,7 +23,7 @@ use crate::{Done, Failure, background, service, signals, trouble};
 #[derive(Args)]
 #[allow(
     rustdoc::broken_intra_doc_links,
-    reason = "what help has in brackets is no link"
+    reason = "brackets in help are no links"
 )]
 pub(crate) struct ConnectArgs {
     /// Server to mount: 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET

@@ -39,7 +39,7 @@ const POLL: Duration = Duration::from_micros(200);
 #[derive(Args)]
 #[allow(
     rustdoc::broken_intra_doc_links,
-    reason = "what help has in brackets is no link"
+    reason = "brackets in help are no links"
 )]
 pub(crate) struct MountArgs {
     /// Source to mount: a directory, an image or a URL

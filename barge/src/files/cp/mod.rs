@@ -280,7 +280,7 @@ impl Walk<'_> {
             for listed in listed {
                 let shown = format!("{shown}/{}", String::from_utf8_lossy(&listed.name));
                 let Some(entry) = listed.entry else {
-                    self.copier.troubles.tell(&shown, "cannot be looked at");
+                    self.copier.troubles.tell(&shown, "cannot be accessed");
                     continue;
                 };
                 match self.entry(tree, entry, &to, listed.name, shown.clone()) {
@@ -308,7 +308,7 @@ impl Walk<'_> {
         }
         match from.attr.kind {
             Kind::Directory if self.is_copy(tree, &from) => {
-                let why = "is the copy itself, and is not copied into itself";
+                let why = "is the destination, which is not copied into itself";
                 self.copier.troubles.tell(&shown, why);
             }
             Kind::Directory => {

@@ -32,7 +32,7 @@ pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
             let failed = |errno: Errno| Error::of(&path, errno);
             let entry = listed
                 .entry
-                .ok_or_else(|| Error::of(&path, "cannot be looked at"))?;
+                .ok_or_else(|| Error::of(&path, "cannot be accessed"))?;
             let key = (entry.attr.device, entry.attr.id);
             let has_links = entry.attr.nlink > 1 && entry.attr.kind != vfs::Kind::Directory;
             if has_links && let Some(&there) = linked.get(&key) {

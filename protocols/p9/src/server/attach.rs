@@ -106,7 +106,7 @@ impl Turn<'_> {
         let most = self.peer.server.options.max_msize;
         let msize = msize.min(most.max(Options::MIN_MSIZE));
         let hands = self.peer.server.hands_over && version == Dialect::HANDING.as_bytes();
-        tracing::debug!(client = self.peer.client, %dialect, msize, hands, "session");
+        tracing::debug!(client = self.peer.client, %dialect, msize, fd_passing = hands, "session");
         let agreed = Agreed {
             dialect,
             msize,
