@@ -69,7 +69,9 @@ fn former_names_of_options_stay_valid() {
     let schema = Schema::new();
     let hidden = schema.options().flat_map(|arg| {
         let aliases = arg.get_aliases().unwrap_or_default();
-        aliases.into_iter().map(move |alias| (alias, arg.get_long()))
+        aliases
+            .into_iter()
+            .map(move |alias| (alias, arg.get_long()))
     });
     let mut hidden: Vec<_> = hidden.collect();
     let mut renamed = RENAMED.map(|(old, new, _)| (old, Some(new)));
