@@ -10,9 +10,9 @@ use barge_client::{Source, meant};
 pub(crate) fn opening(source: &Source, error: &io::Error) -> String {
     let known = match (source, error.kind()) {
         (Source::HostDir(path), ErrorKind::NotFound) => Some(missing(path)),
-        (Source::HostDir(_) | Source::Image(_), ErrorKind::InvalidData) => Some(format!(
-            "{error}; expected a directory or an image, which 'barge pack DIR IMAGE' creates"
-        )),
+        (Source::HostDir(_) | Source::Image(_), ErrorKind::InvalidData) => {
+            Some(format!("{error}; 'barge pack DIR IMAGE' creates one"))
+        }
         (Source::Remote(_), ErrorKind::ConnectionRefused) => Some(format!(
             "{error}; no server listens at this address: is it running, and on this port?"
         )),
