@@ -34,7 +34,7 @@ fn a_file_is_checked_and_shown_and_stands_alone() {
         "{whole}"
     );
 
-    std::fs::write(&file, "worker = 3\nmsize = 'x'\n[[share]]\n").expect("written");
+    std::fs::write(&file, "worker = 3\n9p-msize = 'x'\n[[share]]\n").expect("written");
     for (command, lines) in [(config("check", &file), 3), (serve(&file, &[]), 3)] {
         let told = complained(&command);
         assert_eq!(command.status.code(), Some(2), "{told}");
