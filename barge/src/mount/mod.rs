@@ -16,7 +16,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Args;
-use engine::{Driven, Engine, Tuning};
+use engine::{Engine, QueueThread, Tuning};
 use fuse::server::{Server, Session};
 use layers::{Owned, PageCache, stack};
 use rustix::thread::CapabilitySet;
@@ -188,7 +188,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let tuning = Tuning {
-        counts: options.http.is_some(),
+        operation_stats: options.http.is_some(),
         poll: POLL,
         ..Tuning::default()
     };
@@ -215,7 +215,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     // Fails only if the receiver is gone, when the mount has ended anyway.
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     std::thread::spawn(move || {
-        channels.into_iter().for_each(Driven::wait);
+        channels.into_iter().for_each(QueueThread::join);
         tell.send(Event::Unmounted)
     });
     window::widen(&args.dir);
@@ -334,10 +334,10 @@ fn drive(
     session: Session,
     longest: usize,
     mount: &Mount,
-) -> std::io::Result<Vec<Driven>> {
+) -> std::io::Result<Vec<QueueThread>> {
     let queues = engine.queues(Arc::new(session));
     (0..available_parallelism()?.get())
-        .map(|_| queues.drive(Arc::new(mount.channel(longest)?), None))
+        .map(|_| queues.start(Arc::new(mount.channel(longest)?), None))
         .collect()
 }
 

@@ -163,10 +163,10 @@ impl Seeing {
         let names = Names::new(listener.addr(), names);
         let engine = self.engine.clone();
         engine
-            .host(move |stop| {
+            .spawn_listener(move |stop| {
                 let answer = |asked: &Asked| self.answer(asked);
                 if let Err(error) = http::serve(&listener, &names, &answer, stop) {
-                    self.engine.lose_listener(listener.addr(), &error);
+                    self.engine.report_lost_listener(listener.addr(), &error);
                 }
             })
             .map_err(Failure::new)
@@ -213,7 +213,12 @@ impl Seeing {
             refused: refused
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),
-            ..Status::new(self.engine.look(), self.engine.refusals(), uptime, exports)
+            ..Status::new(
+                self.engine.snapshot(),
+                self.engine.refusals(),
+                uptime,
+                exports,
+            )
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::{LaneLook, Look};
+use engine::{EngineStatus, LaneStatus};
 use serde::{Deserialize, Serialize};
 use vfs::peer::{Refusal, Refusals};
 
@@ -110,19 +110,19 @@ const CLIENTS: usize = 256;
 impl Status {
     /// Returns the status of an engine that has run for `uptime` seconds and serves `exports`.
     pub(super) fn new(
-        look: Look,
+        engine: EngineStatus,
         refusals: &Refusals,
         uptime: f64,
         exports: Vec<Export>,
     ) -> Status {
-        let mut lanes = look.lanes;
-        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.done.requests));
-        let operations = look.operations.into_iter();
+        let mut lanes = engine.lanes;
+        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.totals.requests));
+        let operations = engine.operations.into_iter();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uptime,
-            done: look.done.into(),
+            done: engine.totals.into(),
             in_flight: lanes.iter().map(|lane| lane.in_flight).sum(),
             parked: lanes.iter().map(|lane| lane.parked).sum(),
             exports,
@@ -135,10 +135,10 @@ impl Status {
                 .map(|((protocol, name), operation)| Operation {
                     protocol: protocol.into(),
                     name: name.into(),
-                    count: operation.times.count(),
-                    errors: operation.faults,
-                    nanos: operation.times.nanos,
-                    buckets: operation.times.buckets,
+                    count: operation.latencies.count(),
+                    errors: operation.errors,
+                    nanos: operation.latencies.nanos,
+                    buckets: operation.latencies.buckets,
                 })
                 .collect(),
             refused: BTreeMap::new(),
@@ -146,27 +146,27 @@ impl Status {
     }
 }
 
-impl From<engine::Snapshot> for Done {
-    fn from(done: engine::Snapshot) -> Done {
+impl From<engine::Totals> for Done {
+    fn from(totals: engine::Totals) -> Done {
         Done {
-            requests: done.requests,
-            offloaded: done.offloaded,
-            cancelled: done.cancelled,
-            received: done.received,
-            sent: done.sent,
+            requests: totals.requests,
+            offloaded: totals.offloaded,
+            cancelled: totals.cancelled,
+            received: totals.received,
+            sent: totals.sent,
         }
     }
 }
 
-impl From<LaneLook> for Client {
-    fn from(lane: LaneLook) -> Client {
+impl From<LaneStatus> for Client {
+    fn from(lane: LaneStatus) -> Client {
         Client {
             peer: lane.peer,
             protocol: lane.protocol.into(),
             version: lane.facts.version,
             user: lane.facts.user,
             age: lane.age.as_secs_f64(),
-            done: lane.done.into(),
+            done: lane.totals.into(),
             in_flight: lane.in_flight,
             parked: lane.parked,
         }

@@ -430,7 +430,7 @@ impl ServeArgs {
                 .limits
                 .poll_us
                 .map_or(default.poll, Duration::from_micros),
-            counts: self.observability.http.is_some(),
+            operation_stats: self.observability.http.is_some(),
             workers: self.limits.workers.map_or(default.workers, usize::from),
             connections: self.limits.max_connections,
             connections_per_client: self.limits.max_connections_per_client,

@@ -159,7 +159,7 @@ impl Live {
             tracing::info!(share = gone.export.name, "stopped serving a share");
         }
         if let Some(nfs) = &self.nfs {
-            nfs.relist(exports::listed(&each, &self.whole, &plan.lists));
+            nfs.set_exports(exports::listed(&each, &self.whole, &plan.lists));
         }
         for new in opened {
             tracing::info!(

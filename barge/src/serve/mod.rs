@@ -79,7 +79,7 @@ fn serve(plan: &Plan) -> Done {
     if descriptors / 2 < plan.tuning.connections as u64 {
         tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
     }
-    let engine = Engine::trusting(plan.tuning, plan.trust.clone()).map_err(Failure::new)?;
+    let engine = Engine::with_trust(plan.tuning, plan.trust.clone()).map_err(Failure::new)?;
     let group = plan.vhost.group()?;
     let listeners = match &plan.nine {
         Some(nine) => nine_listeners(nine, unnamed, group)?,

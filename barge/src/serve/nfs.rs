@@ -171,7 +171,9 @@ impl Place {
         notify::start(&self.server).map_err(Failure::new)?;
         for datagrams in self.datagrams {
             let session = Box::new(self.server.datagrams());
-            engine.answer(datagrams, session).map_err(Failure::new)?;
+            engine
+                .serve_datagrams(datagrams, session)
+                .map_err(Failure::new)?;
         }
         let service = Arc::new(NfsService {
             server: self.server,
@@ -221,7 +223,7 @@ impl Tending {
                 while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout)
                     && let Some(server) = server.upgrade()
                 {
-                    server.tend();
+                    server.maintain();
                 }
             })?;
         Ok(Tending { _end })

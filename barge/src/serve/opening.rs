@@ -107,7 +107,7 @@ impl Opener {
             ..share.hostdir.clone()
         };
         let mut fs = source.open(hostdir::Options {
-            names,
+            handle_index: names,
             ..options.clone()
         })?;
         let seen = seeing::Source {

@@ -130,7 +130,7 @@ impl Place {
                     }
                 }
                 Ok(None) => return,
-                Err(error) => return engine.lose_listener(&name, &error),
+                Err(error) => return engine.report_lost_listener(&name, &error),
             }
         }
     }
@@ -146,8 +146,8 @@ impl Place {
         let queues = engine.queues((self.kind.session)());
         let (affinity, free) = (self.affinity.clone(), self.kind.free);
         let drive = move |index, ring| -> io::Result<Stop> {
-            let driven = queues.drive(ring, affinity.of(index, free))?;
-            Ok(Box::new(|| driven.join()))
+            let queue = queues.start(ring, affinity.of(index, free))?;
+            Ok(Box::new(|| queue.cancel_and_join()))
         };
         Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?.run(stop)
     }
@@ -158,7 +158,7 @@ pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Res
     for place in places {
         let drives = engine.clone();
         engine
-            .host(move |stop| place.accept(&drives, once, stop))
+            .spawn_listener(move |stop| place.accept(&drives, once, stop))
             .map_err(Failure::new)?;
     }
     Ok(())

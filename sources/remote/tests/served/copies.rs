@@ -10,7 +10,7 @@ use remote::virtiofs::{self, RemoteFuse};
 use sys::payload::{SlicePayload, SliceSink};
 use transports::Link;
 use vfs::{Call, Caller, Cx, FileSystem, Mode, Name, OpenFlags, Result, Want};
-use vfs_testkit::bed::{Seen, ok, pattern, run};
+use vfs_testkit::context::{Seen, ok, pattern, run};
 
 use crate::device::Shared;
 use crate::net::Served;

@@ -12,7 +12,7 @@ use remote::ninep::{Options, Remote9p};
 use sys::payload::{SlicePayload, SliceSink};
 use transports::{Link, StreamLink};
 use vfs::{Caller, FileSystem, Name, OpenFlags};
-use vfs_testkit::bed::{Seen, ok, pattern};
+use vfs_testkit::context::{Seen, ok, pattern};
 
 use crate::landing::{receive, with_cx};
 use crate::net::Served;

@@ -14,7 +14,7 @@ use remote::ninep::{Options, Remote9p};
 use sys::payload::SliceSink;
 use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags, Result};
-use vfs_testkit::bed::{Seen, ok, pattern};
+use vfs_testkit::context::{Seen, ok, pattern};
 
 use crate::net::Served;
 

@@ -12,7 +12,7 @@ use remote::ninep::{LastingLink, Retry};
 use sys::payload::{SlicePayload, VecSink};
 use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, OpenFlags, Want};
-use vfs_testkit::bed::pattern;
+use vfs_testkit::context::pattern;
 
 use crate::lasting::{BOTH, Place, create, root, with, write};
 

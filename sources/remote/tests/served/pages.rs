@@ -15,7 +15,7 @@ use remote::ninep::Pipe;
 use sys::payload::SliceSink;
 use tempfile::TempDir;
 use vfs::{Call, Caller, Cx, FileSystem, Name, OpenFlags};
-use vfs_testkit::bed::{ok, pattern};
+use vfs_testkit::context::{ok, pattern};
 
 use crate::net::Served;
 

@@ -10,7 +10,7 @@ use remote::nfs::{Mount, Options, mount};
 use sys::payload::SliceSink;
 use transports::{Link, StreamLink};
 use vfs::{Caller, Errno, File, FileSystem, OpenFlags, Result};
-use vfs_testkit::bed::{Seen, ok, pattern, run};
+use vfs_testkit::context::{Seen, ok, pattern, run};
 
 use super::net::Served;
 use crate::landing::with_cx;
