@@ -22,6 +22,7 @@ pub mod lease;
 pub mod limits;
 pub mod lock;
 pub mod net;
+pub mod netns;
 pub mod pages;
 pub mod path;
 pub mod payload;
