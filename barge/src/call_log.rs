@@ -58,7 +58,7 @@ impl CallLogFile {
 impl Writing {
     fn fail(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.failed, true) {
-            tracing::error!("the record of calls ends here: {error}");
+            tracing::error!("the call log ends here: {error}");
         }
     }
 }

@@ -51,8 +51,7 @@ impl Cli {
             && let Some(path) = &args.config
         {
             if let Some(other) = conflicting_argument(&matches) {
-                let why =
-                    format!("--config says all that is served: expected it alone, got {other} too");
+                let why = format!("--config replaces all other options: got {other} too");
                 Cli::command()
                     .error(ErrorKind::ArgumentConflict, why)
                     .exit();
@@ -184,6 +183,31 @@ mod tests {
             assert!(option.get_help_heading().is_some(), "--{long}");
             let help = option.get_help().expect("help").to_string();
             assert!(help.chars().count() <= 88, "--{long}: {help}");
+        }
+    }
+
+    #[test]
+    fn options_of_a_protocol_have_its_prefix() {
+        let mut cli = super::Cli::command();
+        cli.build();
+        let serve = cli.find_subcommand("serve").expect("a command");
+        let prefixes = [
+            ("9P", ["9p", "virtio-9p"]),
+            ("NFS", ["nfs", "nfs"]),
+            ("virtiofs", ["virtiofs", "virtiofs"]),
+            ("Block", ["block", "nbd"]),
+        ];
+        for option in serve.get_arguments() {
+            let heading = option.get_help_heading().unwrap_or_default();
+            let long = option.get_long().unwrap_or_default();
+            let begins = |word: &str| {
+                let rest = long.strip_prefix(word);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            };
+            for (protocol, words) in prefixes {
+                let has = words.into_iter().any(begins);
+                assert_eq!(has, heading == protocol, "--{long}");
+            }
         }
     }
 

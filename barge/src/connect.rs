@@ -23,7 +23,7 @@ use crate::{CommandResult, Failure, background, diagnose, service, signals};
 #[derive(Args)]
 #[allow(
     rustdoc::broken_intra_doc_links,
-    reason = "what help has in brackets is no link"
+    reason = "brackets in help are no links"
 )]
 pub(crate) struct ConnectArgs {
     /// Server to mount: 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET
@@ -72,9 +72,9 @@ impl FromStr for ConnectOption {
                 ConnectOption::Retry(Retry::For(Duration::from_secs(seconds)))
             }
             "trans" | "rfdno" | "wfdno" | "port" | "version" | "aname" | "uname" => {
-                return Err(format!("{name}= is said by the source"));
+                return Err(format!("unexpected {name}=: the source determines it"));
             }
-            "" => return Err("there is no such mount option".into()),
+            "" => return Err("expected a mount option, got an empty one".into()),
             "defaults" | "relatime" | "norelatime" => ConnectOption::Nothing,
             name if is_for_fstab(name) => ConnectOption::Nothing,
             _ => ConnectOption::Client(text.into()),

@@ -51,7 +51,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
         None => cli,
         Some(name) => cli
             .find_subcommand(name)
-            .ok_or_else(|| Failure::usage(format!("there is no command '{name}'")))?
+            .ok_or_else(|| Failure::usage(format!("unknown command '{name}'")))?
             .clone()
             .name(format!("barge-{name}")),
     };

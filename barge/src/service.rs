@@ -36,6 +36,6 @@ fn tell(what: &str) {
         socket.send_to_addr(what.as_bytes(), &addr)
     });
     if let Err(error) = sent {
-        tracing::warn!("cannot tell the service manager how it goes: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }

@@ -129,7 +129,7 @@ pub(crate) fn overlaid(
     let failed = |why: &dyn fmt::Display| Failure::new(format!("{}: {why}", dir.display()));
     let own = File::open(dir).map_err(|error| failed(&error))?;
     flock(&own, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| failed(&"another process has it as its overlay"))?;
+        .map_err(|_| failed(&"another process uses it as an overlay"))?;
     // Closing it would release the lock.
     std::mem::forget(own);
     let over = HostDir::open(dir, hostdir).map_err(|error| failed(&error))?;

@@ -95,7 +95,7 @@ impl Image {
             (file, b"") => Ok((file, &self.devices)),
             (_, within) => {
                 let within = within.escape_ascii();
-                let text = format!("expected a whole image, got '{within}' within one");
+                let text = format!("expected a whole image, got the path '{within}' in one");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, text))
             }
         }
@@ -183,7 +183,7 @@ fn split(path: &[u8]) -> io::Result<(&Path, &[u8])> {
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
-        "expected an image in a file, got something else",
+        "expected an image in a regular file",
     ))
 }
 

@@ -60,7 +60,7 @@ impl FromStr for Source {
             Some(("image", path)) if !path.is_empty() => Ok(Source::Image(Image::parse(path))),
             Some(("image", _)) => Err(bad(&"expected image:PATH")),
             Some(("mem", "")) => Ok(Source::Memory),
-            Some(("mem", _)) => Err(bad(&"expected mem: and nothing behind it")),
+            Some(("mem", _)) => Err(bad(&"expected mem: without a path")),
             Some((scheme, _)) if remote::Url::SCHEMES.contains(&scheme) => {
                 let url = text.parse().map(Source::Remote);
                 url.map_err(|error: remote::BadUrl| bad(&error))
@@ -72,7 +72,7 @@ impl FromStr for Source {
             Some((scheme, rest)) if is_scheme(text, scheme) && alike(scheme).is_some() => {
                 let close = alike(scheme).unwrap_or_default();
                 Err(bad(&format_args!(
-                    "expected a scheme that is known, got '{scheme}': '{close}:{rest}' perhaps"
+                    "unknown scheme '{scheme}'; did you mean '{close}:{rest}'?"
                 )))
             }
             Some((scheme, _)) if is_scheme(text, scheme) => Err(bad(&format_args!(
@@ -340,9 +340,9 @@ mod tests {
             assert!(bad.contains("expected"), "{bad}");
         }
         for (text, close) in [
-            ("nsf://h/x", "'nfs://h/x' perhaps"),
+            ("nsf://h/x", "did you mean 'nfs://h/x'?"),
             ("9P://h", "'9p://h' perhaps"),
-            ("htps://h/x", "'https://h/x' perhaps"),
+            ("htps://h/x", "did you mean 'https://h/x'?"),
             ("virtio-fs://s", "'virtiofs://s' perhaps"),
             ("smb://h/x", "got scheme 'smb'"),
         ] {

@@ -49,7 +49,7 @@ pub fn on_signal(
                     }
                     (SIGHUP, None) if !on_terminal => {
                         tracing::warn!(
-                            "SIGHUP is ignored: there is no file to read again (--config)"
+                            "SIGHUP ignored: no configuration file to reload (--config)"
                         );
                         continue;
                     }

@@ -64,21 +64,21 @@ impl<C> ConnectionLimits<C> {
         let mut open = self.open();
         let all = open.connections.len();
         if all >= max {
-            let error = format!("there are {max} connections already");
+            let error = format!("the limit of {max} connections is reached");
             return Err((ConnectionRefusals::CONNECTIONS, io::Error::other(error)));
         }
         let own = open.by_client.get(&client).copied().unwrap_or(0);
         let limit = self.max_per_client;
         let limit = limit.unwrap_or_else(|| (max - (all - own)).div_ceil(2));
         if own >= limit {
-            let error = format!("the client has {own} connections already");
+            let error = format!("the limit of {own} connections of this client is reached");
             return Err((
                 ConnectionRefusals::CLIENT_CONNECTIONS,
                 io::Error::other(error),
             ));
         }
         let Some(minimum) = self.budget.connect() else {
-            let error = "there is no memory for more connections";
+            let error = "not enough memory for more connections";
             return Err((ConnectionRefusals::MEMORY, io::Error::other(error)));
         };
         open.next += 1;

@@ -45,11 +45,11 @@ fn answer(
         match serve(session, &call, Patience::Full, &message, out.begin(), &peer) {
             Ok(Answer::Done) if !out.bytes().is_empty() => {
                 if let Err(error) = datagrams.send(out.bytes(), from) {
-                    tracing::debug!(%from, "no answer: {error}");
+                    tracing::debug!(%from, "cannot reply: {error}");
                 }
             }
             Ok(_) => {}
-            Err(what) => tracing::debug!(%from, "no message: {what}"),
+            Err(what) => tracing::debug!(%from, "malformed message: {what}"),
         }
     }
     Ok(())

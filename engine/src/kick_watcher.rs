@@ -83,7 +83,7 @@ impl KickWatcher {
             let buffer = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, buffer, None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return tracing::error!("queues are not watched: {error}"),
+                Err(error) => return tracing::error!("cannot watch queue notifications: {error}"),
             }
             for event in events.drain(..) {
                 if event.data.u64() == KickWatcher::END {
@@ -143,7 +143,7 @@ impl Registration {
         };
         if let Err(error) = done {
             // The ring's own thread serves the requests when it is back.
-            tracing::warn!("a queue has no stand-in while its thread is busy: {error}");
+            tracing::warn!("no stand-in for a queue whose thread is busy: {error}");
         }
     }
 

@@ -584,7 +584,7 @@ impl Lane {
         if ready.write {
             self.send_backlog()?;
         } else if slow {
-            return Err(timed_out("the client does not take its replies"));
+            return Err(timed_out("the client does not receive its replies"));
         }
         Ok(ready)
     }

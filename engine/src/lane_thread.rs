@@ -30,7 +30,7 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
     if lane.peer.is_nobody() {
         tracing::info!(
             peer = lane.link.peer(),
-            "a local client's user is unknown: its requests act as nobody"
+            "the user of a local client is unknown: its requests run as nobody"
         );
     }
     if let Err(error) = LaneThread::new(lane, stop).run() {
@@ -290,7 +290,7 @@ impl<'a> LaneThread<'a> {
     /// attacker on the connection, and are an error.
     fn secure(&mut self) -> io::Result<()> {
         if !self.input.is_empty() {
-            let early = "expected nothing before the connection is secured";
+            let early = "unexpected bytes before the TLS handshake";
             return Err(invalid(Malformed::new(early)));
         }
         self.flush()?;

@@ -306,7 +306,7 @@ impl QueueLane {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    tracing::warn!(queue = self.ring.name(), "queue abandoned: {error}");
+                    tracing::warn!(queue = self.ring.name(), "queue stopped: {error}");
                     break;
                 }
             }
@@ -510,7 +510,7 @@ impl QueueLane {
         match serve(session, call, patience, message, out, self.ring.name()) {
             Ok(answer) => answer,
             Err(malformed) => {
-                tracing::debug!(queue = self.ring.name(), "no answer: {malformed}");
+                tracing::debug!(queue = self.ring.name(), "malformed request: {malformed}");
                 out.truncate(0);
                 Answer::Done
             }

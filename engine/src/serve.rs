@@ -20,7 +20,7 @@ pub(crate) fn serve(
         session.serve(call, patience, message, out)
     }));
     served.unwrap_or_else(|_| {
-        tracing::error!(peer, "a request has panicked and is answered with an error");
+        tracing::error!(peer, "a request panicked; the reply is an error");
         out.truncate(0);
         match session.answer_failure(message, out) {
             true => Ok(Answer::Done),

@@ -43,7 +43,9 @@ impl Trim {
                 trim.is_due.store(false, Ordering::Relaxed);
             });
         if let Err(error) = spawned {
-            tracing::debug!("free memory is not returned to the system: {error}");
+            tracing::debug!(
+                "cannot start the thread that returns free memory to the system: {error}"
+            );
             self.is_due.store(false, Ordering::Relaxed);
         }
     }

@@ -234,7 +234,9 @@ impl Workers {
         match self.spawn_worker(queue) {
             Err(error) if !std::mem::replace(&mut queue.spawn_failure_logged, true) => {
                 let have = queue.threads;
-                tracing::warn!("no more workers than {have}, requests may have to wait: {error}");
+                tracing::warn!(
+                    "cannot start more than {have} workers, so requests may wait: {error}"
+                );
             }
             _ => {}
         }
@@ -262,7 +264,9 @@ impl Workers {
             .spawn(move || workers.replace_stuck());
         match spawned {
             Ok(_) => queue.supervised = true,
-            Err(error) => tracing::debug!("stuck requests are not replaced: {error}"),
+            Err(error) => {
+                tracing::debug!("cannot start the thread that replaces stuck workers: {error}")
+            }
         }
     }
 
@@ -291,7 +295,7 @@ impl Workers {
             let run = AssertUnwindSafe(|| request.run(&mut out));
             if catch_unwind(run).is_err() {
                 // The panic hook has written the message to standard error.
-                tracing::error!("a worker has panicked and continues");
+                tracing::error!("a request panicked on a worker");
                 out = Outbox::default();
             }
             out.clear();

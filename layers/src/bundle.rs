@@ -217,20 +217,24 @@ impl Plan {
 
     /// Adds the next member at `path`. Returns the index of its directory, and its number.
     fn place(&mut self, path: &str) -> std::result::Result<(usize, NodeId), BadNames> {
-        let bad = |why| BadNames(format!("expected names as srv/a, got '{path}': {why}"));
+        let bad = |why| {
+            BadNames(format!(
+                "expected a name such as srv/a, got '{path}': {why}"
+            ))
+        };
         let mut dir = 0;
         let mut end = 0;
         for name in path.split('/') {
-            let name = Name::new(name.as_bytes()).map_err(|_| bad("that is no name"))?;
+            let name = Name::new(name.as_bytes()).map_err(|_| bad("invalid name"))?;
             end += name.bytes().len();
             let last = end == path.len();
             let children = &self.dirs[dir].children;
             match children.binary_search_by(|(child, _)| (**child).cmp(name.bytes())) {
                 Ok(at) => match children[at].1 {
                     Place::Directory(below) if !last => dir = below,
-                    Place::Directory(_) => return Err(bad("others are below it")),
-                    Place::Member(_) if last => return Err(bad("it is there twice")),
-                    Place::Member(_) => return Err(bad("it is below another")),
+                    Place::Directory(_) => return Err(bad("it contains others")),
+                    Place::Member(_) if last => return Err(bad("it occurs twice")),
+                    Place::Member(_) => return Err(bad("another contains it")),
                 },
                 Err(at) => {
                     let number = numbers::of_place(&path.as_bytes()[..end]);
@@ -239,7 +243,7 @@ impl Plan {
                         false => Place::Directory(self.dirs.len()),
                     };
                     if self.places.insert(number, new).is_some() {
-                        return Err(bad("its number is another's"));
+                        return Err(bad("its number collides with another name's"));
                     }
                     let child = (Box::from(name.bytes()), new);
                     self.dirs[dir].children.insert(at, child);
@@ -362,11 +366,11 @@ mod tests {
             plan(&["srv/a", "srv/b", "b", "srv/c/d"]),
             Ok(vec![1, 1, 0, 2])
         );
-        assert_eq!(plan(&["a", "a"]), why("it is there twice"));
-        assert_eq!(plan(&["a", "a/b"]), why("it is below another"));
-        assert_eq!(plan(&["a/b", "a"]), why("others are below it"));
+        assert_eq!(plan(&["a", "a"]), why("it occurs twice"));
+        assert_eq!(plan(&["a", "a/b"]), why("another contains it"));
+        assert_eq!(plan(&["a/b", "a"]), why("it contains others"));
         for bad in ["", "a//b", "..", "a/./b", "a\0"] {
-            assert_eq!(plan(&[bad]), why("that is no name"), "{bad:?}");
+            assert_eq!(plan(&[bad]), why("invalid name"), "{bad:?}");
         }
     }
 }

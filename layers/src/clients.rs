@@ -151,9 +151,9 @@ fn report(peer: &Peer, why: Refusal) {
     match why {
         Refusal::InsecurePort => tracing::info!(
             peer,
-            "a client is refused: expected a port below 1024, or insecure in the list of --export"
+            "client denied: expected a port below 1024, or the option insecure in its export list"
         ),
-        Refusal::Unlisted => tracing::debug!(peer, "a client is refused: no list names it"),
+        Refusal::Unlisted => tracing::debug!(peer, "client denied: not in the export list"),
     }
 }
 

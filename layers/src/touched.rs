@@ -80,7 +80,7 @@ impl Touched {
             (self.touched)(&path, range);
         }
         if state.told >= MOST {
-            tracing::warn!("enough was touched: no more of it is recorded");
+            tracing::warn!("the read trace is full: no more accesses are recorded");
         }
     }
 

@@ -88,7 +88,7 @@ impl FromStr for Addr {
             Some(("unix", path)) if !path.is_empty() => Ok(Addr::Unix(path.into())),
             Some(("fd", number)) => match number.parse() {
                 Ok(fd) if fd >= 0 => Ok(Addr::Fd(fd)),
-                _ => Err(bad("fd:N with the number of an inherited descriptor")),
+                _ => Err(bad("fd:N, the number of an inherited descriptor")),
             },
             _ => Err(bad(ANY)),
         }

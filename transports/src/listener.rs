@@ -312,7 +312,7 @@ fn error_text(error: rustix::io::Errno) -> String {
     let text = io::Error::from(error);
     match error {
         rustix::io::Errno::MFILE => format!(
-            "{text}: this process may have {} (RLIMIT_NOFILE); clients wait until some are closed",
+            "{text}: the limit is {} (RLIMIT_NOFILE); clients wait until connections are closed",
             sys::limits::descriptors()
         ),
         _ => text.to_string(),

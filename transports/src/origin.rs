@@ -73,7 +73,7 @@ fn of_tcp_peer(fd: BorrowedFd<'_>, peer: SocketAddr) -> Origin {
     match diag::is_local(addr).unwrap_or_else(|_| addr.is_loopback() || same()) {
         true => {
             if let Some(Err(error)) = owner {
-                tracing::warn!(%peer, "cannot find the user of a local peer: {error}");
+                tracing::warn!(%peer, "cannot determine the user of a local peer: {error}");
             }
             Origin::Unidentified { addr: Some(addr) }
         }

@@ -43,7 +43,7 @@ fn connect(to: SocketAddr) -> io::Result<OwnedFd> {
             Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}
             Err(error @ (Errno::ACCESS | Errno::PERM)) => {
                 let why = format!(
-                    "{}: a reserved port takes privileges",
+                    "{}: reserved ports require privileges",
                     io::Error::from(error)
                 );
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));

@@ -85,7 +85,7 @@ fn line(stream: &mut UnixStream) -> io::Result<String> {
         let mut byte = [0];
         match stream.read(&mut byte) {
             Ok(0) => {
-                let why = "nobody listens there in the guest";
+                let why = "no program listens on this port in the guest";
                 return Err(io::Error::new(ErrorKind::ConnectionRefused, why));
             }
             Ok(_) if byte == *b"\n" => break,

@@ -272,7 +272,7 @@ macro_rules! xdr_enum {
             fn get(from: &mut $crate::XdrReader<'a>) -> Result<Self, $crate::Malformed> {
                 let number = from.u32()?;
                 $name::from_number(number).ok_or_else(|| {
-                    $crate::Malformed::new(format!("{} has no {number}", stringify!($name)))
+                    $crate::Malformed::new(format!("unknown {} {number}", stringify!($name)))
                 })
             }
 
@@ -307,7 +307,7 @@ macro_rules! xdr_union {
                         Ok($name::$variant $((<$type as $crate::Xdr>::get(from)?))?)
                     })*
                     number => Err($crate::Malformed::new(format!(
-                        "{} has no {number}",
+                        "unknown {} {number}",
                         stringify!($name)
                     ))),
                 }

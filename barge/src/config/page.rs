@@ -30,12 +30,12 @@ pub(crate) fn page() -> String {
     let title = ["barge.toml", "5", "", "barge"];
     page.control("TH", title);
     page.control("SH", ["NAME"]);
-    page.text([roman("barge.toml - what barge serve is told by a file")]);
+    page.text([roman("barge.toml - configuration file of barge serve")]);
     page.control("SH", ["DESCRIPTION"]);
     for text in [
-        "A file of TOML for `barge serve --config FILE`. A key is an option of barge-serve(1) without its dashes, and takes what that takes: a string or a number; true or false where the option takes nothing; an array where it may be repeated.",
-        "What is served is in tables [[share]]. Options that a share has of its own hold for that one; the same above all tables hold for shares that say nothing else. A share without a name is the only one, and the whole tree. Others are directories of one tree, even if there is just one. Paths that are not absolute begin where the program was started.",
-        "On SIGHUP the file is read again. Shares that come are served, those that go are ended: whatever clients have of them answers ESTALE, their handles too, until a share of this name is back. read-only, squash, anon-uid, anon-gid and clients hold at once, for open files too. A share that is changed in anything else is ended, and begun anew. Clients of all others notice nothing. Anything outside shares takes a restart, and so do sockets of devices and referrals: the log says so. An image that is a disk stays that until then. A file that makes no sense changes nothing.",
+        "The configuration file of `barge serve --config FILE`, in TOML. A key is the name of an option of barge-serve(1) without its dashes. Its value is a string or a number, true or false if the option takes no value, or an array if the option may be repeated.",
+        "Each [[share]] table is a source to serve. Its options apply to this share; the same keys before all tables are defaults for all shares. A share without a name must be the only one, and is the whole tree. Shares with names are directories of one tree, even if there is only one. Relative paths start in the working directory of the server.",
+        "SIGHUP reloads the file. New shares are served. Removed shares end: their files and handles return ESTALE until a share of the same name is back. Changes of read-only, squash, anon-uid, anon-gid and clients apply at once, to open files as well. A share with any other change ends and is served anew; clients of other shares are not affected. Keys outside shares, sockets of devices, referrals and images served as disks change only at a restart, which the log mentions. If the file is invalid, the server keeps the previous configuration.",
     ] {
         page.control("PP", []);
         page.text([roman(text)]);
@@ -45,17 +45,17 @@ pub(crate) fn page() -> String {
         (
             schema::NAME,
             "a string",
-            "What clients know it by: letters, digits, '.', '_' and '-'",
+            "Name for clients: letters, digits, '.', '_' and '-'",
         ),
         (
             schema::SOURCE,
             "a string",
-            "What it is, as barge-serve(1) has it",
+            "Tree to serve, as SOURCE of barge-serve(1)",
         ),
         (
             schema::CLIENTS,
             Kind::Many.expected(),
-            "Who may use it, and how, as in exports(5): see export below",
+            "Clients that may use the share, and their options, as in exports(5): see export below",
         ),
     ];
     for (key, takes, text) in own {
@@ -66,11 +66,16 @@ pub(crate) fn page() -> String {
             option(&mut page, arg);
         }
     }
-    page.control("SH", ["ABOVE ALL SHARES"]);
+    page.control("SH", ["GLOBAL KEYS"]);
     for arg in schema.options() {
         let key = arg.get_long().expect("options have names");
         match schema.is_of_share(key) {
-            true => entry(&mut page, key, &takes(arg), "For all shares: see above"),
+            true => entry(
+                &mut page,
+                key,
+                &takes(arg),
+                "Default for all shares: see SHARES",
+            ),
             false => option(&mut page, arg),
         }
     }
@@ -81,7 +86,9 @@ pub(crate) fn page() -> String {
     }
     page.control("fi", []);
     page.control("SH", ["FILES"]);
-    page.text([roman(format!("{USUAL}: what barge.service serves"))]);
+    page.text([roman(format!(
+        "{USUAL}: the configuration of barge.service"
+    ))]);
     page.control("SH", ["SEE ALSO"]);
     page.text([roman("barge-serve(1), barge-config(1), exports(5)")]);
     page.render()

@@ -59,13 +59,14 @@ impl Reading<'_> {
 
     fn file(&mut self, table: &DeTable<'_>) -> Config {
         let schema = self.schema;
+        self.names(table);
         let mut config = Config::new(self.path);
         for (key, value) in table {
             match (key.get_ref().as_ref(), schema.option(key.get_ref())) {
                 (SHARE, _) => self.shares(key, value, &mut config),
                 (_, Some(arg)) => config.settings.extend(self.settings(arg, key, value, "")),
                 (NAME | SOURCE | CLIENTS, None) => {
-                    let message = format!("{}: expected in a [[{SHARE}]]", key.get_ref());
+                    let message = format!("{}: expected only in a [[{SHARE}]]", key.get_ref());
                     self.problem(Some(key.span()), message);
                 }
                 (_, None) => self.unknown(key, "an option of barge serve", &schema.keys()),
@@ -110,6 +111,7 @@ impl Reading<'_> {
             .as_deref()
             .map_or(String::new(), |name| format!("{name}="));
         let schema = self.schema;
+        self.names(table);
         let (mut says, mut settings) = (Vec::new(), Vec::new());
         for (key, value) in table {
             let word = key.get_ref().as_ref();
@@ -120,17 +122,17 @@ impl Reading<'_> {
                     let list = self.clients(shown, key, value);
                     config.settings.extend(list);
                 }
-                Some(arg) if DEVICES.contains(&word) => {
+                Some(arg) if DEVICES.contains(&long(arg)) => {
                     let device = self.settings(arg, key, value, &prefix);
                     config.settings.extend(device);
                 }
-                Some(arg) if schema.is_of_share(word) => {
-                    says.push(word.to_owned());
+                Some(arg) if schema.is_of_share(long(arg)) => {
+                    says.push(long(arg).to_owned());
                     settings.extend(self.settings(arg, key, value, ""));
                 }
                 Some(_) => {
                     let message = format!(
-                        "{word}: expected above all [[{SHARE}]], for it is not one's alone"
+                        "{word}: expected before all [[{SHARE}]] tables: it is no option of a single share"
                     );
                     self.problem(Some(key.span()), message);
                 }
@@ -144,6 +146,20 @@ impl Reading<'_> {
             says,
             settings,
         })
+    }
+
+    /// Checks that `table` sets no option under two of its names.
+    fn names(&mut self, table: &DeTable<'_>) {
+        let schema = self.schema;
+        for key in table.keys() {
+            let word = key.get_ref().as_ref();
+            let usual = schema.option(word).map(long);
+            if let Some(usual) = usual.filter(|usual| *usual != word && table.contains_key(*usual))
+            {
+                let message = format!("{word}: expected one name of the option, got {usual} too");
+                self.problem(Some(key.span()), message);
+            }
+        }
     }
 
     fn name(&mut self, value: &Spanned<DeValue<'_>>) -> Option<String> {
@@ -208,7 +224,7 @@ impl Reading<'_> {
     }
 
     fn setting(&mut self, arg: &Arg, span: Range<usize>, value: Option<String>) -> Option<Setting> {
-        let key = arg.get_long().expect("options have names").to_owned();
+        let key = long(arg).to_owned();
         let setting = Setting { key, value };
         match self.schema.refusal(&setting.argument()) {
             None => Some(setting),
@@ -253,6 +269,11 @@ impl Reading<'_> {
         }
         texts
     }
+}
+
+/// Returns the name of an option, which is its key.
+fn long(arg: &Arg) -> &str {
+    arg.get_long().expect("options have names")
 }
 
 fn text(value: &DeValue<'_>) -> Option<String> {

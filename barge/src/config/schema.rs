@@ -64,9 +64,12 @@ impl Schema {
         })
     }
 
-    /// Returns the option `key`, if it may be set at the top of a file.
+    /// Returns the option `key`, if it may be set at the top of a file. `key` may be an alias, such
+    /// as the option's name in an earlier version.
     pub(super) fn option(&self, key: &str) -> Option<&Arg> {
-        self.options().find(|arg| arg.get_long() == Some(key))
+        let aliases = |arg: &Arg| arg.get_all_aliases().is_some_and(|all| all.contains(&key));
+        self.options()
+            .find(|arg| arg.get_long() == Some(key) || aliases(arg))
     }
 
     /// Returns whether `key` may be set for each share.
@@ -157,15 +160,15 @@ fn line(error: &clap::Error) -> String {
     };
     match error.kind() {
         ErrorKind::MissingRequiredArgument => {
-            format!("expected besides: {}", text(ContextKind::InvalidArg))
+            format!("requires {}", text(ContextKind::InvalidArg))
         }
         ErrorKind::ArgumentConflict => format!(
-            "{} does not go with {}",
+            "{} conflicts with {}",
             text(ContextKind::InvalidArg),
             text(ContextKind::PriorArg)
         ),
         ErrorKind::InvalidValue if text(ContextKind::InvalidValue).is_empty() => {
-            "expected something, got nothing".to_owned()
+            "expected a value, got none".to_owned()
         }
         ErrorKind::InvalidValue => format!(
             "expected one of {}, got '{}'",

@@ -42,9 +42,74 @@ fn every_option_is_a_key_and_every_key_an_option() {
     }
 }
 
+/// The former names of options, which stay valid, and their names now.
+const RENAMED: [(&str, &str, &str); 15] = [
+    ("msize", "9p-msize", "8192"),
+    ("no-lock-wait", "9p-no-lock-wait", "true"),
+    ("hand-over-files", "9p-fd-passing", "true"),
+    ("rpcbind", "nfs-rpcbind", "'tcp:127.0.0.1:1111'"),
+    ("no-read-plus", "nfs-no-read-plus", "true"),
+    ("delegations", "nfs-delegations", "true"),
+    ("state-dir", "nfs-state-dir", "'/s'"),
+    ("cache", "virtiofs-cache", "'never'"),
+    ("writeback", "virtiofs-writeback", "true"),
+    ("allow-direct-io", "virtiofs-allow-direct-io", "true"),
+    ("tmpfile", "virtiofs-tmpfile", "true"),
+    ("no-killpriv-v2", "virtiofs-no-killpriv-v2", "true"),
+    ("killpriv-v2", "virtiofs-killpriv-v2", "true"),
+    ("posix-acl", "virtiofs-posix-acl", "'never'"),
+    (
+        "no-announce-submounts",
+        "virtiofs-no-announce-submounts",
+        "true",
+    ),
+];
+
+#[test]
+fn former_names_of_options_stay_valid() {
+    let schema = Schema::new();
+    let hidden = schema.options().flat_map(|arg| {
+        let aliases = arg.get_aliases().unwrap_or_default();
+        aliases
+            .into_iter()
+            .map(move |alias| (alias, arg.get_long()))
+    });
+    let mut hidden: Vec<_> = hidden.collect();
+    let mut renamed = RENAMED.map(|(old, new, _)| (old, Some(new)));
+    hidden.sort_unstable();
+    renamed.sort_unstable();
+    assert_eq!(hidden, renamed);
+
+    for (old, new, value) in RENAMED {
+        let on_the_command_line = |name: &str| {
+            let argument = match value {
+                "true" => format!("--{name}"),
+                value => format!("--{name}={}", value.trim_matches('\'')),
+            };
+            let nfs = "--nfs=tcp:127.0.0.1:1".to_owned();
+            schema.parse(&[nfs, argument]).expect(name)
+        };
+        assert_eq!(on_the_command_line(old), on_the_command_line(new), "{old}");
+
+        let nfs = "nfs = 'tcp:127.0.0.1:1'\n";
+        let shown = |name: &str| {
+            let config = parse(&format!("{nfs}{name} = {value}\n{SHARES}")).expect(name);
+            config.show()
+        };
+        assert_eq!(shown(old), shown(new), "{old}");
+        assert!(shown(old).contains(&format!("\n{new} = ")), "{old}");
+        let both = format!("{nfs}{old} = {value}\n{new} = {value}\n{SHARES}");
+        let expected = format!("f:2:1: {old}: expected one name of the option, got {new} too");
+        assert_eq!(parse(&both).expect_err(old), [expected]);
+    }
+
+    let config = parse(&format!("{SHARES}hand-over-files = true\n")).expect("an option of shares");
+    assert!(config.show().ends_with("\n9p-fd-passing = true\n"));
+}
+
 #[test]
 fn all_problems_are_told_with_their_places() {
-    let text = "9p = 'tcp:x'\nnfs-lese = 5\nsquash = 'al'\nread-only = 'yes'\nmsize = 1\nname = 'x'\n[[share]]\nname = 'a/b'\n[[share]]\nsource = 'mem:'\nhttp = 5641\nclients = 'nobody(rw)'\n";
+    let text = "9p = 'tcp:x'\nnfs-lese = 5\nsquash = 'al'\nread-only = 'yes'\n9p-msize = 1\nname = 'x'\n[[share]]\nname = 'a/b'\n[[share]]\nsource = 'mem:'\nhttp = 5641\nclients = 'nobody(rw)'\n";
     let problems = parse(text).expect_err("it makes no sense");
     let told = [
         ("f:1:6: 9p: ", "tcp:"),
@@ -54,11 +119,11 @@ fn all_problems_are_told_with_their_places() {
         ),
         ("f:3:10: squash: ", "none, remote-root, root, all, got 'al'"),
         ("f:4:13: read-only: ", "expected true or false, got string"),
-        ("f:5:9: msize: ", "4096"),
-        ("f:6:1: name: ", "expected in a [[share]]"),
+        ("f:5:12: 9p-msize: ", "4096"),
+        ("f:6:1: name: ", "expected only in a [[share]]"),
         ("f:7:1: ", "expected a source"),
         ("f:8:8: name: ", "letters"),
-        ("f:11:1: http: ", "above all [[share]]"),
+        ("f:11:1: http: ", "before all [[share]] tables"),
         ("f:12:11: export: ", "nobody"),
     ];
     assert_eq!(problems.len(), told.len(), "{problems:#?}");
@@ -86,13 +151,10 @@ fn what_makes_no_sense_together_is_told() {
         (String::new(), "expected a [[share]]"),
         (format!("{SHARES}{SHARES}"), "two sources are named 'a'"),
         (format!("{SHARES}[[share]]\nsource='mem:'\n"), "need names"),
-        (
-            format!("nfs-tls-cert = 'c'\n{SHARES}"),
-            "expected besides: nfs",
-        ),
+        (format!("nfs-tls-cert = 'c'\n{SHARES}"), "requires nfs"),
         (
             format!("overlay = 'o'\n{SHARES}[[share]]\nname='b'\nsource='mem:'\n"),
-            "one source",
+            "exactly one SOURCE",
         ),
         (
             format!("{SHARES}verify-key='k'\nblock='/s,file=f'\n"),
@@ -111,7 +173,7 @@ fn what_makes_no_sense_together_is_told() {
 #[test]
 fn a_share_has_its_own_word_and_what_it_shows_is_the_same_file() {
     let text = format!(
-        "read-only = true\nsquash = 'all'\nverbose = 2\nrpcbind = true\nnfs = 'tcp:127.0.0.1:1'\n{SHARES}read-only = false\nmap-uid = ['0:1:2', '5:6:7']\nvirtiofs = '/s'\nclients = ['*(ro)', 'localhost(rw)']\n"
+        "read-only = true\nsquash = 'all'\nverbose = 2\nnfs-rpcbind = true\nnfs = 'tcp:127.0.0.1:1'\n{SHARES}read-only = false\nmap-uid = ['0:1:2', '5:6:7']\nvirtiofs = '/s'\nclients = ['*(ro)', 'localhost(rw)']\n"
     );
     let config = parse(&text).expect("it makes sense");
     let own = config.of_share(&config.shares[0]);
@@ -123,9 +185,9 @@ fn a_share_has_its_own_word_and_what_it_shows_is_the_same_file() {
     let shown = config.show();
     for line in [
         "read-only = true",
-        "msize = \"4194304\"",
+        "9p-msize = \"4M\"",
         "verbose = 2",
-        "rpcbind = true",
+        "nfs-rpcbind = true",
         "virtiofs = [\"a=/s\"]",
         "export = [\"/a *(ro) localhost(rw)\"]",
         "read-only = false",

@@ -29,17 +29,17 @@ pub(crate) fn listening(addr: &Addr, error: &io::Error) -> String {
 fn tcp(port: u16, error: ErrorKind) -> Option<String> {
     match error {
         ErrorKind::AddrInUse => Some(match owner::of_port(port) {
-            Some(owner) => format!("the port is in use by {owner}: stop that, or name another port"),
-            None => "the port is in use, by another user's program or elsewhere in this network (ss -ltnp tells root which): \
-                     name another port"
+            Some(owner) => format!("the port is in use by {owner}: stop it, or choose another port"),
+            None => "the port is in use, by another user's program or in another network namespace \
+                     (ss -ltnp as root shows the program): choose another port"
                 .into(),
         }),
         ErrorKind::PermissionDenied if port < first_for_all() => Some(format!(
-            "ports below {0} take privileges: name one from {0} on, or run this as root (or with CAP_NET_BIND_SERVICE)",
+            "ports below {0} require privileges: choose one from {0} on, or run barge as root or with CAP_NET_BIND_SERVICE",
             first_for_all()
         )),
         ErrorKind::AddrNotAvailable => {
-            Some("this machine has no such address: 127.0.0.1 is for this machine alone, 0.0.0.0 for others too".into())
+            Some("this host has no such address: use 127.0.0.1 for this host only, 0.0.0.0 for others too".into())
         }
         _ => None,
     }
@@ -63,7 +63,7 @@ fn unix(path: &Path, error: &io::Error) -> Option<String> {
     let len = path.as_os_str().len();
     if len > SUN_LEN {
         return Some(format!(
-            "a socket's path has at most {SUN_LEN} bytes, this has {len}: name a shorter one, as /tmp/s"
+            "expected a socket path of at most {SUN_LEN} bytes, got {len}: choose a shorter one, such as /tmp/s"
         ));
     }
     match error.kind() {
@@ -72,21 +72,24 @@ fn unix(path: &Path, error: &io::Error) -> Option<String> {
                 fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
             Some(match (is_socket, owner::of_socket(path)) {
                 (false, _) => {
-                    "there is something by this name that is no socket: remove it, or name another path".into()
+                    "the path exists and is not a socket: remove it, or choose another path".into()
                 }
                 (true, Some(owner)) => {
-                    format!("{owner} listens there: stop that, or name another path")
+                    format!("the socket is in use by {owner}: stop it, or choose another path")
                 }
-                (true, None) => "another program listens there: stop that, or name another path".into(),
+                (true, None) => {
+                    "the socket is in use by another program: stop it, or choose another path"
+                        .into()
+                }
             })
         }
         ErrorKind::NotFound => Some(format!(
-            "there is no directory {0}: mkdir -p {0}",
+            "the directory {0} does not exist: mkdir -p {0}",
             dir.display()
         )),
-        ErrorKind::NotADirectory => Some(format!("{} is no directory", dir.display())),
+        ErrorKind::NotADirectory => Some(format!("{} is not a directory", dir.display())),
         ErrorKind::PermissionDenied => Some(format!(
-            "this user may make nothing in {}: name a path in a directory of yours, as $XDG_RUNTIME_DIR",
+            "this user cannot create files in {}: choose a path in a directory of your own, such as $XDG_RUNTIME_DIR",
             dir.display()
         )),
         _ => None,
@@ -95,15 +98,15 @@ fn unix(path: &Path, error: &io::Error) -> Option<String> {
 
 fn vsock(port: u32, error: &io::Error) -> Option<String> {
     match error.kind() {
-        ErrorKind::AddrInUse => Some("another program listens at this port: name another".into()),
+        ErrorKind::AddrInUse => Some("the port is in use by another program: choose another port".into()),
         ErrorKind::PermissionDenied if port < 1024 => {
-            Some("ports below 1024 take privileges: name one from 1024 on, or run this as root".into())
+            Some("ports below 1024 require privileges: choose one from 1024 on, or run barge as root".into())
         }
         ErrorKind::AddrNotAvailable => {
-            Some("this machine has no such number: vsock:PORT, without one, is for all its guests".into())
+            Some("this host has no such CID: use vsock:PORT, without a CID, for all its guests".into())
         }
         _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => Some(
-            "this kernel has no vsock: modprobe vhost_vsock, or vsock-uds:PATH:PORT for monitors that have it by Unix sockets".into(),
+            "this kernel has no vsock: modprobe vhost_vsock, or use vsock-uds:PATH:PORT for monitors that map vsock to Unix sockets".into(),
         ),
         _ => None,
     }

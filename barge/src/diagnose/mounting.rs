@@ -16,11 +16,11 @@ pub(crate) fn mount_point(dir: &Path) -> Result<(), Failure> {
     let found = match fs::metadata(dir) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return failed(format!("there is no such directory: mkdir -p {shown}"));
+            return failed(format!("no such directory: mkdir -p {shown}"));
         }
         Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
             return failed(format!(
-                "a mount is there whose server has ended: umount -l {shown} (fusermount3 -uz {shown} for users) takes it away"
+                "a mount whose server has ended is in the way: umount -l {shown} (as a user: fusermount3 -uz {shown})"
             ));
         }
         Err(error) => return failed(error.to_string()),
@@ -29,7 +29,9 @@ pub(crate) fn mount_point(dir: &Path) -> Result<(), Failure> {
         return failed("expected a directory to mount on, got a file".into());
     }
     if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        tracing::info!("{shown}: what is in it is hidden until it is unmounted");
+        tracing::info!(
+            "{shown}: the directory is not empty; its files are hidden until the unmount"
+        );
     }
     Ok(())
 }
@@ -51,13 +53,18 @@ pub(crate) fn mounting(dir: &Path, kind: &str, error: &io::Error) -> String {
 fn by_errno(kind: &str, error: &io::Error) -> Option<String> {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error)?;
     match errno {
-        Errno::NODEV => Some(format!("this kernel has no file system {kind}: modprobe {kind}")),
+        Errno::NODEV => Some(format!(
+            "this kernel does not support {kind}: modprobe {kind}"
+        )),
         Errno::PERM | Errno::ACCESS => Some(
-            "mounting takes CAP_SYS_ADMIN, which this process lacks: give it to the container (docker run --cap-add SYS_ADMIN --device \
-             /dev/fuse), or use a namespace (unshare --user --map-root-user --mount)"
+            "mounting requires CAP_SYS_ADMIN, which this process lacks: add it to the container \
+             (docker run --cap-add SYS_ADMIN --device /dev/fuse), or use a namespace \
+             (unshare --user --map-root-user --mount)"
                 .into(),
         ),
-        Errno::BUSY => Some("it is busy: umount it first (findmnt shows what is there)".into()),
+        Errno::BUSY => {
+            Some("the mount point is busy: unmount it first (findmnt shows the mounts)".into())
+        }
         _ => None,
     }
 }
@@ -67,10 +74,10 @@ fn fuse_device() -> Result<(), &'static str> {
     match sys::fuse::open_device() {
         Ok(_) => Ok(()),
         Err(Errno::ACCESS | Errno::PERM) => Err(
-            "this user may not open /dev/fuse: chmod 666 /dev/fuse (as root), as systems have it; in a container, start that with --device /dev/fuse",
+            "this user cannot open /dev/fuse: chmod 666 /dev/fuse as root; in a container, start it with --device /dev/fuse",
         ),
         Err(_) => Err(
-            "there is no /dev/fuse, by which this would be mounted: modprobe fuse (as root); in a container, start that with --device /dev/fuse",
+            "there is no /dev/fuse, which the mount requires: modprobe fuse as root; in a container, start it with --device /dev/fuse",
         ),
     }
 }

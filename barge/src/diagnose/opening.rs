@@ -10,11 +10,11 @@ use barge_client::{Source, meant};
 pub(crate) fn opening(source: &Source, error: &io::Error) -> String {
     let known = match (source, error.kind()) {
         (Source::HostDir(path), ErrorKind::NotFound) => Some(missing(path)),
-        (Source::HostDir(_) | Source::Image(_), ErrorKind::InvalidData) => Some(format!(
-            "{error}; a directory is expected, or an image, as 'barge pack DIR IMAGE' makes it"
-        )),
+        (Source::HostDir(_) | Source::Image(_), ErrorKind::InvalidData) => {
+            Some(format!("{error}; 'barge pack DIR IMAGE' creates one"))
+        }
         (Source::Remote(_), ErrorKind::ConnectionRefused) => Some(format!(
-            "{error}; nobody listens there: is the server running, and at this port?"
+            "{error}; no server listens at this address: is it running, and on this port?"
         )),
         _ => None,
     };
@@ -28,11 +28,11 @@ fn missing(path: &Path) -> String {
     {
         return match host {
             "http" | "https" | "s3" | "gs" | "az" | "nfs" | "9p" => format!(
-                "there is no such file or directory; for another server: {host}://{}",
+                "no such file or directory; for another server: {host}://{}",
                 rest.trim_start_matches('/')
             ),
             host => format!(
-                "there is no such file or directory; for another server: nfs://{host}/{0} or 9p://{host}/{0}",
+                "no such file or directory; for another server: nfs://{host}/{0} or 9p://{host}/{0}",
                 rest.trim_start_matches('/')
             ),
         };
@@ -45,12 +45,12 @@ fn missing(path: &Path) -> String {
         .find(|part| !part.as_os_str().is_empty() && fs::symlink_metadata(part).is_err());
     let gone = gone.copied().unwrap_or(path);
     let mut line = match (gone == path, path.is_absolute()) {
-        (true, true) => "there is no such file or directory".to_owned(),
-        (true, false) => format!("there is no such file or directory{}", here()),
-        (false, _) => format!("there is no {}", gone.display()),
+        (true, true) => "no such file or directory".to_owned(),
+        (true, false) => format!("no such file or directory{}", here()),
+        (false, _) => format!("{} does not exist", gone.display()),
     };
     if let Some(close) = close(gone) {
-        line.push_str(&format!("; {close} is there"));
+        line.push_str(&format!("; did you mean {close}?"));
     }
     line
 }
@@ -88,14 +88,14 @@ mod tests {
         let close = base.join("documents").display().to_string();
         for path in ["document", "Documents", "documnets/deep/below"] {
             assert!(
-                told(path).ends_with(&format!("; {close} is there")),
+                told(path).ends_with(&format!("; did you mean {close}?")),
                 "{}",
                 told(path)
             );
         }
-        assert_eq!(told("xyz"), "there is no such file or directory");
+        assert_eq!(told("xyz"), "no such file or directory");
         let deep = base.join("xyz").display().to_string();
-        assert_eq!(told("xyz/a"), format!("there is no {deep}"));
+        assert_eq!(told("xyz/a"), format!("{deep} does not exist"));
         assert!(missing(Path::new("host:/srv")).contains("nfs://host/srv or 9p://host/srv"));
         assert!(missing(Path::new("nfs:host/srv")).contains("nfs://host/srv"));
         assert!(missing(Path::new("no-such-thing")).contains(" in /"));

@@ -34,8 +34,7 @@ impl DiskCache {
     ) -> Result<Arc<dyn FileSystem>, Failure> {
         if fs.capabilities().change == Level::None {
             return Err(Failure::new(format!(
-                "cache_dir= takes a server that tells when a file was changed last, and {url} has a dialect without that \
-                 (expected 9P2000.L, NFS or virtiofs)"
+                "cache_dir= requires a protocol with change times of files (9P2000.L, NFS or virtiofs), which {url} does not report"
             )));
         }
         let failed = |why: &dyn std::fmt::Display| {
@@ -90,7 +89,7 @@ fn private(dir: &Path) -> Result<OwnedFd, String> {
     match FileType::from_raw_mode(stat.st_mode) == FileType::Directory && ours && others == 0 {
         true => Ok(fd),
         false => Err(format!(
-            "expected 'files' in it to be this user's alone (mode 0700), got user {}'s with mode {:04o}",
+            "expected its directory 'files' to belong to this user and have mode 0700, got user {} and mode {:04o}",
             stat.st_uid,
             stat.st_mode & 0o7777
         )),

@@ -56,8 +56,11 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             "loopback",
             machine.loopback.is_ok(),
             (
-                "9P and NFS by TCP, for this machine and its guests",
-                &format!("nothing can be served by TCP: {}", why(&machine.loopback)),
+                "9P and NFS over TCP, for this host and its guests",
+                &format!(
+                    "no protocol can be served over TCP: {}",
+                    why(&machine.loopback)
+                ),
             ),
             "ip link set lo up",
         ),
@@ -66,18 +69,18 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             "directories",
             machine.directory.is_ok(),
             (
-                "a directory is served, and nothing outside it can be reached",
-                &format!("no directory can be served: {}", why(&machine.directory)),
+                "directories can be served; files outside them are unreachable",
+                &format!("directories cannot be served: {}", why(&machine.directory)),
             ),
-            "Linux 5.6 or later, and no sandbox that forbids openat2(2)",
+            "Linux 5.6 or later, and no sandbox that denies openat2(2)",
         ),
         piece(
             SERVING,
-            "each caller",
+            "caller identity",
             machine.is_root && may(callers),
             (
-                "acts as itself, with its own rights and files",
-                "whoever calls acts as this user; --identity mapped-xattr keeps owners for guests",
+                "requests run as the user that sends them",
+                "all requests run as this user; --identity mapped-xattr stores owners for guests",
             ),
             "run barge as root",
         ),
@@ -86,8 +89,8 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             "file handles",
             may(CapabilitySet::DAC_READ_SEARCH),
             (
-                "NFS clients' files outlive restarts and renames by others",
-                "what others rename while barge is down is lost to NFS clients that have it open",
+                "open files of NFS clients survive restarts, and renames by other programs",
+                "files that other programs rename while barge is down are stale for NFS clients",
             ),
             "run barge as root, or: setcap cap_dac_read_search+ep BARGE",
         ),
@@ -96,8 +99,8 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             "low ports",
             may(CapabilitySet::NET_BIND_SERVICE) || low_ports_are_free(machine),
             (
-                "ports below 1024, as --rpcbind takes for NFS v3's locks",
-                "no ports below 1024: NFS v3 goes without locks (nolock); all else has higher ports",
+                "ports below 1024, which --nfs-rpcbind needs for NFSv3 locks",
+                "no ports below 1024: NFSv3 has no locks (nolock); other features use higher ports",
             ),
             "run barge as root, or: setcap cap_net_bind_service+ep BARGE",
         ),
@@ -107,9 +110,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             open_files >= ENOUGH_FILES,
             (
                 &format!("{open_files} at a time"),
-                &format!(
-                    "{open_files} at a time: with more clients than that allows, files are opened again and again"
-                ),
+                &format!("{open_files} at a time: with many clients, files are reopened often"),
             ),
             "raise the hard limit: LimitNOFILE= of a unit, limits.conf(5), docker run --ulimit nofile",
         ),
@@ -118,8 +119,8 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             "vsock",
             machine.has("dev/vhost-vsock"),
             (
-                "guests without a network come by --9p vsock:PORT",
-                "guests come by TCP, by virtiofs, or by monitors that have vsock as Unix sockets (vsock-uds:PATH:PORT)",
+                "guests without a network can connect with --9p vsock:PORT",
+                "guests can connect over TCP, virtiofs, or monitors that map vsock to Unix sockets (vsock-uds:PATH:PORT)",
             ),
             "modprobe vhost_vsock",
         ),
@@ -135,7 +136,7 @@ fn low_ports_are_free(machine: &Machine) -> bool {
     first.is_some_and(|first| first <= ::nfs::portmap::PORT)
 }
 
-const MOUNTING: &str = "mounting on this machine (barge mount)";
+const MOUNTING: &str = "mounting on this host (barge mount)";
 
 fn mounting(machine: &Machine) -> Vec<Finding> {
     let fuse = machine.device("dev/fuse");
@@ -148,12 +149,12 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
             "/dev/fuse",
             fuse == Device::Open,
             (
-                "any source is mounted by FUSE",
+                "sources can be mounted with FUSE",
                 match fuse {
                     Device::Closed => {
-                        "there, but not for this user: nothing is mounted; ls, cat, cp and serve work"
+                        "not accessible to this user: no mounts; ls, cat, cp and serve work"
                     }
-                    _ => "nothing is mounted; ls, cat, cp and serve work",
+                    _ => "no mounts; ls, cat, cp and serve work",
                 },
             ),
             match fuse {
@@ -163,16 +164,16 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
         ),
         piece(
             MOUNTING,
-            "right to mount",
+            "mount privilege",
             by_itself || by_helper,
             (
                 match by_itself {
-                    true => "by CAP_SYS_ADMIN",
-                    false => "by fusermount3",
+                    true => "CAP_SYS_ADMIN",
+                    false => "fusermount3",
                 },
                 match machine.is_root {
-                    true => "root without CAP_SYS_ADMIN, as in most containers: nothing is mounted",
-                    false => "fusermount3 is missing, which mounts for those who are not root",
+                    true => "root without CAP_SYS_ADMIN, as in most containers: no mounts",
+                    false => "fusermount3 is missing, which mounts for users other than root",
                 },
             ),
             match machine.is_root {
@@ -185,8 +186,8 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
             "passthrough",
             machine.kernel_is((6, 9)),
             (
-                "the kernel reads and writes a directory's files by itself, for root",
-                "a directory's files are read and written by barge, at a fraction of the speed",
+                "the kernel itself reads and writes files of mounted directories, for root",
+                "barge reads and writes files of mounted directories, at a fraction of the speed",
             ),
             "Linux 6.9 or later",
         ),
@@ -195,22 +196,22 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
             "user namespaces",
             user_namespaces(machine),
             (
-                "anybody mounts in one: unshare --user --map-root-user --mount",
-                "users mount by fusermount3 alone, and rootless containers do not start",
+                "users can mount in one: unshare --user --map-root-user --mount",
+                "users can mount only with fusermount3, and rootless containers do not start",
             ),
             "sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000 (kernel.apparmor_restrict_unprivileged_userns=0)",
         ),
         piece(
             MOUNTING,
-            "EROFS of files",
+            "EROFS on files",
             erofs && machine.kernel_is((6, 12)),
             (
-                "images are mounted by the kernel itself, for root",
+                "the kernel itself mounts images, for root",
                 match erofs {
                     true => {
-                        "images in files are mounted by FUSE, in block devices by the kernel itself"
+                        "images in files are mounted with FUSE; those on block devices by the kernel"
                     }
-                    false => "images are mounted by FUSE",
+                    false => "images are mounted with FUSE",
                 },
             ),
             match erofs {
@@ -223,8 +224,8 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
             "overlayfs",
             machine.file_system("overlay"),
             (
-                "layers above a mount; barge's own --overlay needs none",
-                "layers by barge's own --overlay alone",
+                "overlays on a mount; barge's --overlay does not need it",
+                "overlays only with barge's --overlay",
             ),
             "modprobe overlay",
         ),
@@ -239,7 +240,7 @@ fn user_namespaces(machine: &Machine) -> bool {
         && !says("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
 }
 
-const CLIENTS: &str = "this machine as a client of its kernel's own";
+const CLIENTS: &str = "kernel clients of this host";
 
 fn clients(machine: &Machine) -> Vec<Finding> {
     let file_system = |name, good, cost, bring| {
@@ -250,39 +251,39 @@ fn clients(machine: &Machine) -> Vec<Finding> {
         file_system(
             "9p",
             "mount -t 9p, barge connect",
-            "no mount -t 9p and no barge connect here: barge mount does the same by FUSE",
-            "modprobe 9p (on some systems in a package of further modules, as linux-modules-extra)",
+            "no mount -t 9p and no barge connect; barge mount does the same with FUSE",
+            "modprobe 9p (in a separate package on some systems, such as linux-modules-extra)",
         ),
         file_system(
             "nfs",
             "mount -t nfs",
-            "no mount -t nfs here: barge mount does the same by FUSE",
+            "no mount -t nfs; barge mount does the same with FUSE",
             "modprobe nfs",
         ),
         tool(
             machine,
             CLIENTS,
             &Tool::MOUNT_NFS,
-            "mount(8)'s helper for that",
-            "mount -t nfs does not know what to do",
+            "helper of mount -t nfs",
+            "mount -t nfs fails without its helper",
         ),
         file_system(
             "virtiofs",
-            "as a guest: mount -t virtiofs",
-            "as a guest, this machine mounts no virtiofs",
+            "mount -t virtiofs, if this host is a guest",
+            "no mount -t virtiofs, if this host is a guest",
             "modprobe virtiofs",
         ),
         tool(
             machine,
             CLIENTS,
             &Tool::NBD_CLIENT,
-            "disks of --nbd as /dev/nbd0 (modprobe nbd)",
-            "disks of --nbd go to QEMU and libnbd's tools alone",
+            "attaches disks of --nbd as /dev/nbd0 (modprobe nbd)",
+            "disks of --nbd are available only to QEMU and to the tools of libnbd",
         ),
     ]
 }
 
-const PEERS: &str = "beside barge (barge bench)";
+const PEERS: &str = "peers for barge bench";
 
 fn peers(machine: &Machine) -> Vec<Finding> {
     [
@@ -296,29 +297,29 @@ fn peers(machine: &Machine) -> Vec<Finding> {
         (
             &Tool::QEMU_VIRTIOFSD,
             "table virtiofs",
-            "table virtiofs goes without QEMU's virtiofsd",
+            "table virtiofs has no column of QEMU's virtiofsd",
         ),
         (
             &Tool::MKSQUASHFS,
             "table image",
-            "table image goes without squashfs",
+            "table image has no column of squashfs",
         ),
         (
             &Tool::SQUASHFUSE,
             "table image",
-            "table image goes without squashfuse",
+            "table image has no column of squashfuse",
         ),
         (
             &Tool::EROFSFUSE,
             "table image",
-            "table image goes without erofsfuse",
+            "table image has no column of erofsfuse",
         ),
-        (&Tool::MKFS_EROFS, "tests of images", "tests of images skip"),
         (
-            &Tool::FIO,
-            "table coalescing",
-            "table coalescing cannot be had",
+            &Tool::MKFS_EROFS,
+            "tests of images",
+            "tests of images are skipped",
         ),
+        (&Tool::FIO, "table coalescing", "no table coalescing"),
         (&Tool::BINDFS, "table mount", "table mount has no peer"),
         (
             &Tool::STRACE,
@@ -328,7 +329,7 @@ fn peers(machine: &Machine) -> Vec<Finding> {
         (
             &Tool::OPENSSL,
             "table nfs, over TLS",
-            "table nfs goes without TLS",
+            "table nfs has no column with TLS",
         ),
     ]
     .map(|(wanted, good, cost)| tool(machine, PEERS, wanted, good, cost))
@@ -344,14 +345,14 @@ fn guests(machine: &Machine) -> Vec<Finding> {
             GUESTS,
             &Tool::QEMU,
             "boots guests",
-            "no guests are booted: the real kernel's clients go untested",
+            "cannot boot guests: kernel clients remain untested",
         ),
         tool(
             machine,
             GUESTS,
             &Tool::GUEST_ROOT,
-            "what guests start with",
-            "no guests are booted",
+            "initial root of guests",
+            "cannot boot guests",
         ),
         piece(
             GUESTS,
@@ -361,7 +362,7 @@ fn guests(machine: &Machine) -> Vec<Finding> {
                 "virtual machines run at full speed",
                 "virtual machines are emulated, some ten times slower",
             ),
-            "a machine with virtualization; usermod -aG kvm USER",
+            "enable virtualization; usermod -aG kvm USER",
         ),
     ]
 }

@@ -34,8 +34,8 @@ pub(super) fn text(report: &Report, colour: bool) -> String {
         }
     }
     text.push_str(match report.works {
-        true => "\nbarge serves directories here: barge serve\n",
-        false => "\nbarge cannot serve directories here: see the first lines\n",
+        true => "\nbarge can serve directories on this host: barge serve\n",
+        false => "\nbarge cannot serve directories on this host: see the first lines\n",
     });
     text
 }
@@ -71,7 +71,7 @@ mod tests {
              \x20 yes  a     this or that\n\
              \x20 no   long  this or that\n\
              \x20            -> do it\n\
-             \nbarge serves directories here: barge serve\n"
+             \nbarge can serve directories on this host: barge serve\n"
         );
     }
 

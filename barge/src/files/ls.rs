@@ -92,7 +92,7 @@ impl Lister<'_> {
             for gone in listed.iter().filter(|listed| listed.entry.is_none()) {
                 let name = String::from_utf8_lossy(&gone.name);
                 self.errors
-                    .report(&format!("{shown}/{name}"), "cannot be looked at");
+                    .report(&format!("{shown}/{name}"), "cannot be accessed");
             }
             if self.args.json {
                 let base = if titled { Some(shown.as_str()) } else { None };

@@ -81,7 +81,7 @@ impl Shower<'_> {
             line.extend(branch(last).bytes());
             line.extend(format::name(&listed.name, self.terminal));
             let Some(entry) = listed.entry else {
-                line.extend(b" [cannot be looked at]\n");
+                line.extend(b" [cannot be accessed]\n");
                 io::stdout().lock().write_all(&line)?;
                 continue;
             };

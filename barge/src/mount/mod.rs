@@ -40,7 +40,7 @@ const POLL: Duration = Duration::from_micros(200);
 #[derive(Args)]
 #[allow(
     rustdoc::broken_intra_doc_links,
-    reason = "what help has in brackets is no link"
+    reason = "brackets in help are no links"
 )]
 pub(crate) struct MountArgs {
     /// Source to mount: a directory, an image or a URL
@@ -66,7 +66,7 @@ pub(crate) struct MountArgs {
     ///
     /// passthrough=auto|off determines whether the kernel reads and writes files itself: those of a
     /// local directory, and those that a server over 9p+unix: passes with `barge serve
-    /// --hand-over-files`. auto, the default, applies to root, from Linux 6.9 on, not with ro,
+    /// --9p-fd-passing`. auto, the default, applies to root, from Linux 6.9 on, not with ro,
     /// http=, writeback or cache=metadata, always or loose, and to a directory with cache=auto or
     /// never only.
     ///
@@ -274,7 +274,7 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
             let mounted = kernel::mount(&image, &args.dir, flags);
             if let Err(error) = &mounted {
                 tracing::info!(
-                    "{}: the kernel's own EROFS cannot, FUSE may: {error}",
+                    "{}: mounting with FUSE, because the kernel's EROFS failed: {error}",
                     args.source
                 );
             }

@@ -101,7 +101,7 @@ fn cache_size(text: &str) -> Result<usize, String> {
     let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes
         .filter(|&bytes| bytes >= 1 << 20)
-        .ok_or_else(|| format!("expected a number of bytes from 1M on, such as 64M, got '{text}'"))
+        .ok_or_else(|| format!("expected a size of at least 1M, such as 64M, got '{text}'"))
 }
 
 impl FromStr for MountOption {
@@ -143,7 +143,7 @@ impl FromStr for MountOption {
             // Options of a FUSE mount that mount(8) passes with remount.
             | ("user_id" | "group_id" | "max_read" | "blksize", _) => MountOption::Nothing,
             (name, _) if is_for_fstab(name) => MountOption::Nothing,
-            ("", _) => return Err("a mount option has a name".into()),
+            ("", _) => return Err("expected a mount option, got an empty one".into()),
             _ => MountOption::Unknown(text.into()),
         })
     }
@@ -238,7 +238,7 @@ pub(super) fn settle(
             MountOption::Timeo(time) => remote(&mut from)?.silence().timeo = *time,
             MountOption::Retry(retry) => match remote(&mut from)?.retry() {
                 Some(place) => *place = *retry,
-                None => return Err(Failure::usage("retry= is for 9P and NFS sources")),
+                None => return Err(Failure::usage("retry= requires a 9P or NFS source")),
             },
             MountOption::Uid(uid) => owned.uid = Some(*uid),
             MountOption::Gid(gid) => owned.gid = Some(*gid),
@@ -246,10 +246,10 @@ pub(super) fn settle(
             // `remount` handles the former.
             MountOption::Remount | MountOption::Nothing => {}
             MountOption::Unknown(text) if sloppy => {
-                tracing::warn!("mount option {text} is passed over")
+                tracing::warn!("unknown mount option {text} ignored")
             }
             MountOption::Unknown(text) => {
-                return Err(Failure::usage(format!("there is no mount option '{text}'")));
+                return Err(Failure::usage(format!("unknown mount option '{text}'")));
             }
         }
     }
@@ -264,11 +264,11 @@ pub(super) fn settle(
         }
         (Some(_), _) => {
             return Err(Failure::usage(
-                "cache_dir= is for a source that another server has, or an image in an object store",
+                "cache_dir= requires a source on another server or an image in an object store",
             ));
         }
         (None, _) if size.is_some() => {
-            return Err(Failure::usage("cache_dir_size= goes with cache_dir="));
+            return Err(Failure::usage("cache_dir_size= requires cache_dir="));
         }
         (None, _) => {}
     }
@@ -327,7 +327,7 @@ fn remote(source: &mut Source) -> Result<&mut remote::Url, Failure> {
     match source {
         Source::Tree(barge_client::Source::Remote(url)) => Ok(url),
         _ => Err(Failure::usage(
-            "soft, hard, timeo= and retry= are for a source that another server has",
+            "soft, hard, timeo= and retry= require a source on another server",
         )),
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn set(dir: &Path) {
     };
     if let Err(error) = set() {
         tracing::debug!(
-            "{}: the kernel's read-ahead stays as it is: {error}",
+            "{}: cannot change the kernel's readahead: {error}",
             dir.display()
         );
     }

@@ -29,7 +29,7 @@ pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> Comm
         match option {
             MountOption::Flag(flag) => flag.apply(&mut flags),
             MountOption::Unknown(text) if !sloppy => {
-                return Err(Failure::usage(format!("there is no mount option '{text}'")));
+                return Err(Failure::usage(format!("unknown mount option '{text}'")));
             }
             _ => {}
         }

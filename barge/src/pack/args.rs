@@ -118,7 +118,7 @@ impl PackArgs {
         let compression = match (self.compress, self.level) {
             (Codec::None, None) => Compression::None,
             (Codec::None, Some(_)) => {
-                return Err(Failure::usage("--level goes with --compress lz4 or zstd"));
+                return Err(Failure::usage("--level requires --compress lz4 or zstd"));
             }
             (Codec::Lz4, level) => Compression::Lz4(level.unwrap_or(9)),
             (Codec::Zstd, level) => Compression::Zstd(level.unwrap_or(3)),
@@ -146,7 +146,7 @@ impl PackArgs {
             }
             if compression != Compression::None {
                 return Err(Failure::usage(
-                    "--chunksize does not go with --compress: chunks are not compressed",
+                    "--chunksize conflicts with --compress: chunks are not compressed",
                 ));
             }
         }
@@ -191,5 +191,5 @@ fn size(text: &str) -> Result<u64, String> {
     };
     let number: Option<u64> = number.parse().ok();
     let bytes = number.and_then(|number| number.checked_mul(unit));
-    bytes.ok_or_else(|| format!("expected bytes as 65536, 64K or 1M, got '{text}'"))
+    bytes.ok_or_else(|| format!("expected a size such as 65536, 64K or 1M, got '{text}'"))
 }

@@ -45,7 +45,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         .map_err(failed)?;
     if head.starts_with(&rofs::MAGIC.to_le_bytes()) {
         if !keys.is_empty() {
-            let line = "expected a signature, got an image of ROFS, which has none";
+            let line = "expected a signature, got a ROFS image, which has none";
             return Err(Failure::new(format!("{shown}: {line}")));
         }
         return check_rofs(&file, &head).map_err(|what| Failure::new(format!("{shown}: {what}")));
@@ -53,7 +53,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
     let mut count = 0;
     let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
     if len < SHORTEST {
-        let line = "expected an image of EROFS or ROFS, got a file that ends too soon";
+        let line = "expected an EROFS or ROFS image, got a truncated file";
         return Err(Failure::new(format!("{shown}: {line}")));
     }
     hashes::check(&file, len, &keys, &mut |what| {
@@ -69,7 +69,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         eprintln!("barge: {shown}: {}{separator}{what}", path.escape_debug());
     });
     if count >= MOST_FINDINGS {
-        eprintln!("barge: {shown}: and perhaps more");
+        eprintln!("barge: {shown}: further errors are not listed");
     }
     Ok(ExitCode::from(u8::from(count > 0)))
 }

@@ -27,7 +27,7 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let mut options = args.erofs()?;
     if args.format == Format::Rofs && args.asks_for_erofs() {
         return Err(Failure::usage(
-            "ROFS has no compression, chunks or hashes: --compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace go with --format erofs",
+            "--compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace require --format erofs",
         ));
     }
     let key = args.sign.as_deref().map(secret_key).transpose()?;
@@ -166,7 +166,7 @@ fn lines_of_erofs(dropped: &pack::erofs::Dropped) -> Vec<String> {
     let attribute = |(name, nodes): (&Vec<u8>, &u64)| {
         let name = String::from_utf8_lossy(name);
         format!(
-            "without the extended attribute {} of {nodes}: EROFS has none of that kind",
+            "omitted the extended attribute {} of {nodes}: EROFS has no such prefix",
             name.escape_debug()
         )
     };
@@ -175,12 +175,12 @@ fn lines_of_erofs(dropped: &pack::erofs::Dropped) -> Vec<String> {
 
 fn lines_of_rofs(dropped: &pack::rofs::Dropped) -> Vec<String> {
     let counts = [
-        (dropped.special, "without devices, pipes and sockets"),
-        (dropped.xattrs, "without the extended attributes of"),
-        (dropped.sparse, "with zeros for the holes of"),
+        (dropped.special, "omitted devices, pipes and sockets"),
+        (dropped.xattrs, "omitted the extended attributes of"),
+        (dropped.sparse, "zeros in place of the holes of"),
     ];
     let told = counts.iter().filter(|(count, _)| *count > 0);
     let lines = told.map(|(count, what)| format!("{what}: {count}"));
-    let first = "without permissions, owners and times: ROFS has none".to_owned();
+    let first = "omitted permissions, owners and times: ROFS has none".to_owned();
     std::iter::once(first).chain(lines).collect()
 }

@@ -20,7 +20,7 @@ pub(super) fn lines(plan: &Plan, networked: bool) -> String {
     // Without privileges the server accesses everything as its own user.
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
-        text = format!("# all clients have the access of uid {uid}, which runs this");
+        text = format!("# all clients have the access of uid {uid}, the user of this process");
     }
     text.push('\n');
     if networked {

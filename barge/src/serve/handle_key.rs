@@ -55,7 +55,7 @@ pub(super) fn of_server(Identity { dir, addr }: &Identity) -> Result<HandleKey, 
         ))),
         Err(Trouble::Failed(error)) => {
             tracing::warn!(
-                "file handles do not survive a restart: {}: {error} (--state-dir names another place)",
+                "NFS file handles become stale at a restart: {}: {error} (--nfs-state-dir sets another directory)",
                 path.join(NAME).display()
             );
             fresh()
@@ -95,7 +95,7 @@ fn read(path: &Path, mut file: File) -> Result<HandleKey, Trouble> {
     if !meta.is_file() || meta.uid() != own || meta.mode() & 0o077 != 0 {
         return Err(Trouble::Unsafe(format!(
             "{}: expected a file of user {own} with mode 0600, got one of user {} with mode {:04o}: \
-             whoever knows it can forge file handles (remove it to have a new one made)",
+             its contents allow forging file handles (if you remove it, the server creates a new one)",
             path.display(),
             meta.uid(),
             meta.mode() & 0o7777
@@ -106,7 +106,7 @@ fn read(path: &Path, mut file: File) -> Result<HandleKey, Trouble> {
     match whole {
         true => Ok(HandleKey::new(bytes)),
         false => Err(Trouble::Unsafe(format!(
-            "{}: expected {LEN} bytes, got {} (remove it to have a new one made)",
+            "{}: expected {LEN} bytes, got {} (if you remove it, the server creates a new one)",
             path.display(),
             meta.len()
         ))),
@@ -119,7 +119,7 @@ fn check_directory(dir: &Path) -> Result<(), Trouble> {
     let is_sticky = meta.mode() & 0o1000 != 0;
     if ![0, own].contains(&meta.uid()) || (meta.mode() & 0o022 != 0 && !is_sticky) {
         return Err(Trouble::Unsafe(format!(
-            "{}: expected a directory of user {own} that nobody else can write to, got one of user {} with mode {:04o}",
+            "{}: expected a directory that only its owner, user {own}, can write to, got one of user {} with mode {:04o}",
             dir.display(),
             meta.uid(),
             meta.mode() & 0o7777
@@ -217,7 +217,7 @@ mod tests {
         loaded(dir.path());
         for mode in [0o770, 0o707] {
             chmod(dir.path(), mode);
-            assert!(refusal(dir.path()).contains("nobody else can write"));
+            assert!(refusal(dir.path()).contains("only its owner"));
         }
         chmod(dir.path(), 0o700);
         fs::write(&path, [7; 31]).expect("written");

@@ -29,7 +29,6 @@ pub(crate) mod virtiofsd;
 mod welcome;
 mod work;
 
-
 use std::process::ExitCode;
 use std::sync::Arc;
 

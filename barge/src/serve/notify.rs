@@ -53,11 +53,11 @@ fn tell_client(server: &Weak<Server>, client: &Monitored, state: i32) {
     let shown = client.name.escape_ascii();
     match told {
         Some(()) => {
-            tracing::info!(client = %shown, addr = %client.addr, "told of the restart");
+            tracing::info!(client = %shown, addr = %client.addr, "notified of the restart");
             server.notified();
         }
         None => {
-            tracing::warn!(client = %shown, addr = %client.addr, "its NSM does not answer: it loses its locks");
+            tracing::warn!(client = %shown, addr = %client.addr, "NSM does not reply: the client loses its locks");
         }
     }
 }
@@ -107,7 +107,7 @@ pub(super) fn caller() -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
         pool.try_run(move || {
             let portmapper = SocketAddr::new(call.addr, portmap::PORT);
             if let Err(error) = make(portmapper, &call) {
-                tracing::debug!(addr = %call.addr, "not called: {error}");
+                tracing::debug!(addr = %call.addr, "NLM call failed: {error}");
             }
         });
     })
@@ -165,7 +165,7 @@ fn ask<A: ClientCall, T>(
     let reply = &reply[..MARK + len];
     match calls.receive(reply) {
         Ok(Received::Answer { result: Ok(()), .. }) => {}
-        other => return Err(failed(format!("expected an answer, got {other:?}"))),
+        other => return Err(failed(format!("expected a reply, got {other:?}"))),
     }
     let body = Body::of(reply).map_err(|what| failed(what.to_string()))?;
     let answer = ask.answer(body.bytes());

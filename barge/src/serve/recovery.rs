@@ -49,7 +49,9 @@ impl Recovery {
         }
         let file = format!("{}.redb", file_name(addr));
         let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
-            tracing::warn!("NFS clients lose their locks at a restart: no home for --state-dir");
+            tracing::warn!(
+                "NFS clients lose their locks at a restart: no state directory (--nfs-state-dir)"
+            );
             return Ok(Recovery::in_memory());
         };
         let path = path.join(file);
@@ -61,7 +63,7 @@ impl Recovery {
                 monitored: records.table(MONITORED),
             }),
             Err(Trouble::InUse) => Err(Failure::new(format!(
-                "{}: another server uses it (--state-dir names another place)",
+                "{}: in use by another server (--nfs-state-dir sets another directory)",
                 path.display()
             ))),
             Err(Trouble::Failed(why)) if dir.is_some() => {
@@ -69,7 +71,7 @@ impl Recovery {
             }
             Err(Trouble::Failed(why)) => {
                 tracing::warn!(
-                    "NFS clients lose their locks at a restart: {}: {why} (--state-dir names another place)",
+                    "NFS clients lose their locks at a restart: {}: {why} (--nfs-state-dir sets another directory)",
                     path.display()
                 );
                 Ok(Recovery::in_memory())
@@ -253,7 +255,7 @@ impl RecordTable {
             Ok(change.commit()?)
         };
         change().map_err(|error| {
-            tracing::warn!("who may reclaim after a restart is not kept: {error}");
+            tracing::warn!("cannot store which clients may reclaim state after a restart: {error}");
             Errno::EIO
         })
     }
@@ -276,7 +278,7 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
 impl Stable for RecordTable {
     fn list(&self) -> Vec<Box<[u8]>> {
         self.read().unwrap_or_else(|error| {
-            tracing::warn!("nobody may reclaim: {error}");
+            tracing::warn!("no client may reclaim state: {error}");
             Vec::new()
         })
     }
@@ -346,7 +348,7 @@ mod tests {
         let one = open(dir.path());
         let again = Recovery::open(&identity(dir.path(), "tcp:127.0.0.1:2049"));
         let why = again.err().expect("refused").message;
-        assert!(why.contains("another server uses it"), "{why}");
+        assert!(why.contains("in use by another server"), "{why}");
         let other = Recovery::open(&identity(dir.path(), "unix:/run/nfs"))
             .unwrap_or_else(|why| panic!("{why:?}"));
         assert_ne!(one.name, other.name);

@@ -38,15 +38,15 @@ pub(super) fn handler(
         let status = match shares.as_ref().map(|shares| shares.reload(&endpoints)) {
             None => "ready",
             Some(Ok(())) => {
-                tracing::info!("the file is read again");
+                tracing::info!("configuration reloaded");
                 "ready"
             }
             Some(Err(why)) => {
                 for line in why.message.lines() {
                     tracing::error!("{line}");
                 }
-                tracing::error!("all stays as it was");
-                "the file makes no sense: all stays as it was"
+                tracing::error!("keeping the previous configuration");
+                "invalid configuration: keeping the previous one"
             }
         };
         service::tell_ready(status);
@@ -121,7 +121,7 @@ impl LiveShares {
             }
             if self.bundle.is_none() {
                 return Err(Failure::usage(
-                    "a share without a name is the whole tree: to change it takes a restart",
+                    "a share without a name cannot change while it is served: restart the server",
                 ));
             }
             let new = self.opener.open(name, share, clients)?;
@@ -151,20 +151,20 @@ impl LiveShares {
         let stays = |old: &Served| shares.iter().any(|new| Arc::ptr_eq(&new.gate, &old.gate));
         for gone in state.shares.iter().filter(|old| !stays(old)) {
             gone.gate.close();
-            tracing::info!(share = gone.export.name, "ended");
+            tracing::info!(share = gone.export.name, "stopped serving a share");
         }
         for new in opened {
             tracing::info!(
                 share = new.export.name,
                 source = new.unlayered.source,
-                "begun"
+                "serving a share"
             );
             self.sources.put(new.unlayered);
             state.traces.extend(new.trace);
         }
         self.sources.keep(&names);
         for what in restart {
-            tracing::warn!("{what} has changed in the file: that takes a restart");
+            tracing::warn!("{what} differs in the file: restart the server to apply it");
         }
         state.shares = shares;
         Ok(())
@@ -198,7 +198,7 @@ impl LiveShares {
                 .iter()
                 .any(|old| old.export.name == name && old.opening != opening);
             if changed && of_device(name) {
-                all.push(format!("the share {name}, which a device shows,"));
+                all.push(format!("the share {name}, which a device serves,"));
             }
         }
         all

@@ -13,8 +13,8 @@ use crate::Failure;
 /// Reads the files of `acceptor` again.
 pub(super) fn reload(acceptor: &Acceptor) {
     match acceptor.reload() {
-        Ok(()) => tracing::info!("certificates are read again"),
-        Err(why) => tracing::error!("certificates stay as they were: {why}"),
+        Ok(()) => tracing::info!("certificates reloaded"),
+        Err(why) => tracing::error!("keeping the previous certificates: {why}"),
     }
 }
 
@@ -125,7 +125,7 @@ impl FromStr for Xprtsec {
         }
         match asked.offers_tls() {
             true => Ok(Xprtsec(asked)),
-            false => Err("expected tls or mtls besides none".into()),
+            false => Err("expected tls or mtls in addition to none".into()),
         }
     }
 }
@@ -137,7 +137,7 @@ impl FromStr for User {
     type Err = String;
 
     fn from_str(text: &str) -> Result<User, String> {
-        let bad = || "expected NAME=UID:GID, NAME as email:…, DNS:… or URI:…".to_owned();
+        let bad = || "expected NAME=UID:GID with a NAME such as email:…, DNS:… or URI:…".to_owned();
         let (name, ids) = text.rsplit_once('=').ok_or_else(bad)?;
         let known = ["email:", "DNS:", "URI:"];
         if !known.iter().any(|kind| name.starts_with(kind)) {

@@ -47,7 +47,7 @@ pub(super) fn socket_group(group: Option<&str>) -> Result<Option<u32>, Failure> 
     match known.or_else(|| group.parse().ok()) {
         Some(gid) => Ok(Some(gid)),
         None => Err(Failure::usage(format!(
-            "--socket-group {group}: there is no such group"
+            "--socket-group {group}: unknown group"
         ))),
     }
 }

@@ -61,7 +61,7 @@ impl DeviceSocket {
         loop {
             match self.listener.accept_socket(stop) {
                 Ok(Some((socket, _))) => {
-                    tracing::debug!(addr = name, "a monitor connected");
+                    tracing::debug!(addr = name, "virtual machine monitor connected");
                     if let Err(error) = self.device(engine, socket.into(), &name, stop) {
                         tracing::warn!(addr = name, "connection closed: {error}");
                     }

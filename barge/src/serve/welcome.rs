@@ -24,16 +24,16 @@ pub(super) fn introduction(exports: &Exports, plan: &Plan) -> [String; 2] {
 fn text(sources: &str, read_only: bool, url: &str, barge: &str) -> [String; 2] {
     let how = match read_only {
         true => "read-only",
-        false => "to read and write",
+        false => "read-write",
     };
     let behind = format!(
-        "# or as anyone, without a driver, and by FUSE:\n\
+        "# or as any user, without a driver or with FUSE:\n\
          {barge} ls -l {url}\n\
          mkdir -p ~/mnt && {barge} mount {url} ~/mnt\n\
-         # Ctrl-C stops it; '{barge} help serve' tells of other places and protocols\n"
+         # Ctrl-C stops the server; '{barge} help serve' lists other addresses and protocols\n"
     );
     let before = format!(
-        "# {sources}: {how}, for this machine and its guests alone (QEMU's know it as 10.0.2.2). Mount it as root:\n"
+        "# {sources}: {how}, for this host and its guests only (10.0.2.2 in QEMU's user network). Mount it as root:\n"
     );
     [before, behind]
 }
@@ -66,7 +66,7 @@ mod tests {
                 "mkdir -p ~/mnt && a/barge mount 9p://[::1]:5640/ ~/mnt"
             ]
         );
-        assert!(behind.contains("Ctrl-C stops it"));
-        assert!(text("d", false, "", "barge")[0].contains("read and write"));
+        assert!(behind.contains("Ctrl-C stops the server"));
+        assert!(text("d", false, "", "barge")[0].contains("read-write"));
     }
 }

@@ -148,10 +148,7 @@ impl Clients {
             // The last maximum in reverse order, so the oldest.
             let victim = (0..all.len()).rev().max_by_key(|&at| of(all[at].0));
             if let Some((_, link)) = victim.map(|at| &all[at]) {
-                tracing::debug!(
-                    peer = link.peer(),
-                    "disconnected in favour of another client"
-                );
+                tracing::debug!(peer = link.peer(), "disconnected to serve another client");
                 link.hang_up();
             }
             self.fewer.wait_while(&mut all, |all| all.len() >= CLIENTS);
@@ -197,14 +194,14 @@ pub(super) fn serve(
             let served = Served { clients, link };
             let client = move || {
                 if let Err(error) = converse(&*served.link, names, answer, stop) {
-                    tracing::debug!(peer = served.link.peer(), "not answered: {error}");
+                    tracing::debug!(peer = served.link.peer(), "request failed: {error}");
                 }
             };
             let thread = std::thread::Builder::new().name("barge-http".into());
             if let Err(error) = thread.spawn_scoped(scope, client) {
                 static REFUSED: LogLimit<()> = LogLimit::new();
                 if let Some(suppressed) = REFUSED.permit(()) {
-                    tracing::warn!(suppressed, "a client of HTTP is turned away: {error}");
+                    tracing::warn!(suppressed, "HTTP connection refused: {error}");
                 }
             }
         }
@@ -323,11 +320,11 @@ fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) => return None,
         Err(httparse::Error::TooManyHeaders) => {
-            let most = format!("expected at most {HEADERS} lines");
+            let most = format!("expected at most {HEADERS} header lines");
             let status = "431 Request Header Fields Too Large";
             return Some(Err(Answer::refusal(status, &most)));
         }
-        Err(error) => return bad(&format!("expected a request of HTTP: {error}")),
+        Err(error) => return bad(&format!("expected an HTTP request: {error}")),
     }
     let head_only = match request.method {
         Some("GET") => false,
@@ -352,10 +349,10 @@ fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
         (None, None) if request.version == Some(0) => {}
         (Some(Ok(host)), None) if names.have(host) => {}
         (Some(Ok(_)), None) => {
-            let why = "expected a name of this server as the host: an address, localhost, or what --http-name says";
+            let why = "expected a name of this server in the Host header: an address, localhost or a name of --http-name";
             return Some(Err(Answer::refusal("421 Misdirected Request", why)));
         }
-        _ => return bad("expected one Host"),
+        _ => return bad("expected one Host header"),
     }
     let path = request.path.unwrap_or_default();
     let path = path.split_once('?').map_or(path, |(path, _)| path);

@@ -35,23 +35,27 @@ impl Collector for Figures {
         let Figures(status) = self;
         let done = &status.done;
         let version: Labels<'_, 1> = [("version", &status.version)];
-        to.encode_descriptor("build", "What runs", None, MetricType::Info)?
+        to.encode_descriptor("build", "Version of the program", None, MetricType::Info)?
             .encode_info(&version)?;
         for (name, help, value) in [
-            ("uptime_seconds", "How long it has run", status.uptime),
+            (
+                "uptime_seconds",
+                "Seconds since the process started",
+                status.uptime,
+            ),
             (
                 "connections",
-                "Connections, and queues of devices",
+                "Open connections and device queues",
                 status.connections as f64,
             ),
             (
                 "requests_in_flight",
-                "Requests that were not answered at once",
+                "Requests in flight: with a worker, or waiting for one or for an event",
                 status.in_flight as f64,
             ),
             (
                 "requests_parked",
-                "Requests that wait for an event",
+                "Requests waiting for an event, such as a lock",
                 status.parked as f64,
             ),
         ] {
@@ -59,15 +63,15 @@ impl Collector for Figures {
                 .encode_gauge(&value)?;
         }
         for (name, help, value) in [
-            ("requests", "Requests taken", done.requests),
+            ("requests", "Requests received", done.requests),
             (
                 "requests_offloaded",
-                "Requests that went to a worker",
+                "Requests served by a worker",
                 done.offloaded,
             ),
             (
                 "requests_cancelled",
-                "Requests cancelled in flight",
+                "Requests that the client cancelled in flight",
                 done.cancelled,
             ),
             ("received_bytes", "Bytes received", done.received),
@@ -76,7 +80,7 @@ impl Collector for Figures {
             to.encode_descriptor(name, help, None, MetricType::Counter)?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
-        let help = "Clients that lists of exports denied access, by reason";
+        let help = "Clients denied access by export lists, by reason";
         by_reason(&mut to, "clients_denied", help, &self.0.denied)?;
         let help = "Connections refused or closed by the server, by reason";
         by_reason(&mut to, "connections_refused", help, &self.0.refused)?;
@@ -92,7 +96,7 @@ impl Figures {
             let exports = self.0.exports.iter();
             exports.filter_map(|export| Some((&*export.name, export.cache?)))
         };
-        let help = "What was asked of caches of sources, and whether it was there";
+        let help = "Lookups in caches of sources, by result";
         let mut family = to.encode_descriptor("cache_lookups", help, None, MetricType::Counter)?;
         for (export, cache) in caches() {
             for (found, value) in [("hit", cache.hits), ("miss", cache.misses)] {
@@ -102,7 +106,7 @@ impl Figures {
                     .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
             }
         }
-        let help = "What caches of sources hold";
+        let help = "Bytes in caches of sources";
         let mut family = to.encode_descriptor("cache_bytes", help, None, MetricType::Gauge)?;
         for (export, cache) in caches() {
             let labels: Labels<'_, 1> = [("export", export)];
@@ -118,7 +122,7 @@ impl Figures {
                 .entry((&*client.protocol, &*client.version))
                 .or_default() += 1;
         }
-        let help = "Clients that there are, of the first 256, by what they speak";
+        let help = "Clients among the 256 with the most requests, by protocol and version";
         let mut family = to.encode_descriptor("clients", help, None, MetricType::Gauge)?;
         for ((protocol, version), count) in by_version {
             let labels: Labels<'_, 2> = [("protocol", protocol), ("version", version)];
@@ -128,7 +132,8 @@ impl Figures {
     }
 
     fn operations(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Time from a request's arrival until its reply stood, by what it was";
+        let help =
+            "Seconds from the receipt of a request until its reply is complete, by operation";
         let mut family =
             to.encode_descriptor("operation_seconds", help, None, MetricType::Histogram)?;
         for operation in &self.0.operations {
@@ -144,7 +149,7 @@ impl Figures {
                     None,
                 )?;
         }
-        let help = "Requests that failed, by what they were and why";
+        let help = "Failed requests, by operation and error";
         let mut family =
             to.encode_descriptor("operation_errors", help, None, MetricType::Counter)?;
         for operation in &self.0.operations {

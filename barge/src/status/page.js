@@ -115,25 +115,25 @@
       tile("errors/s", rate(failed), failed > 0 ? "bad" : ""),
       ...(hits + misses > 0 ? [tile("cache hits", (100 * hits / (hits + misses)).toFixed(1) + " %")] : []));
     draw();
-    table("operations", [["operation"], ["protocol", "text wide"], ["per s"], ["median"], ["99 %"], ["99.9 %", "wide"], ["all", "wide"], ["failed"]],
+    table("operations", [["operation"], ["protocol", "text wide"], ["per s"], ["median"], ["99 %"], ["99.9 %", "wide"], ["total", "wide"], ["failed"]],
       operations.slice(0, wholeList ? undefined : FEW).map(o => [o.name, o.protocol, rate(o.rate), time(quantile(o.buckets, 0.5)), time(quantile(o.buckets, 0.99)),
         time(quantile(o.buckets, 0.999)), count(o.count), [count(errors(o)), errors(o) ? "bad" : "none"]]),
-      "nothing was asked yet");
+      "no requests yet");
     by("all").hidden = operations.length <= FEW;
-    by("all").textContent = wholeList ? "only the most frequent" : "all " + operations.length;
+    by("all").textContent = wholeList ? "show the most frequent" : "show all " + operations.length;
     by("more").textContent = now.connections > now.clients.length ? "the " + now.clients.length + " busiest of " + now.connections : "";
-    table("clients", [["address"], ["speaks", "text"], ["who", "text wide"], ["for", "wide"], ["asked"], ["sent"], ["received", "wide"], ["in flight", "wide"], ["waiting", "wide"]],
+    table("clients", [["address"], ["protocol", "text"], ["user", "text wide"], ["age", "wide"], ["requests"], ["sent"], ["received", "wide"], ["in flight", "wide"], ["waiting", "wide"]],
       now.clients.map(c => [c.peer.replace(/^tcp:/, ""), c.version || c.protocol, c.user, age(c.age), count(c.done.requests), bytes(c.done.sent),
         bytes(c.done.received), String(c.in_flight), String(c.parked)]),
-      "nobody is connected");
-    table("exports", [["name"], ["source", "text"], ["cache hits"], ["holds", "wide"]],
+      "no clients");
+    table("exports", [["name"], ["source", "text"], ["cache hits"], ["cached", "wide"]],
       now.exports.map(e => ["/" + e.name, e.source,
         e.cache && e.cache.hits + e.cache.misses > 0 ? (100 * e.cache.hits / (e.cache.hits + e.cache.misses)).toFixed(1) + " %" : "–",
         e.cache ? bytes(e.cache.bytes) : "–"]),
-      "nothing");
+      "no exports");
     const why = operations.flatMap(o => Object.entries(o.errors).map(([errno, n]) => [errno, o.name, n]));
     why.sort((a, b) => b[2] - a[2]);
-    table("errors", [["error"], ["operation", "text"], ["all"]], why.map(([errno, name, n]) => [errno, name, count(n)]), "none so far");
+    table("errors", [["error"], ["operation", "text"], ["total"]], why.map(([errno, name, n]) => [errno, name, count(n)]), "no errors");
   };
 
   by("all").addEventListener("click", () => { wholeList = !wholeList; show(); });
@@ -152,7 +152,7 @@
       show();
       state("live", "live");
     } catch (error) {
-      state("no answer", "lost");
+      state("no reply", "lost");
     }
     setTimeout(look, 1000);
   };

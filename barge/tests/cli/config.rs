@@ -34,7 +34,7 @@ fn a_file_is_checked_and_shown_and_stands_alone() {
         "{whole}"
     );
 
-    std::fs::write(&file, "worker = 3\nmsize = 'x'\n[[share]]\n").expect("written");
+    std::fs::write(&file, "worker = 3\n9p-msize = 'x'\n[[share]]\n").expect("written");
     for (command, lines) in [(config("check", &file), 3), (serve(&file, &[]), 3)] {
         let told = complained(&command);
         assert_eq!(command.status.code(), Some(2), "{told}");
@@ -324,7 +324,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
 
         // An invalid file changes nothing, and the error has its position.
         let status = place.reload("[[share]]\nnme = 'a'\n");
-        assert_eq!(status, "the file makes no sense: all stays as it was");
+        assert_eq!(status, "invalid configuration: keeping the previous one");
         let log = place.log();
         assert!(
             log.contains("barge.toml:2:1: nme: expected a key of a share; did you mean name?"),
@@ -344,7 +344,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
         );
         let log = place.log();
         assert!(
-            log.contains("workers has changed in the file: that takes a restart"),
+            log.contains("workers differs in the file: restart the server to apply it"),
             "{log}"
         );
         go_on();
@@ -371,7 +371,7 @@ fn a_share_without_a_name_is_the_whole_tree_and_its_terms_may_change() {
     assert_ne!(place.reload(&format!("{GLOBAL}{another}")), "ready");
     let log = place.log();
     assert!(
-        log.contains("a share without a name is the whole tree: to change it takes a restart"),
+        log.contains("a share without a name cannot change while it is served"),
         "{log}"
     );
     assert_eq!(names_in(&client), ["f"]);
@@ -399,8 +399,8 @@ fn a_share_that_is_gone_has_nothing_open() {
 #[test]
 fn a_share_that_says_so_hands_its_files_over() {
     for (all, of_a, of_b) in [
-        ("", "hand-over-files = true", ""),
-        ("hand-over-files = true", "", "hand-over-files = false"),
+        ("", "9p-fd-passing = true", ""),
+        ("9p-fd-passing = true", "", "9p-fd-passing = false"),
     ] {
         // A file system whose files can be passed on every host.
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");

@@ -56,25 +56,28 @@ fn sources_that_are_not_there() {
     let told = |args: &[&str], parts: &[&str]| tells(&barge(&dir, args), 1, parts);
     told(
         &["serve", "document"],
-        &["document: there is no", &cwd, "documents is there"],
+        &["document: no such file", &cwd, "did you mean documents?"],
     );
     told(
         &["ls", "documnets/a/b"],
-        &["there is no documnets", "documents is there"],
+        &["documnets does not exist", "did you mean documents?"],
     );
     told(
         &["mount", "host:/srv", "documents"],
         &["nfs://host/srv or 9p://host/srv"],
     );
-    told(&["pack", "xyz", "image"], &["xyz: there is no such file"]);
+    told(&["pack", "xyz", "image"], &["xyz: no such file"]);
     told(
         &["serve", "text"],
         &["expected an image", "barge pack DIR IMAGE"],
     );
-    told(&["check", "text"], &["expected an image", "ends too soon"]);
+    told(
+        &["check", "text"],
+        &["expected an EROFS or ROFS image", "truncated file"],
+    );
     told(
         &["ls", "9p://127.0.0.1:1/"],
-        &["refused", "is the server running, and at this port?"],
+        &["refused", "is it running, and on this port?"],
     );
     told(
         &["ls", "9p+unix:none"],
@@ -83,7 +86,7 @@ fn sources_that_are_not_there() {
     let usage = |args: &[&str], parts: &[&str]| tells(&barge(&dir, args), 2, parts);
     usage(
         &["serve", "nsf://host/x"],
-        &["'nsf'", "'nfs://host/x' perhaps"],
+        &["'nsf'", "did you mean 'nfs://host/x'?"],
     );
     usage(&["ls", "smb://host/x"], &["got scheme 'smb'", "nfs://HOST"]);
     usage(&["serv"], &["'serve'"]);
@@ -101,7 +104,7 @@ fn ports_that_cannot_be_had() {
         tells(
             &barge(&dir, &free),
             1,
-            &[&taken, "in use by", &own, "name another port"],
+            &[&taken, "in use by", &own, "choose another port"],
         );
     }
     let elsewhere = ["serve", "mem:", "--9p", "tcp:192.0.2.1:0"];
@@ -114,7 +117,7 @@ fn ports_that_cannot_be_had() {
     let output = barge(&dir, &nobody);
     let told = complained(&output);
     assert!(
-        told.contains("no such number") || told.contains("no vsock"),
+        told.contains("no such CID") || told.contains("no vsock"),
         "{told}"
     );
 }
@@ -127,7 +130,7 @@ fn the_usual_port_is_in_use() {
     let parts = [
         "tcp:127.0.0.1:5640",
         "in use",
-        "--9p tcp:127.0.0.1:0 takes a free one",
+        "--9p tcp:127.0.0.1:0 selects a free port",
     ];
     tells(&barge(&dir, &["serve"]), 1, &parts);
 }
@@ -144,17 +147,20 @@ fn sockets_that_cannot_be_made() {
             parts,
         );
     };
-    told("none/socket", &["no directory none", "mkdir -p none"]);
-    told("text", &["no socket", "remove it"]);
+    told(
+        "none/socket",
+        &["directory none does not exist", "mkdir -p none"],
+    );
+    told("text", &["not a socket", "remove it"]);
     assert_eq!(fs::read(dir.path().join("text")).expect("there"), b"hello");
-    told("text/socket", &["text is no directory"]);
-    told(&"long/".repeat(30), &["at most 107 bytes, this has 150"]);
+    told("text/socket", &["text is not a directory"]);
+    told(&"long/".repeat(30), &["at most 107 bytes, got 150"]);
     let path = dir.path().join("socket");
     let _taken = UnixListener::bind(&path).expect("bound");
     let own = format!("(process {})", std::process::id());
     told(
         path.to_str().expect("text"),
-        &[&own, "listens there", "name another path"],
+        &[&own, "in use", "choose another path"],
     );
     let monitor = format!("vsock-uds:{}:7", dir.path().join("none/vm").display());
     tells(
@@ -172,10 +178,7 @@ fn mount_points_that_are_none() {
         let connect = ["connect", "9p://127.0.0.1:1/", at];
         tells(&barge(&dir, &connect), 1, parts);
     };
-    told(
-        "none",
-        &["none: there is no such directory", "mkdir -p none"],
-    );
+    told("none", &["none: no such directory", "mkdir -p none"]);
     told("text", &["expected a directory", "got a file"]);
 }
 
@@ -190,7 +193,7 @@ fn a_mount_point_that_is_not_empty_is_told_of() {
     let unmounted = Command::new("umount").arg(&at).status();
     assert!(output.status.success() && unmounted.expect("runs").success());
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("full: what is in it is hidden"), "{told}");
+    assert!(told.contains("full: the directory is not empty"), "{told}");
     assert!(at.join("file").exists());
 }
 
@@ -220,17 +223,21 @@ fn users_without_privileges() {
     let Some(output) = as_nobody(&dir, &path, &low) else {
         return;
     };
-    tells(&output, 1, &["below 1024", "name one from 1024 on", "root"]);
+    tells(
+        &output,
+        1,
+        &["below 1024", "choose one from 1024 on", "root"],
+    );
     let there = dir.path().join("socket").display().to_string();
     let nine = format!("unix:{there}");
     let socket = as_nobody(&dir, &path, &["serve", "mem:", "--9p", &nine]).expect("as before");
-    tells(&socket, 1, &["may make nothing in", "$XDG_RUNTIME_DIR"]);
+    tells(&socket, 1, &["cannot create files in", "$XDG_RUNTIME_DIR"]);
     let mount = ["mount", "mem:", "documents"];
     let open = Path::new("/dev/fuse");
     let for_all = fs::metadata(open).is_ok_and(|found| found.permissions().mode() & 0o6 == 0o6);
     let parts: &[&str] = match (open.exists(), for_all) {
         (true, true) => &["fusermount3 is not installed", "fuse3"],
-        (true, false) => &["may not open /dev/fuse", "chmod 666 /dev/fuse"],
+        (true, false) => &["cannot open /dev/fuse", "chmod 666 /dev/fuse"],
         (false, _) => &["there is no /dev/fuse", "modprobe fuse"],
     };
     tells(

@@ -12,7 +12,7 @@ fn it_tells_people_and_programs_the_same() {
     };
     let text = run(&[]);
     assert!(
-        text.ends_with("barge serves directories here: barge serve\n"),
+        text.ends_with("barge can serve directories on this host: barge serve\n"),
         "{text}"
     );
     assert!(!text.contains('\x1b'), "colour in what is no terminal");
@@ -58,7 +58,7 @@ fn without_privileges_it_works_and_says_what_they_would_bring() {
         .current_dir(&dir)
         .output();
     let text = said(&output.expect("runs"));
-    for name in ["each caller", "file handles"] {
+    for name in ["caller identity", "file handles"] {
         assert!(text.contains(&format!("no   {name}")), "{text}");
     }
     assert!(text.contains("-> run barge as root"), "{text}");

@@ -56,8 +56,8 @@ fn a_list_that_is_none_is_one_line_and_status_2() {
         ("/", "expected NAME CLIENT(OPTIONS), got '/'"),
         ("/ host(rw)", "got 'host'"),
         ("/ *(rw,sec=krb5)", "got 'sec=krb5'"),
-        ("/ 10.0.0.1/8", "10.0.0.0/8 is meant"),
-        ("/ * *(ro)", "'*' is there twice"),
+        ("/ 10.0.0.1/8", "did you mean 10.0.0.0/8?"),
+        ("/ * *(ro)", "'*' occurs twice"),
         ("data *", "expected '/', got '/data'"),
     ] {
         let refused = barge(&["serve", "mem:", "--export", line, "--run", "true"]);

@@ -182,7 +182,7 @@ fn what_was_changed_is_not_served_and_all_else_is() {
         served.stop();
     }
     let told = complained(&place.barge(&["cat", "image/b"]));
-    assert!(told.contains("are not what was packed"), "{told}");
+    assert!(told.contains("do not match their hashes"), "{told}");
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn serve(bed: &Bed, more: &[&str]) -> Served {
     let [nine, nfs] = ["9p", "nfs"].map(|name| format!("unix:{}", bed.text(name)));
     let share = bed.text("share");
     let mut args = vec![share.as_str(), "--9p", &nine, "--nfs", "tcp:127.0.0.1:0"];
-    args.extend(["--nfs", &nfs, "--state-dir"]);
+    args.extend(["--nfs", &nfs, "--nfs-state-dir"]);
     let state = bed.text("state");
     args.push(&state);
     args.extend(more);
@@ -227,7 +227,7 @@ fn sockets_and_files_are_this_user_s_alone_unless_a_group_is_named() {
             command.arg(format!("--{socket}"));
             command.arg(format!("{prefix}{}{of_file}", bed.text(socket)));
         }
-        command.arg("--state-dir").arg(bed.path("new/state"));
+        command.arg("--nfs-state-dir").arg(bed.path("new/state"));
         command.arg("--record-calls").arg(bed.path("calls"));
         command.arg("--record-trace").arg(bed.path("trace"));
         Served::run({
@@ -368,7 +368,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
          ip link add here type veth peer name there netns {}
          ip addr add 10.9.0.1/24 dev here && ip link set here up
          exec {BARGE} serve plain={share} none={share} port={share} insecure={share} \
-           --9p tcp:0.0.0.0:5640 --nfs tcp:0.0.0.0:2049 --http unix:{http} --state-dir {} \
+           --9p tcp:0.0.0.0:5640 --nfs tcp:0.0.0.0:2049 --http unix:{http} --nfs-state-dir {} \
            --export 'none 10.9.0.0/24(rw,no_root_squash,insecure)' \
            --export 'port 10.9.0.0/24(rw,no_root_squash)' \
            --export 'insecure 10.9.0.0/24(rw,insecure) localhost'",

@@ -106,7 +106,7 @@ fn a_path_may_lead_into_an_image() {
 #[test]
 fn what_is_no_image_is_told_in_a_line() {
     let told = complained(&barge(&["ls", "/etc/passwd/"]));
-    assert!(told.contains("expected an image"), "{told}");
+    assert!(told.contains("expected an EROFS or ROFS image"), "{told}");
     let within = format!("{}/d", image("flat").display());
     let told = complained(&barge(&["serve", &within]));
     assert!(told.contains("expected a whole image"), "{told}");

@@ -66,7 +66,7 @@ fn who_waits_for_a_lock_is_answered_when_it_is_granted_or_asks_again() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("f"), "").expect("written");
     let path = dir.path().to_str().expect("text");
-    for (args, waits) in [(&[path][..], true), (&["--no-lock-wait", path], false)] {
+    for (args, waits) in [(&[path][..], true), (&["--9p-no-lock-wait", path], false)] {
         let served = Served::start(args);
         let (one, other) = (opened(&served), opened(&served));
         assert_eq!(lock(&one), lock_status::SUCCESS);

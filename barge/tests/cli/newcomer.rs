@@ -37,8 +37,8 @@ fn serve_alone_serves_this_directory_read_only_and_says_how_to_use_and_to_end_it
         let found = lines.iter().find(|line| line.contains(start));
         found.unwrap_or_else(|| panic!("'{start}' in {lines:?}"))
     };
-    one("# .: read-only, for this machine and its guests alone");
-    one("Ctrl-C stops it");
+    one("# .: read-only, for this host and its guests only");
+    one("Ctrl-C stops the server");
     one("mount -t 9p -o trans=tcp,port=5640,");
     one("mount -t nfs -o vers=4.2,tcp,port=2049 127.0.0.1:/ /mnt");
     // All of it can be pasted into a shell.

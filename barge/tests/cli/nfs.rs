@@ -34,7 +34,7 @@ fn the_port_that_is_announced_answers() {
         "mem:",
         "--nfs",
         "tcp:127.0.0.1:0",
-        "--rpcbind",
+        "--nfs-rpcbind",
         "tcp:127.0.0.1:0",
     ]);
     let line = served.said.iter().find(|line| line.contains("vers=3,"));
@@ -83,7 +83,7 @@ fn a_command_finds_it_and_a_portmapper_needs_it() {
         "test $BARGE_NFS = nfs://127.0.0.1:$BARGE_NFS_PORT/ && test -z \"$BARGE_9P\"",
     ]);
     assert!(found.status.success(), "{found:?}");
-    let alone = run(&["--rpcbind"]);
+    let alone = run(&["--nfs-rpcbind"]);
     let said = String::from_utf8_lossy(&alone.stderr);
     assert!(!alone.status.success() && said.contains("--nfs"), "{said}");
 }

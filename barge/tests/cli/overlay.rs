@@ -198,7 +198,7 @@ fn what_clients_write_is_kept_beside_the_image() {
             .args(["serve", "--9p", "tcp:127.0.0.1:0"])
             .args(options);
         let told = complained(&second.output().expect("runs"));
-        assert!(told.contains("another process has it"), "{told}");
+        assert!(told.contains("another process uses it"), "{told}");
         assert!(served.stop().success());
     }
     let upper = bed.over.join("upper");
@@ -206,5 +206,8 @@ fn what_clients_write_is_kept_beside_the_image() {
     let mut several = Command::new(BARGE);
     let several = several.args(["serve", "--overlay", &over, "a=/", "b=/tmp"]);
     let told = complained(&several.output().expect("runs"));
-    assert!(told.contains("--overlay is for one source"), "{told}");
+    assert!(
+        told.contains("--overlay: expected exactly one SOURCE"),
+        "{told}"
+    );
 }

@@ -146,7 +146,7 @@ fn rofs_says_what_it_has_no_place_for() {
     let output = barge(dir.path(), &["pack", "tree", "image", "--format", "rofs"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.success() && told.contains("without permissions, owners and times"),
+        output.status.success() && told.contains("omitted permissions, owners and times"),
         "{told}"
     );
     let output = barge(

@@ -26,7 +26,7 @@ enum Of {
 /// The sources with passthrough.
 const BOTH: [Of; 2] = [Of::Directory, HANDING];
 
-const HANDING: Of = Of::Server("--hand-over-files");
+const HANDING: Of = Of::Server("--9p-fd-passing");
 
 /// A directory and its mount.
 struct Bed {
@@ -369,7 +369,7 @@ fn two_mounts_of_a_server_see_each_other_and_the_server() {
 
 #[test]
 fn a_file_is_read_and_written_while_its_server_is_away_and_when_it_is_back() {
-    for option in ["--hand-over-files", "--no-zerocopy"] {
+    for option in ["--9p-fd-passing", "--no-zerocopy"] {
         let Some(mut bed) = Bed::new(HANDING, "passthrough=auto") else {
             return;
         };
@@ -384,7 +384,7 @@ fn a_file_is_read_and_written_while_its_server_is_away_and_when_it_is_back() {
         file.write_all_at(b"six", 6).expect("written");
         drop(file);
         assert_eq!(fs::read(bed.here("f")).expect("read"), b"onetwosix");
-        let passes = option == "--hand-over-files";
+        let passes = option == "--9p-fd-passing";
         let moved = bed.moved(|| fs::write(bed.here("g"), text(MUCH)).expect("written"));
         assert_eq!(moved < MUCH, passes, "{option}: {moved}");
         assert!(fs::read(bed.host("g")).expect("read") == text(MUCH));

@@ -23,7 +23,7 @@ impl Mortal {
             let mut command = Command::new(BARGE);
             command.arg("serve").arg(&share);
             command.args([&protocol, &format!("tcp:127.0.0.1:{port}")]);
-            command.arg("--state-dir").arg(&state);
+            command.arg("--nfs-state-dir").arg(&state);
             Served::run(command)
         };
         let now = Some(serve());

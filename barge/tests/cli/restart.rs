@@ -81,7 +81,7 @@ fn serve(mut command: Command, port: u16, share: &Path, state: &Path) -> Served 
     command
         .arg("serve")
         .arg(share)
-        .arg("--state-dir")
+        .arg("--nfs-state-dir")
         .arg(state);
     command.args(["--nfs", &format!("tcp:127.0.0.1:{port}")]);
     Served::run(command)
@@ -150,7 +150,7 @@ fn handles_end_with_their_secret_which_others_must_not_know() {
     command
         .arg("serve")
         .arg(&share)
-        .arg("--state-dir")
+        .arg("--nfs-state-dir")
         .arg(&state);
     command.args(["--nfs", &format!("tcp:127.0.0.1:{port}")]);
     let refused = command.output().expect("run");

@@ -39,7 +39,7 @@ fn serve(dir: &Path, more: &[&str]) -> (Served, u16) {
         .args(["serve", "mem:", "--nfs", "tcp:127.0.0.1:0"])
         .args(["--nfs-tls-cert", &at("server.pem")])
         .args(["--nfs-tls-key", &at("server.key")])
-        .args(["--state-dir", &at("state")])
+        .args(["--nfs-state-dir", &at("state")])
         .args(more);
     let served = Served::run(command);
     let port = served.port();

@@ -85,7 +85,7 @@ fn the_service_can_do_what_shares_need_with_the_capabilities_that_it_keeps() {
     std::fs::create_dir(&share).expect("made");
     let state = dir.path().display();
     let text = format!(
-        "9p = 'tcp:127.0.0.1:0'\nnfs = 'tcp:127.0.0.1:0'\nidentity = 'switch'\nstate-dir = '{state}'\n[[share]]\nsource = '{}'\n",
+        "9p = 'tcp:127.0.0.1:0'\nnfs = 'tcp:127.0.0.1:0'\nidentity = 'switch'\nnfs-state-dir = '{state}'\n[[share]]\nsource = '{}'\n",
         share.display()
     );
     std::fs::write(&file, text).expect("written");

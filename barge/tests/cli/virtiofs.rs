@@ -152,9 +152,12 @@ fn mounts_below_are_announced_unless_told_otherwise() {
         "--shared-dir",
         "/dev",
     ];
-    for command in [&serve[..], &virtiofsd] {
+    for (command, option) in [
+        (&serve[..], "--virtiofs-no-announce-submounts"),
+        (&virtiofsd, "--no-announce-submounts"),
+    ] {
         assert!(is_submount(command), "{command:?}");
-        let quiet = [command, &["--no-announce-submounts"]].concat();
+        let quiet = [command, &[option]].concat();
         assert!(!is_submount(&quiet), "{quiet:?}");
     }
 }
@@ -179,11 +182,10 @@ fn a_guest_gets_privileges_and_acls_by_default() {
     let serve = ["serve", "--virtiofs", &socket, &share];
     for (options, expected) in [
         (&[][..], KILLPRIV | ACL),
-        (&["--no-killpriv-v2"], ACL),
-        // The former spelling, which scripts may still use.
-        (&["--killpriv-v2"], KILLPRIV | ACL),
-        (&["--posix-acl=never"], KILLPRIV),
-        (&["--posix-acl"], KILLPRIV | ACL),
+        (&["--virtiofs-no-killpriv-v2"], ACL),
+        (&["--virtiofs-killpriv-v2"], KILLPRIV | ACL),
+        (&["--virtiofs-posix-acl=never"], KILLPRIV),
+        (&["--virtiofs-posix-acl"], KILLPRIV | ACL),
     ] {
         assert_eq!(agreed(&[&serve, options].concat()), expected, "{options:?}");
     }

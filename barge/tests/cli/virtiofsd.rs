@@ -108,7 +108,7 @@ fn what_makes_no_sense_is_status_2_and_what_cannot_be_status_1() {
         (
             &["--translate-gid=map:0:0:2", "--translate-gid=host:1:5:1"],
             2,
-            "--translate-gid: expected ranges that do not overlap",
+            "--translate-gid: expected disjoint ranges",
         ),
         (&["-o", "nonsense"], 2, "-o nonsense: expected"),
         (&["-o", "source=/no/such/place"], 1, "/no/such/place"),

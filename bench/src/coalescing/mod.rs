@@ -263,7 +263,7 @@ fn notes(args: &Context, workspace: &Workspace, sizes: &Sizes, limited: bool) ->
              inflight=4096; over virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
         ),
-        "Unix, handed over: with --hand-over-files and cache=mmap the kernel itself reads and writes the served file (passthrough); loose and \
+        "Unix, handed over: with --9p-fd-passing and cache=mmap the kernel itself reads and writes the served file (passthrough); loose and \
          uncoalesced do not support that, and are as over Unix"
             .into(),
         "FUSE alone: a mount of a file in its own memory, which is overwritten: no FUSE mount without passthrough is faster here, whatever its \
@@ -341,14 +341,14 @@ impl Served {
                 format!("9p+unix:{path}"),
             ),
             Way::FdPassing => (
-                vec!["--hand-over-files".into(), nine, format!("unix:{path}")],
+                vec!["--9p-fd-passing".into(), nine, format!("unix:{path}")],
                 format!("9p+unix:{path}"),
             ),
             Way::Tcp | Way::Delayed => (vec![nine, tcp], format!("9p://127.0.0.1:{PORT}/")),
             Way::Nfs => {
                 let state = workspace.run.join("state").display().to_string();
                 (
-                    vec!["--nfs".into(), tcp, "--state-dir".into(), state],
+                    vec!["--nfs".into(), tcp, "--nfs-state-dir".into(), state],
                     format!("nfs://127.0.0.1:{PORT}/?vers=4.2"),
                 )
             }

@@ -134,7 +134,7 @@ fn start(
     let port = free_port()?;
     let addr = loopback(port).to_string();
     let state = run.join(format!("state-{port}")).display().to_string();
-    let all = [&["--nfs", &addr, "--state-dir", &state], options].concat();
+    let all = [&["--nfs", &addr, "--nfs-state-dir", &state], options].concat();
     let start = || Process::serve(barge, share, &all);
     let process = match network {
         Some(network) => network.within(start).map_err(Failure::new)?,

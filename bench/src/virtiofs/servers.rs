@@ -130,7 +130,7 @@ impl Server {
         let (program, options, words) = match &self.how {
             How::Barge(options) => {
                 let socket = socket.display().to_string();
-                let mut all = vec!["--virtiofs", &socket, "--allow-direct-io"];
+                let mut all = vec!["--virtiofs", &socket, "--virtiofs-allow-direct-io"];
                 all.extend(options.iter().map(String::as_str));
                 return Process::serve(Command::new(&self.barge), &self.share, &all)
                     .map_err(|error| error.message);

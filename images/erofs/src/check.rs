@@ -98,7 +98,7 @@ where
             return;
         };
         if inode.kind != FileType::Directory {
-            return self.tell(b"/", "the root is no directory");
+            return self.tell(b"/", "the root is not a directory");
         }
         // The root's `..` refers to itself and counts as a name.
         let mut pending = Vec::from([(inode, root, Vec::new())]);
@@ -114,7 +114,10 @@ where
         for met in core::mem::take(&mut self.met).into_values() {
             if met.names != met.links {
                 let (has, says) = (met.names, met.links);
-                self.tell(&met.path, format!("has {has} links, says {says}"));
+                self.tell(
+                    &met.path,
+                    format!("has {has} links, but its inode says {says}"),
+                );
             }
         }
         // Inodes without names may or may not be counted.
@@ -122,7 +125,10 @@ where
         let special = special.iter().flatten().count() as u64;
         let (has, says) = (self.looked.inodes, self.image.inodes);
         if !(has..=has + special).contains(&says) {
-            self.tell(b"", format!("has {has} inodes with names, says {says}"));
+            self.tell(
+                b"",
+                format!("has {has} inodes with names, but the superblock says {says}"),
+            );
         }
     }
 
@@ -150,7 +156,7 @@ where
         while let Some((entry, _)) = entries.next_entry()? {
             // Unsorted entries could repeat endlessly.
             if entry.name <= &before[..] {
-                return Err(Error::Corrupt("names that are not in order"));
+                return Err(Error::Corrupt("names out of order"));
             }
             before = entry.name.to_vec();
             let own = match entry.name {
@@ -161,7 +167,7 @@ where
             if let Some(own) = own {
                 dots += 1;
                 if entry.nid != own || entry.kind != FileType::Directory {
-                    self.tell(path, "an entry . or .. that leads elsewhere");
+                    self.tell(path, "an entry . or .. with a wrong target");
                 }
                 continue;
             }
@@ -188,15 +194,15 @@ where
             let (known, first) = (met.kind, met.path.clone());
             if known == FileType::Directory {
                 let first = String::from_utf8_lossy(&first).into_owned();
-                self.tell(path, format!("a directory that is {first} as well"));
+                self.tell(path, format!("a directory that is also {first}"));
             } else if known != kind {
-                self.tell(path, "is not of the kind that its directory says");
+                self.tell(path, "has another type than its directory entry");
             }
             return None;
         }
         let inode = self.inode(nid, path)?;
         if inode.kind != kind {
-            self.tell(path, "is not of the kind that its directory says");
+            self.tell(path, "has another type than its directory entry");
         }
         if inode.kind == FileType::Directory
             && let Some(parent) = self.met.get_mut(&parent)
@@ -253,7 +259,9 @@ where
             let run = image.map(storage, contents, at)?;
             let end = run.start.saturating_add(run.len).min(contents.size());
             if end <= at {
-                return Err(Error::Corrupt("contents that go round in circles"));
+                return Err(Error::Corrupt(
+                    "a mapping of contents that does not advance",
+                ));
             }
             match run.what {
                 What::Hole => {}

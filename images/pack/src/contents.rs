@@ -134,6 +134,6 @@ pub(crate) fn whole(len: u64) -> Vec<Range<u64>> {
 
 /// Returns the error for a file that is shorter than its size.
 pub(crate) fn ended() -> io::Error {
-    let what = "the file ends before its size: it was changed while it was read";
+    let what = "the file was changed while it was read: it ends before its size";
     io::Error::new(io::ErrorKind::UnexpectedEof, what)
 }

@@ -221,7 +221,7 @@ impl Output {
         self.written()?.read_exact_at(&mut first, 0)?;
         let (behind, mut header) = hashes
             .finish(&first, hot)
-            .ok_or_else(|| io::Error::other("an image too large for hashes"))?;
+            .ok_or_else(|| io::Error::other("the image is too large for hashes"))?;
         if let Some(key) = key {
             header.sign(key);
         }

@@ -214,7 +214,7 @@ impl Plan {
                     visits[parent].links += 1;
                 }
                 if level == MOST_LEVELS {
-                    let what = format!("more than {MOST_LEVELS} directories one below the other");
+                    let what = format!("more than {MOST_LEVELS} nested directories");
                     return Err(Error::of(&path(&visits, at), what));
                 }
                 let children = children.iter().rev();
@@ -290,6 +290,6 @@ mod tests {
             dir = plan.add(dir, b"d", Attributes::default(), Kind::empty_directory());
         }
         let error = plan.walk().expect_err("too deep").to_string();
-        assert!(error.contains("one below the other"), "{error}");
+        assert!(error.contains("nested directories"), "{error}");
     }
 }

@@ -102,7 +102,8 @@ impl Walk<'_> {
     }
 
     fn child(&mut self, name: &[u8], node: NodeId) -> io::Result<()> {
-        let long = |_: TooLong| io::Error::other("a name or a target of more than 65535 bytes");
+        let long =
+            |_: TooLong| io::Error::other("a name or symbolic link of more than 65535 bytes");
         if let Some(&number) = self.numbers.get(&node) {
             return self.writer.link(name, number).map_err(long);
         }

@@ -43,13 +43,13 @@ impl Superblock {
         let (numbers, _) = block.as_chunks();
         let number = |at: usize| u64::from_le_bytes(numbers[at]);
         if number(0) != MAGIC {
-            return broken(0, "no ROFS: the magic number is not 0xdeadbead");
+            return broken(0, "not a ROFS image: the magic number is not 0xdeadbead");
         }
         if number(1) != VERSION {
-            return broken(8, "a version of ROFS that is not 1");
+            return broken(8, "a ROFS version other than 1");
         }
         if number(2) != BLOCK {
-            return broken(16, "blocks that are not of 512 bytes");
+            return broken(16, "a block size other than 512 bytes");
         }
         let superblock = Superblock {
             tables_block: number(3),
@@ -63,13 +63,10 @@ impl Superblock {
             .checked_add(superblock.tables_blocks)
             .filter(|&end| superblock.tables_block > 0 && end <= size / BLOCK);
         if end.is_none() {
-            return broken(24, "tables that are not within the image");
+            return broken(24, "tables beyond the end of the image");
         }
         if superblock.tables_blocks > MOST / BLOCK {
-            return broken(
-                32,
-                "tables of more than 1 GiB, which nobody holds in memory",
-            );
+            return broken(32, "tables of more than 1 GiB, the limit");
         }
         // Minimum sizes. The counts are untrusted, hence 128 bits.
         let least = u128::from(superblock.entries) * Entry::FIXED as u128
@@ -119,7 +116,7 @@ impl Tables {
     pub fn parse(superblock: &Superblock, bytes: Vec<u8>) -> Result<Tables> {
         let (base, len) = superblock.tables();
         if bytes.len() as u64 != len {
-            return broken(base, "tables that were not read whole");
+            return broken(base, "incomplete tables");
         }
         let mut at = 0;
         let entries = texts(&bytes, &mut at, superblock.entries, Entry::FIXED - 2, base)?;
@@ -129,28 +126,31 @@ impl Tables {
         for number in 1..=superblock.inodes {
             let here = base + at as u64;
             let Some(raw) = bytes[at..].first_chunk() else {
-                return broken(here, "an inode behind the end of the tables");
+                return broken(here, "an inode beyond the end of the tables");
             };
             let Some(inode) = Inode::decode(raw) else {
-                return broken(here, "an inode that is no directory, file or symbolic link");
+                return broken(
+                    here,
+                    "an inode that is neither a directory, a file nor a symbolic link",
+                );
             };
             if inode.number != number {
                 return broken(
                     here + 8,
-                    "an inode whose number is not its place in the table",
+                    "an inode whose number is not its index in the table",
                 );
             }
             let (what, good) = match inode.kind {
                 InodeKind::Directory { first, count } => (
-                    "a directory with entries that there are not",
+                    "a directory with entries beyond the table",
                     within(first, count, superblock.entries),
                 ),
                 InodeKind::File { block, size } => (
-                    "a file with data that is not between superblock and tables",
+                    "a file with data outside the data area",
                     size == 0 || block > 0 && within(block, blocks(size), superblock.tables_block),
                 ),
                 InodeKind::Symlink { index } => (
-                    "a symbolic link with a target that there is not",
+                    "a symbolic link without its target",
                     index < superblock.symlinks,
                 ),
             };
@@ -176,7 +176,7 @@ impl Tables {
         let place = |number: u64| inodes_at + (number - 1) * Inode::BYTES as u64;
         match self.inodes.first().map(|root| root.kind) {
             Some(InodeKind::Directory { .. }) => self.parents[0] = 1,
-            _ => return broken(inodes_at, "a root that is no directory"),
+            _ => return broken(inodes_at, "a root that is not a directory"),
         }
         let mut pending = vec![1_u64];
         let mut met = vec![false; self.entries.len()];
@@ -194,10 +194,10 @@ impl Tables {
                     || [&b"."[..], b".."].contains(&entry.name)
                     || entry.name.iter().any(|byte| [0, b'/'].contains(byte));
                 if bad_name {
-                    return broken(here, "an entry whose name no file can have");
+                    return broken(here, "an entry with an invalid name");
                 }
                 let Some(child) = self.inode(entry.inode) else {
-                    return broken(here, "an entry that names an inode that there is not");
+                    return broken(here, "an entry with a nonexistent inode");
                 };
                 let parent = &mut self.parents[child.number as usize - 1];
                 let seen = core::mem::replace(parent, number) != 0;
@@ -291,7 +291,7 @@ fn texts(bytes: &[u8], at: &mut usize, count: u64, before: usize, base: u64) -> 
     let mut places = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let Some((_, end)) = text(bytes, *at + before) else {
-            let what = "an entry or a link that ends behind the tables";
+            let what = "an entry or a link beyond the end of the tables";
             return broken(base + *at as u64, what);
         };
         places.push(*at);

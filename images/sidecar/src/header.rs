@@ -78,14 +78,12 @@ impl Header {
             return Err(Broken::Damaged("expected zeros in the rest of the header"));
         }
         if image <= HEADER as u64 || image > len {
-            return Err(Broken::Damaged("the image ends before its end"));
+            return Err(Broken::Damaged("the image is truncated"));
         }
         if hot > MOST_HOT {
-            return Err(Broken::Damaged(
-                "a hot list of more ranges than there may be",
-            ));
+            return Err(Broken::Damaged("a hot list with too many ranges"));
         }
-        let shape = Shape::of(image).ok_or(Broken::Damaged("an image of too many bytes"))?;
+        let shape = Shape::of(image).ok_or(Broken::Damaged("an image larger than the limit"))?;
         let header = Header {
             hot,
             image,

@@ -67,7 +67,7 @@ impl fmt::Display for Broken {
             Broken::Version(got) => write!(f, "expected hashes of version 1, got {got}"),
             Broken::NotSigned => f.write_str("expected a signature, got none"),
             Broken::OtherKey => f.write_str("signed with another key"),
-            Broken::Signature => f.write_str("the signature is not of this image"),
+            Broken::Signature => f.write_str("the signature does not match this image"),
         }
     }
 }

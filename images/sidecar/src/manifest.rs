@@ -51,7 +51,7 @@ impl Manifest {
         if bytes.len() as u64 != range.end - range.start
             || header.root_with(bytes) != *header.root()
         {
-            return Err(Broken::Damaged("the root is not of these hashes"));
+            return Err(Broken::Damaged("the root does not match the hashes"));
         }
         let (top, ranges) = bytes.split_at(bytes.len() - header.hot() * Hot::SIZE);
         let chunks = header.shape().chunks(0);
@@ -65,7 +65,7 @@ impl Manifest {
             let end = u64::from(hot.first) + u64::from(hot.count);
             match hot.count > 0 && end <= chunks {
                 true => Ok(hot),
-                false => Err(Broken::Damaged("a hot range that the image has not")),
+                false => Err(Broken::Damaged("a hot range beyond the image")),
             }
         });
         Ok(Manifest {

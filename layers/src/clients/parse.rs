@@ -28,7 +28,7 @@ impl FromStr for Clients {
         for word in text.split_whitespace() {
             let entry = entry(word).map_err(BadList)?;
             if entries.iter().any(|other| other.pattern == entry.pattern) {
-                return Err(BadList(format!("'{}' is there twice", entry.pattern)));
+                return Err(BadList(format!("'{}' occurs twice", entry.pattern)));
             }
             entries.push(entry);
         }

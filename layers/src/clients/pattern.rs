@@ -51,7 +51,9 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Pattern, String> {
         let bad = || {
-            format!("expected an address, a network as 10.0.0.0/8, localhost or *, got '{text}'")
+            format!(
+                "expected an address, a network such as 10.0.0.0/8, localhost or *, got '{text}'"
+            )
         };
         match text {
             "*" => return Ok(Pattern::All),
@@ -70,7 +72,7 @@ impl FromStr for Pattern {
         };
         if masked(addr, len) != addr {
             return Err(format!(
-                "expected a network, got '{text}', which has bits behind its prefix: {}/{len} is meant",
+                "expected a network, got '{text}' with bits after its prefix; did you mean {}/{len}?",
                 masked(addr, len)
             ));
         }

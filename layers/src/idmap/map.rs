@@ -197,13 +197,13 @@ impl Way {
         };
         let (Some(end), Some(_), 1..) = (from.checked_add(count), target, count) else {
             return Err(BadMap(format!(
-                "expected at least one id, all below 4294967295, got {count} from {from} on"
+                "expected at least one id, all below 4294967295, got a range of {count} from {from}"
             )));
         };
         for other in &self.pieces {
             if from < other.from + other.count && other.from < end {
                 return Err(BadMap(format!(
-                    "expected ranges that do not overlap, got id {} in two",
+                    "expected disjoint ranges, got id {} in two",
                     from.max(other.from)
                 )));
             }

@@ -116,7 +116,7 @@ impl KeptFile {
         if done.is_some_and(|done| done >= copy.expected(offset, len)) {
             return Ok(done.unwrap_or_default());
         }
-        tracing::warn!("a copy is not what it was: the file is read from its source again");
+        tracing::warn!("a cached copy is damaged: reading the file from its source");
         self.shared.void(self.entry.id);
         let done = done.unwrap_or_default();
         match self.inner.read(cx, offset + done as u64, len - done, sink) {

@@ -170,7 +170,7 @@ impl Filling {
                 if let Some(part) = part.take() {
                     self.store.give_up(&part, self.version.size, errno);
                 }
-                tracing::debug!("a file is not kept: {errno}");
+                tracing::debug!("cannot cache a file: {errno}");
             }
         }
     }

@@ -298,7 +298,7 @@ impl State {
         let used = self.used.unwrap_or(0);
         self.most = self.most.min(used - used / 16);
         let most = self.most;
-        tracing::warn!("no space for copies: {most} bytes of them are kept at most from now on");
+        tracing::warn!("no space on the disk: the cache is limited to {most} bytes from now on");
     }
 }
 

@@ -74,7 +74,7 @@ impl Scratch {
         if let Err(errno) = removed
             && errno != Errno::ENOENT
         {
-            tracing::warn!("what was left of an overlay is not removed: {errno}");
+            tracing::warn!("cannot remove leftovers of an overlay: {errno}");
         }
     }
 

@@ -97,7 +97,7 @@ impl Table {
         let before = self.untold.swap(now, Ordering::Relaxed);
         if before < Table::UNTOLD && now >= Table::UNTOLD {
             tracing::warn!(
-                "{now} files were written behind and lost, and nobody has asked: until somebody does nothing is written behind"
+                "write-back is off until programs have read the write errors of {now} files (fsync, close)"
             );
         }
     }

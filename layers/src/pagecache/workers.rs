@@ -66,7 +66,7 @@ impl Workers {
         } else if queue.threads < self.most
             && let Err(error) = self.hire(&mut queue)
         {
-            tracing::debug!("no more threads to read ahead and write behind: {error}");
+            tracing::debug!("cannot start more threads for readahead and write-back: {error}");
         }
     }
 

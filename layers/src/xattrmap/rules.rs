@@ -51,7 +51,7 @@ impl FromStr for Rules {
                 let (key, prepend) = (fields.next()?, fields.next()?);
                 if !fields.rest.is_empty() {
                     return Err(BadMap(format!(
-                        "expected the rule 'map' to be the last, got {:?} behind it",
+                        "expected the rule 'map' to be the last, got {:?} after it",
                         fields.rest
                     )));
                 }

@@ -235,7 +235,7 @@ impl Session for Device {
     ) -> std::result::Result<Answer, Malformed> {
         let room = out.room();
         if room == 0 {
-            return Err(Malformed::new("a request without room for its status"));
+            return Err(Malformed::new("a request without a status byte"));
         }
         let cx = Cx {
             caller: &Caller::ROOT,
@@ -258,7 +258,7 @@ impl Session for Device {
                     }
                     errno => {
                         call.note_fault(errno.raw());
-                        tracing::debug!("a request of a block device: {errno}");
+                        tracing::debug!("block device request failed: {errno}");
                         status::IOERR
                     }
                 }

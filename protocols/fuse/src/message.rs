@@ -56,9 +56,9 @@ pub enum Undecodable {
 impl std::fmt::Display for Undecodable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Undecodable::Opcode(opcode) => write!(f, "no request has opcode {opcode}"),
+            Undecodable::Opcode(opcode) => write!(f, "unknown opcode {opcode}"),
             Undecodable::Arguments(name, what) => write!(f, "{name}: {what}"),
-            Undecodable::Frame(what) => write!(f, "no message: {what}"),
+            Undecodable::Frame(what) => write!(f, "malformed message: {what}"),
         }
     }
 }

@@ -94,9 +94,9 @@ pub enum Undecodable {
 impl std::fmt::Display for Undecodable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Undecodable::Number(number) => write!(f, "no message has number {number}"),
+            Undecodable::Number(number) => write!(f, "unknown message type {number}"),
             Undecodable::Fields(name, what) => write!(f, "{name}: {what}"),
-            Undecodable::Frame(what) => write!(f, "no message: {what}"),
+            Undecodable::Frame(what) => write!(f, "malformed message: {what}"),
         }
     }
 }

@@ -116,23 +116,23 @@ pub(crate) fn limitations(tree: &Tree, root: &HostNode, can: &Capabilities) -> V
     };
     add(
         can.owners == Level::None,
-        "works as the process's own user: callers are not told apart, owners cannot be changed",
+        "all requests run as the user of this process; owners cannot change",
     );
     let by_name = root.device().mount().is_none();
     let recorded = tree.handle_index.is_persistent();
     add(
         by_name && recorded,
-        "no kernel file handles: what outsiders rename is lost to handles when descriptors are short, \
-         and at a restart",
+        "no kernel file handles: a file that other programs rename is lost to its handles at a restart \
+                 and while descriptors are short",
     );
     add(
         by_name && !recorded,
-        "no kernel file handles: handles do not survive a restart, and a node that outsiders \
-         rename while descriptors are short is lost",
+        "no kernel file handles: handles become stale at a restart, and a file that other programs \
+                 rename while descriptors are short is lost",
     );
     add(
         can.devices == Level::None,
-        "cannot make device nodes (no CAP_MKNOD)",
+        "cannot create device nodes (no CAP_MKNOD)",
     );
     add(
         can.xattr == Level::None,

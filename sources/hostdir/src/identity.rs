@@ -78,7 +78,7 @@ impl CallerIdentity {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
                     "expected to run as user 0 with CAP_SETUID, CAP_SETGID, CAP_DAC_OVERRIDE, \
-                     CAP_CHOWN and CAP_FOWNER, to work as each caller",
+                     CAP_CHOWN and CAP_FOWNER, to act as each caller",
                 ));
             }
             Identity::Auto => IdentitySwitch::permitted(),

@@ -165,7 +165,7 @@ impl HostDir {
         if mapped && capabilities.xattr == Level::None {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "expected a file system with user.* extended attributes, to keep owners in",
+                "expected a file system with user.* extended attributes, to store owners",
             ));
         }
         let mut limits = Vec::new();

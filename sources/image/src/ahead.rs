@@ -83,7 +83,7 @@ pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) -> Option<JoinHa
         });
     });
     spawned
-        .inspect_err(|error| tracing::warn!("nothing of an image is read ahead: {error}"))
+        .inspect_err(|error| tracing::warn!("no readahead of an image: {error}"))
         .ok()
 }
 

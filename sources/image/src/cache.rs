@@ -296,7 +296,7 @@ fn watch_over<K: Copy + Eq + Hash + Send + 'static>(cache: Weak<Cache<K>>) {
     };
     let thread = std::thread::Builder::new().name("image-cache".into());
     if let Err(error) = thread.spawn(watch) {
-        tracing::warn!("what the cache of an image holds is not freed when idle: {error}");
+        tracing::warn!("cannot start the thread that frees idle image caches: {error}");
     }
 }
 

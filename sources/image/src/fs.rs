@@ -50,9 +50,9 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Io(error) => error.fmt(f),
             OpenError::Image(Error::Storage(Errno::EIO)) => {
-                f.write_str("expected an image, got a file that ends too soon")
+                f.write_str("expected an image, got a truncated file")
             }
-            OpenError::Image(error) => write!(f, "expected an image of EROFS or ROFS: {error}"),
+            OpenError::Image(error) => write!(f, "expected an EROFS or ROFS image: {error}"),
             OpenError::Untrusted(error) => error.fmt(f),
         }
     }

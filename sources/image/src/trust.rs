@@ -31,9 +31,9 @@ impl fmt::Display for Untrusted {
         match self {
             Untrusted::Io(error) => error.fmt(f),
             Untrusted::Broken(broken) => broken.fmt(f),
-            Untrusted::Devices => {
-                f.write_str("expected an image that is signed as a whole, got further devices")
-            }
+            Untrusted::Devices => f.write_str(
+                "expected an image without further devices: the signature covers one file",
+            ),
         }
     }
 }

@@ -86,7 +86,7 @@ impl Verified {
         if told.len() < MOST_TOLD && told.insert((level, number)) {
             let range = self.header.shape().chunk(level, number);
             tracing::error!(
-                "bytes {} to {} of the image are not what was packed: reading them fails",
+                "bytes {} to {} of the image do not match their hashes: reads of them fail",
                 range.start,
                 range.end - 1
             );

@@ -116,7 +116,7 @@ impl Object {
                 Ok(Arc::new(tier.over(Arc::new(object), &identity)?))
             }
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                tracing::warn!("{url}: nothing is kept on disk, for another process does: {error}");
+                tracing::warn!("{url}: no disk cache, because another process uses it: {error}");
                 Ok(Arc::new(Object::connect(url, tuning, None)?))
             }
             Err(error) => Err(error),
@@ -158,7 +158,7 @@ impl Object {
             Err(Failed {
                 what, passes: true, ..
             }) if known.is_some() => {
-                tracing::warn!("{url}: what is on disk has to do: {what}");
+                tracing::warn!("{url}: using only the disk cache: {what}");
                 (object.identity, object.len) = known.expect("there is one");
             }
             Err(failed) => return Err(failed.into_io()),
@@ -199,7 +199,7 @@ impl Object {
             }
             let identity = Identity::of(&got.meta).ok_or_else(|| Failed {
                 errno: Errno::EIO,
-                what: "expected an ETag or Last-Modified, which tell whether it is replaced".into(),
+                what: "expected an ETag or Last-Modified, to detect a replaced object".into(),
                 passes: false,
             })?;
             let mut head = vec![0; range.end as usize];
@@ -288,7 +288,7 @@ impl Object {
             if attempts >= self.tuning.attempts || !failed.passes {
                 return Err(failed);
             }
-            tracing::debug!("{}: asking again: {}", self.shown, failed.what);
+            tracing::debug!("{}: retrying: {}", self.shown, failed.what);
             let wait = some_of(pause).max(answer.wait.unwrap_or_default());
             tokio::time::sleep(wait.min(self.tuning.longest)).await;
             pause = (pause * 2).min(self.tuning.longest);
@@ -301,7 +301,7 @@ impl Object {
         done.unwrap_or_else(|_| {
             Err(Failed {
                 errno: Errno::EIO,
-                what: format!("no answer in {:?}", self.tuning.all),
+                what: format!("no reply within {:?}", self.tuning.all),
                 passes: true,
             })
         })
@@ -317,7 +317,7 @@ impl Object {
         *failing = errno;
         match failed {
             Some(failed) => tracing::warn!("{}: {}", self.shown, failed.what),
-            None => tracing::warn!("{}: can be read again", self.shown),
+            None => tracing::warn!("{}: readable again", self.shown),
         }
     }
 }
@@ -440,8 +440,8 @@ fn failure(error: &object_store::Error, errno: Option<Errno>) -> Failed {
     }
     let words: String = reason.to_string().chars().take(WORDS).collect();
     let what = match error {
-        Error::NotSupported { .. } => "expected a server that gives ranges".to_owned(),
-        Error::NotFound { .. } => "404, there is no such object".to_owned(),
+        Error::NotSupported { .. } => "expected a server with support for ranges".to_owned(),
+        Error::NotFound { .. } => "404, no such object".to_owned(),
         _ => words.trim().escape_debug().to_string(),
     };
     Failed {
@@ -454,7 +454,7 @@ fn failure(error: &object_store::Error, errno: Option<Errno>) -> Failed {
 fn replaced() -> Failed {
     Failed {
         errno: Errno::ESTALE,
-        what: "the object was replaced since it was opened".into(),
+        what: "the object was replaced after it was opened".into(),
         passes: false,
     }
 }

@@ -106,13 +106,17 @@ impl FromStr for Url {
                 "cache_dir" => dir = Some(PathBuf::from(&*value)),
                 "cache_dir_size" => size = Some(TierOptions::size(&value).map_err(|e| bad(&e))?),
                 _ if url.knows(&name) => url.options.push((name.into(), value.into())),
-                _ => return Err(bad(&format!("an option of such a store, not '{name}'"))),
+                _ => {
+                    return Err(bad(&format!(
+                        "an option of this kind of store, not '{name}'"
+                    )));
+                }
             }
         }
         url.tier = match (dir, size) {
             (Some(dir), size) => Some(TierOptions::new(dir, size)),
             (None, None) => None,
-            (None, Some(_)) => return Err(bad("cache_dir where there is cache_dir_size")),
+            (None, Some(_)) => return Err(bad("cache_dir with cache_dir_size")),
         };
         Ok(url)
     }

@@ -45,7 +45,7 @@ impl Tender {
             match thread.spawn(move || run(&tended)) {
                 Ok(handle) => Some(handle.thread().clone()),
                 Err(error) => {
-                    tracing::warn!("the server hears late of files that are given up: {error}");
+                    tracing::warn!("files will be closed late on the server: {error}");
                     None
                 }
             }

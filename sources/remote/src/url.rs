@@ -199,7 +199,7 @@ pub(crate) fn host_and_port(text: &str, usual: u16) -> Result<Addr, Option<Strin
 
 /// Decodes percent-encoding.
 pub(crate) fn decode(text: &str) -> Result<String, String> {
-    let bad = || format!("two hexadecimal digits behind '%' that make UTF-8, in '{text}'");
+    let bad = || format!("two hexadecimal digits after '%' that form UTF-8, in '{text}'");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, behind)) = rest.split_first() {

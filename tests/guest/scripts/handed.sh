@@ -18,7 +18,7 @@ end() {
 }
 trap end EXIT
 
-"$BARGE" serve "$top/share" --hand-over-files --9p "unix:$top/socket" >"$top/server" &
+"$BARGE" serve "$top/share" --9p-fd-passing --9p "unix:$top/socket" >"$top/server" &
 pids=($!)
 mounted() { # DIRECTORY OPTIONS
     "$BARGE" mount -f "9p+unix:$top/socket" "$top/$1" -o "allow_other,$2" >/dev/null &

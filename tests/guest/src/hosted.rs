@@ -44,7 +44,7 @@ pub const ALL: [Hosted; 9] = [
     },
     Hosted {
         name: "9p-handed",
-        serve: "{barge} serve {share} --9p unix:{socket} --hand-over-files",
+        serve: "{barge} serve {share} --9p unix:{socket} --9p-fd-passing",
         source: "9p+unix:{socket}",
         network: false,
         protocol: "9p",
@@ -52,7 +52,7 @@ pub const ALL: [Hosted; 9] = [
     },
     Hosted {
         name: "nfs3",
-        serve: "{barge} serve {share} --nfs unix:{socket} --state-dir {run}/state",
+        serve: "{barge} serve {share} --nfs unix:{socket} --nfs-state-dir {run}/state",
         source: "nfs+unix:{socket}?vers=3",
         network: false,
         protocol: "nfs3",
@@ -60,7 +60,7 @@ pub const ALL: [Hosted; 9] = [
     },
     Hosted {
         name: "nfs4.2",
-        serve: "{barge} serve {share} --nfs unix:{socket} --state-dir {run}/state",
+        serve: "{barge} serve {share} --nfs unix:{socket} --nfs-state-dir {run}/state",
         source: "nfs+unix:{socket}?vers=4.2",
         network: false,
         protocol: "nfs",

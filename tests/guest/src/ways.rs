@@ -132,7 +132,7 @@ impl Way {
             NinepVirtio => "--virtio-9p {socket}",
             Virtiofs { .. } => "--virtiofs {socket}",
             Nfs { rpcbind: false, .. } => "--nfs tcp:{listen}:{port}",
-            Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --rpcbind",
+            Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --nfs-rpcbind",
         }
     }
 
@@ -141,18 +141,18 @@ impl Way {
         let access = machine.access();
         let own = match self.served() {
             NineP | Connected | Mounted(_) | NinepVirtio => String::new(),
-            Virtiofs { .. } => format!("--cache {}", self.cache),
+            Virtiofs { .. } => format!("--virtiofs-cache {}", self.cache),
             Nfs {
                 version: "4.1",
                 security: None,
                 ..
-            } => "--state-dir {run}/state --delegations".into(),
-            Nfs { security: None, .. } => "--state-dir {run}/state".into(),
+            } => "--nfs-state-dir {run}/state --nfs-delegations".into(),
+            Nfs { security: None, .. } => "--nfs-state-dir {run}/state".into(),
             Nfs {
                 security: Some(security),
                 ..
             } => format!(
-                "--state-dir {{run}}/state --nfs-tls-cert {{tls}}/server.pem --nfs-tls-key {{tls}}/server.key --nfs-tls-ca {{tls}}/ca.pem --nfs-xprtsec {security}"
+                "--nfs-state-dir {{run}}/state --nfs-tls-cert {{tls}}/server.pem --nfs-tls-key {{tls}}/server.key --nfs-tls-ca {{tls}}/ca.pem --nfs-xprtsec {security}"
             ),
         };
         own + access

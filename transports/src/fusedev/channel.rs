@@ -185,7 +185,7 @@ impl Ring for Channel {
             match sent {
                 // The request was interrupted, or the mount is gone.
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(error) => tracing::warn!(mount = self.name, "a reply is lost: {error}"),
+                Err(error) => tracing::warn!(mount = self.name, "cannot send a reply: {error}"),
             }
         }
         asked.reply.clear();

@@ -33,7 +33,7 @@ impl Files {
         if let Err(error) = opened {
             self.refused
                 .fetch_or(error == Errno::PERM, Ordering::Relaxed);
-            tracing::debug!("the kernel does not read and write a file by itself: {error}");
+            tracing::debug!("no passthrough for a file: {error}");
         }
         opened.ok()
     }
@@ -41,7 +41,7 @@ impl Files {
     /// Ends the registration of the backing id `number` for new opens; existing ones keep the file.
     pub fn close(&self, number: NonZeroU32) {
         if let Err(error) = sys::fuse::close_backing(self.device.as_fd(), number) {
-            tracing::debug!("the kernel keeps a file: {error}");
+            tracing::debug!("cannot end passthrough of a file: {error}");
         }
     }
 }

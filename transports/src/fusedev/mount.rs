@@ -213,7 +213,7 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
 fn helper(command: &mut Command) -> io::Result<()> {
     let output = command.output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::other(format!(
-            "{HELPER} is not installed (package fuse3), which mounts for those who are not root"
+            "{HELPER} is not installed (package fuse3); users other than root need it to mount"
         )),
         _ => error,
     })?;

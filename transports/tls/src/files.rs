@@ -195,7 +195,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadFiles> {
         .and_then(Iterator::collect)
         .map_err(|why| none(&why))?;
     match all.is_empty() {
-        true => Err(none(&"there are none")),
+        true => Err(none(&"the file has none")),
         false => Ok(all),
     }
 }
@@ -205,7 +205,9 @@ fn system_roots() -> Result<RootCertStore, BadFiles> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     match roots.is_empty() {
-        true => Err(BadFiles("this system trusts no authority: name one".into())),
+        true => Err(BadFiles(
+            "this system trusts no certificate authority: name one".into(),
+        )),
         false => Ok(roots),
     }
 }

@@ -139,7 +139,7 @@ impl Device {
         if len != 0 && len < whole {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
-                "expected a whole message at once",
+                "expected a complete message",
             ));
         }
         let padded = Padded::parse(bytes.get(..len).unwrap_or_default());
@@ -304,7 +304,7 @@ fn queue(memory: &Memory, slot: &Slot, at: Addresses, event_idx: bool) -> Result
     queue.set_next_avail(slot.next_avail);
     queue.set_ready(true);
     if !queue.is_valid(memory.map_ref()) {
-        return Err(invalid("a queue that reaches beyond the guest's memory"));
+        return Err(invalid("a queue beyond the guest's memory"));
     }
     // Only the guest's memory has the used index: a monitor sends the available index alone.
     let used = queue
@@ -492,22 +492,22 @@ impl VhostUserBackendReqHandlerMut for Control {
     fn set_backend_req_fd(&mut self, _: Backend) {}
 
     fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
-        Err(Error::InvalidOperation("this is no graphics device"))
+        Err(Error::InvalidOperation("not a graphics device"))
     }
 
     fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
-        Err(Error::InvalidOperation("there are no shared objects"))
+        Err(Error::InvalidOperation("shared objects are not supported"))
     }
 
     fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         Err(Error::InvalidOperation(
-            "requests in flight are not recorded",
+            "in-flight tracking is not supported",
         ))
     }
 
     fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
         Err(Error::InvalidOperation(
-            "requests in flight are not recorded",
+            "in-flight tracking is not supported",
         ))
     }
 
@@ -517,11 +517,15 @@ impl VhostUserBackendReqHandlerMut for Control {
         _: VhostTransferStatePhase,
         _: File,
     ) -> Result<Option<File>> {
-        Err(Error::InvalidOperation("the device's state does not move"))
+        Err(Error::InvalidOperation(
+            "device state transfer is not supported",
+        ))
     }
 
     fn check_device_state(&mut self) -> Result<()> {
-        Err(Error::InvalidOperation("the device's state does not move"))
+        Err(Error::InvalidOperation(
+            "device state transfer is not supported",
+        ))
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
@@ -529,7 +533,9 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        Err(Error::InvalidOperation("dirty pages are not logged"))
+        Err(Error::InvalidOperation(
+            "dirty page logging is not supported",
+        ))
     }
 }
 

@@ -99,7 +99,7 @@ impl Padded {
         let regions = self.regions.iter().copied().zip(files);
         let regions: Vec<_> = regions.filter(|(region, _)| !is_empty(region)).collect();
         if regions.is_empty() || !regions.iter().all(|(region, _)| ends(region)) {
-            return invalid("SET_MEM_TABLE: expected a region within all addresses");
+            return invalid("SET_MEM_TABLE: expected regions within the address space");
         }
         Ok(regions)
     }

@@ -48,10 +48,10 @@ impl Memory {
             len: region.memory_size,
         };
         if !holds(&file, region)? {
-            return Err(invalid("a region beyond the end of its file"));
+            return Err(invalid("a memory region beyond the end of its file"));
         }
         let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(place.guest))
-            .ok_or_else(|| invalid("a region beyond the end of all addresses"))?;
+            .ok_or_else(|| invalid("a memory region beyond the address space"))?;
         let map = self
             .map
             .insert_region(mapped.into())

@@ -181,7 +181,7 @@ impl Ring for Running {
         };
         // Each uses at least one descriptor until it is returned.
         if *in_flight == longest {
-            let why = "expected no more requests at once than the queue is long";
+            let why = "expected at most as many requests as the queue has entries";
             return Err(io::Error::new(ErrorKind::InvalidData, why));
         }
         *in_flight += 1;
@@ -221,7 +221,7 @@ impl Ring for Running {
             ..
         } = &mut *inner;
         if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
-            tracing::warn!(queue = self.name, "a reply is lost: {error}");
+            tracing::warn!(queue = self.name, "cannot return a reply: {error}");
         }
         if spare.len() < Inner::SPARE {
             spare.push(chain);
@@ -373,7 +373,7 @@ impl Event {
         let writer = std::thread::Builder::new().name("barge-call".into());
         match writer.spawn(move || event.signal()) {
             Ok(_) => self.free_writers(1),
-            Err(error) => tracing::warn!("the guest is not notified of the last replies: {error}"),
+            Err(error) => tracing::warn!("cannot notify the guest of the last replies: {error}"),
         }
     }
 

@@ -136,17 +136,17 @@ fn what_the_kernel_says_counts() {
         (
             "proc/sys/kernel/osrelease",
             "6.11.9",
-            &["EROFS of files", "9p", "nfs", "virtiofs"][..],
+            &["EROFS on files", "9p", "nfs", "virtiofs"][..],
         ),
         (
             "proc/sys/kernel/osrelease",
             "6.8.12",
-            &["passthrough", "EROFS of files", "9p", "nfs", "virtiofs"],
+            &["passthrough", "EROFS on files", "9p", "nfs", "virtiofs"],
         ),
         (
             "proc/filesystems",
             "\text4\n",
-            &["EROFS of files", "overlayfs"],
+            &["EROFS on files", "overlayfs"],
         ),
         (
             "proc/sys/user/max_user_namespaces",
@@ -174,10 +174,10 @@ fn what_the_kernel_says_counts() {
 fn privileges_and_limits_are_each_one_piece() {
     let without = |capability| CapabilitySet::all() - capability;
     for (capability, name) in [
-        (CapabilitySet::SETUID, "each caller"),
+        (CapabilitySet::SETUID, "caller identity"),
         (CapabilitySet::DAC_READ_SEARCH, "file handles"),
         (CapabilitySet::NET_BIND_SERVICE, "low ports"),
-        (CapabilitySet::SYS_ADMIN, "right to mount"),
+        (CapabilitySet::SYS_ADMIN, "mount privilege"),
     ] {
         let (_root, mut machine) = whole();
         machine.capabilities = without(capability);
@@ -199,10 +199,10 @@ fn a_user_takes_fusermount3_to_mount_and_callers_are_that_user() {
     let (root, mut machine) = whole();
     machine.is_root = false;
     machine.capabilities = CapabilitySet::empty();
-    let few = ["each caller", "file handles", "low ports"];
+    let few = ["caller identity", "file handles", "low ports"];
     assert_eq!(missing(&machine), few);
     fs::remove_file(root.path().join("bin/fusermount3")).expect("removed");
-    assert_eq!(missing(&machine), [&few[..], &["right to mount"]].concat());
+    assert_eq!(missing(&machine), [&few[..], &["mount privilege"]].concat());
 }
 
 #[test]

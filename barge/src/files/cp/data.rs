@@ -28,7 +28,7 @@ pub(super) fn copy_file(
     let (entry, copy) = create(copier, from, to, name)?;
     if entry.node.id() == from.node.id() && entry.attr.size == 0 && from.attr.size > 0 {
         // Both seem to be one file, which has just been truncated: nothing is left to copy.
-        tracing::warn!("a file was copied to itself");
+        tracing::warn!("source and destination are the same file: nothing is copied");
     }
     let extents = extents(tree, &*original, from.attr.size)?;
     let mut end = 0;

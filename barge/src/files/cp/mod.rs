@@ -36,7 +36,7 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
     let target = Target::at(tree, &path, to)?;
     if from.len() > 1 && !matches!(target.found, Found::Directory(_)) {
         return Err(Failure::usage(format!(
-            "{to}: expected a directory to copy {} sources to",
+            "{to}: expected a directory as the destination of {} sources",
             from.len()
         )));
     }
@@ -209,7 +209,7 @@ impl Walk<'_> {
             .map_err(failed)?;
         if from.attr.kind == Kind::Directory && !self.copier.recursive {
             return Err(Failure::new(format!(
-                "{operand}: is a directory; copy it with --recursive"
+                "{operand}: is a directory (--recursive copies it)"
             )));
         }
         let (dir, name) = match (&target.found, operand.name()) {
@@ -285,7 +285,7 @@ impl Walk<'_> {
             for listed in listed {
                 let shown = format!("{shown}/{}", String::from_utf8_lossy(&listed.name));
                 let Some(entry) = listed.entry else {
-                    self.copier.errors.report(&shown, "cannot be looked at");
+                    self.copier.errors.report(&shown, "cannot be accessed");
                     continue;
                 };
                 match self.entry(tree, entry, &to, listed.name, shown.clone()) {
@@ -313,7 +313,7 @@ impl Walk<'_> {
         }
         match from.attr.kind {
             Kind::Directory if self.is_copy(tree, &from) => {
-                let why = "is the copy itself, and is not copied into itself";
+                let why = "is the destination, which is not copied into itself";
                 self.copier.errors.report(&shown, why);
             }
             Kind::Directory => {

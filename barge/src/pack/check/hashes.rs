@@ -106,7 +106,7 @@ impl Levels<'_> {
                 let numbers = first..chunks.min(first + AT_A_TIME);
                 for number in self.wrong(level, numbers)? {
                     let range = self.shape.chunk(level, number);
-                    if !told((range.start, range.end), "not what was packed") {
+                    if !told((range.start, range.end), "does not match its hash") {
                         return Ok(());
                     }
                 }

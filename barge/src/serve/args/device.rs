@@ -22,7 +22,7 @@ impl FromStr for Affinity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Affinity, String> {
-        let expected = || format!("expected processors as 0,2,4-7, got '{text}'");
+        let expected = || format!("expected processors such as 0,2,4-7, got '{text}'");
         let number = |text: &str| {
             let number = text.parse().ok();
             number.filter(|&number: &usize| number < rustix::thread::CpuSet::MAX_CPU)

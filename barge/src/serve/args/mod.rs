@@ -90,15 +90,15 @@ pub(crate) struct NinePArgs {
     /// source.
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
     pub(in crate::serve) virtio_9p: Vec<NinePDevice>,
-    /// Maximum size of a 9P message, bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
-          value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
+    /// Maximum size of a 9P message
+    #[arg(long = "9p-msize", alias = "msize", value_name = "SIZE", default_value = "4M",
+          value_parser = msize)]
     pub(in crate::serve) msize: u32,
     /// Answer a 9P lock request at once if the lock is taken
     ///
     /// By default the reply is sent when the lock is granted. Without that, Linux asks again after
     /// its locktimeout= (30 seconds), and signals end its wait, as flock -w needs.
-    #[arg(long)]
+    #[arg(long = "9p-no-lock-wait", alias = "no-lock-wait")]
     pub(in crate::serve) no_lock_wait: bool,
 }
 
@@ -111,21 +111,22 @@ pub(crate) struct NfsArgs {
     /// other protocol is served and the port is free: tcp:127.0.0.1:2049]
     #[arg(long = "nfs", id = "nfs", value_name = "ADDR")]
     pub(in crate::serve) addrs: Vec<Addr>,
-    /// Address of a port mapper for NFSv3 locks [default: port 111 of the first --nfs address]
+    /// Address to serve a port mapper at [default: port 111 of the first --nfs address]
     ///
-    /// NFSv3 clients find the lock service as they do with rpcbind, over TCP and UDP. Without it
-    /// they mount with nolock.
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    /// NFSv3 clients find the lock service through it, over TCP and UDP, as through rpcbind.
+    /// Without it they mount with nolock.
+    #[arg(long = "nfs-rpcbind", alias = "rpcbind", value_name = "ADDR", num_args = 0..=1,
+          requires = "nfs")]
     pub(in crate::serve) rpcbind: Option<Option<Addr>>,
     /// NFSv4 lease time, seconds
     ///
-    /// Other clients may get the locks and opens of a client that was silent for so long.
+    /// After that time without a request, other clients may get a client's locks and opens.
     #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
     pub(in crate::serve) nfs_lease: u16,
     /// Refuse the READ_PLUS operation of NFSv4.2
     ///
     /// Clients then receive the zeros of holes, as they do with v4.1.
-    #[arg(long)]
+    #[arg(long = "nfs-no-read-plus", alias = "no-read-plus")]
     pub(in crate::serve) no_read_plus: bool,
     /// Let NFSv4.2 clients see and set SELinux labels
     ///
@@ -139,14 +140,14 @@ pub(crate) struct NfsArgs {
     /// A client then opens, reads and locks a file that no other client uses without a request. If
     /// programs of this host rename or remove files that clients use, clients see that a moment
     /// later.
-    #[arg(long)]
+    #[arg(long = "nfs-delegations", alias = "delegations")]
     pub(in crate::serve) delegations: bool,
     /// State directory of NFS
     ///
     /// It holds the secret of file handles and the clients that may reclaim locks after a restart
     /// [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge for other
     /// users]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = "nfs-state-dir", alias = "state-dir", value_name = "DIR")]
     pub(in crate::serve) state_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(in crate::serve) tls: TlsArgs,
@@ -165,42 +166,60 @@ pub(crate) struct VirtiofsArgs {
     #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
     pub(in crate::serve) shares: Vec<Socket>,
     /// Caching policy of virtiofs guests
-    #[arg(long, value_name = "MODE", default_value = "auto")]
+    #[arg(
+        long = "virtiofs-cache",
+        alias = "cache",
+        value_name = "MODE",
+        default_value = "auto"
+    )]
     pub(in crate::serve) cache: Cache,
     /// Enable the write-back cache of virtiofs guests
     ///
     /// Safe only if no other client or program changes the share.
-    #[arg(long)]
+    #[arg(long = "virtiofs-writeback", alias = "writeback")]
     pub(in crate::serve) writeback: bool,
     /// Honour O_DIRECT of virtiofs guests
-    #[arg(long)]
+    #[arg(long = "virtiofs-allow-direct-io", alias = "allow-direct-io")]
     pub(in crate::serve) allow_direct_io: bool,
     /// Let virtiofs guests create unnamed files (O_TMPFILE)
     ///
     /// The share is then no upper layer for overlayfs.
-    #[arg(long)]
+    #[arg(long = "virtiofs-tmpfile", alias = "tmpfile")]
     pub(in crate::serve) tmpfile: bool,
     /// Do not offer FUSE_HANDLE_KILLPRIV_V2 to virtiofs guests
     ///
     /// Guests then clear set-id bits and file capabilities of written files themselves, and ask for
     /// capabilities before each write.
-    #[arg(long, overrides_with = "_killpriv_v2")]
+    #[arg(
+        long = "virtiofs-no-killpriv-v2",
+        alias = "no-killpriv-v2",
+        overrides_with = "_killpriv_v2"
+    )]
     pub(in crate::serve) no_killpriv_v2: bool,
-    /// The default
-    #[arg(long = "killpriv-v2", hide = true, overrides_with = "no_killpriv_v2")]
+    /// Offer FUSE_HANDLE_KILLPRIV_V2 to virtiofs guests, the default
+    #[arg(
+        long = "virtiofs-killpriv-v2",
+        alias = "killpriv-v2",
+        hide = true,
+        overrides_with = "no_killpriv_v2"
+    )]
     _killpriv_v2: bool,
     /// When to offer POSIX ACLs to virtiofs guests
     ///
     /// auto offers them if the source has them, always also refuses guests that do not enforce
     /// them, never hides them.
-    #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
-          default_value = "auto", default_missing_value = "always")]
+    #[arg(long = "virtiofs-posix-acl", alias = "posix-acl", value_name = "WHEN",
+          require_equals = true, num_args = 0..=1, default_value = "auto",
+          default_missing_value = "always")]
     pub(in crate::serve) posix_acl: Negotiate,
     /// Do not announce submounts to virtiofs guests
     ///
     /// Directories on other devices are then part of the share, not mounts of their own, which
     /// overlayfs in a guest needs.
-    #[arg(long)]
+    #[arg(
+        long = "virtiofs-no-announce-submounts",
+        alias = "no-announce-submounts"
+    )]
     pub(in crate::serve) no_announce_submounts: bool,
 }
 
@@ -254,7 +273,7 @@ pub(crate) struct IdentityArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Memory for all clients together [default: 1G]
+    /// Maximum memory for all clients together [default: 1G]
     ///
     /// It bounds incomplete and waiting requests, unsent replies, and, up to half of it, state
     /// between requests (replies kept for retransmissions, fids, opens, locks, listings). One
@@ -321,6 +340,14 @@ pub(crate) struct ObservabilityArgs {
     pub(in crate::serve) record_calls: Option<PathBuf>,
 }
 
+/// Parses the value of `--9p-msize`.
+fn msize(text: &str) -> Result<u32, String> {
+    let bytes = remote::bytes(text).and_then(|bytes| u32::try_from(bytes).ok());
+    bytes
+        .filter(|bytes| (4096..=32 << 20).contains(bytes))
+        .ok_or_else(|| format!("expected a size from 4096 to 32M, such as 4M, got '{text}'"))
+}
+
 /// Parses the value of `--memory`.
 fn memory(text: &str) -> Result<usize, String> {
     /// Room for the largest message that a client can be promised, and the minima of some
@@ -329,23 +356,23 @@ fn memory(text: &str) -> Result<usize, String> {
     let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes
         .filter(|&bytes| bytes >= LEAST)
-        .ok_or_else(|| format!("expected a number of bytes from 8M on, such as 256M, got '{text}'"))
+        .ok_or_else(|| format!("expected a size of at least 8M, such as 256M, got '{text}'"))
 }
 
 #[derive(Args)]
 pub(crate) struct TimeoutArgs {
-    /// Time for the first message of a connection, seconds
+    /// Timeout for the first message of a connection, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub(in crate::serve) handshake_timeout: u32,
-    /// Time for each MiB of a message that has begun, seconds
+    /// Timeout for each MiB of a message that has begun, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub(in crate::serve) message_timeout: u32,
-    /// Time for a client to take some bytes of its replies, seconds
+    /// Timeout for a client that receives nothing of its replies, seconds
     ///
     /// If a virtual machine is suspended for longer, its guest loses the connection.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     pub(in crate::serve) send_timeout: u32,
-    /// Time after which a connection without requests is closed, seconds; 0 is never
+    /// Timeout for a connection without requests, seconds; 0 disables it
     ///
     /// Mounts may be idle for days.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]

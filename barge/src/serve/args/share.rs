@@ -58,8 +58,8 @@ pub(crate) struct ShareArgs {
     /// requests. A client keeps a file open after the server or the share is gone, and root of this
     /// host can write to a file that it may only read. Not with --read-only or --export; such reads
     /// and writes are neither recorded nor counted.
-    #[arg(long, help_heading = "9P")]
-    hand_over_files: bool,
+    #[arg(long = "9p-fd-passing", alias = "hand-over-files", help_heading = "9P")]
+    fd_passing: bool,
 }
 
 /// The options of a share that may change while it is served.
@@ -121,7 +121,7 @@ impl ShareArgs {
                 ..Default::default()
             },
             overlay: self.overlay.clone(),
-            hands_over: self.hand_over_files,
+            hands_over: self.fd_passing,
             ids: self.ids()?,
             xattrs: self.xattrmap.clone(),
             access: self.access.plan(read_only),
@@ -131,9 +131,7 @@ impl ShareArgs {
     /// Checks the options that apply to a single source only; there are `sources`.
     pub(in crate::serve) fn check_alone(&self, sources: usize) -> Result<(), Failure> {
         if self.overlay.is_some() && sources != 1 {
-            return Err(Failure::usage(
-                "--overlay is for one source: expected it to be named, alone",
-            ));
+            return Err(Failure::usage("--overlay: expected exactly one SOURCE"));
         }
         if self.record_trace.is_some() && sources > 1 {
             return Err(Failure::usage(

@@ -100,7 +100,9 @@ impl Nfs {
             return Ok(None);
         };
         let Some(Addr::Tcp { host, port }) = first_tcp(&self.bound) else {
-            return Err(Failure::usage("--rpcbind: expected --nfs tcp:HOST:PORT"));
+            return Err(Failure::usage(
+                "--nfs-rpcbind: expected --nfs tcp:HOST:PORT",
+            ));
         };
         let at = at.clone().unwrap_or_else(|| Addr::Tcp {
             host: host.clone(),
@@ -112,7 +114,7 @@ impl Nfs {
         } = &at
         else {
             return Err(Failure::usage(format!(
-                "--rpcbind {at}: expected tcp:HOST:PORT"
+                "--nfs-rpcbind {at}: expected tcp:HOST:PORT"
             )));
         };
         self.sockets.portmap.push(context.listen(&at)?);
@@ -291,7 +293,7 @@ fn default_listener() -> Option<Listener> {
         Ok(listener) => Some(listener),
         Err(error) => {
             let why = diagnose::listening(&addr, &error);
-            tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 takes a free one)");
+            tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 selects a free port)");
             None
         }
     }

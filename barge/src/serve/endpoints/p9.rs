@@ -114,7 +114,7 @@ impl Endpoint for P9 {
         self.listeners = activation::listeners()?;
         if context.by_default {
             let listener = context.listen(&default_addr()).map_err(|failure| {
-                let line = "(--9p tcp:127.0.0.1:0 takes a free one)";
+                let line = "(--9p tcp:127.0.0.1:0 selects a free port)";
                 Failure::new(format!("{} {line}", failure.message))
             });
             self.listeners.push(listener?);

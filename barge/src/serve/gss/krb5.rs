@@ -74,7 +74,7 @@ impl Context for Krb5Context {
         done.unwrap_or_else(|why| {
             static REFUSED: LogLimit<()> = LogLimit::new();
             if let Some(suppressed) = REFUSED.permit(()) {
-                tracing::info!(suppressed, "RPCSEC_GSS: no context: {why}");
+                tracing::info!(suppressed, "RPCSEC_GSS context refused: {why}");
             }
             Accepted::Failed(why.major.bits(), why.minor)
         })

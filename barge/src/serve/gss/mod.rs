@@ -85,7 +85,7 @@ impl FromStr for Sec {
                 _ => return Err(format!("expected sys, krb5, krb5i or krb5p, got '{word}'")),
             };
             if flavors.contains(&flavor) {
-                return Err(format!("expected {word} once"));
+                return Err(format!("expected {word} only once"));
             }
             flavors.push(flavor);
         }
@@ -105,7 +105,7 @@ impl FromStr for User {
     type Err = String;
 
     fn from_str(text: &str) -> Result<User, String> {
-        let bad = || "expected PRINCIPAL=UID:GID, PRINCIPAL as alice@EXAMPLE.ORG".to_owned();
+        let bad = || "expected PRINCIPAL=UID:GID, such as alice@EXAMPLE.ORG=1000:1000".to_owned();
         let (principal, ids) = text.rsplit_once('=').ok_or_else(bad)?;
         if principal
             .split_once('@')

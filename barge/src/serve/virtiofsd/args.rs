@@ -12,12 +12,12 @@ use crate::serve::args::virtiofs::{Cache, Negotiate, Tag};
 #[command(
     args_override_self = true,
     arg_required_else_help = true,
-    after_help = "Locks are seen by other guests and by the host, unless -o no_posix_lock,no_flock says otherwise.\n\
-                  The program ends when the monitor that connected goes. A link named virtiofsd to barge is this command."
+    after_help = "Locks are visible to other guests and to the host, unless -o no_posix_lock,no_flock is given.\n\
+                  The program ends when the monitor disconnects. A link named virtiofsd to barge runs this command."
 )]
 #[allow(
     rustdoc::broken_intra_doc_links,
-    reason = "what help has in brackets is no link"
+    reason = "brackets in help are no links"
 )]
 pub(crate) struct VirtiofsdArgs {
     /// Directory to share

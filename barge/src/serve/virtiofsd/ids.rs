@@ -40,7 +40,7 @@ pub(super) fn namespace(
         ([range], Some(own)) if range.host == own && range.count == 1 => {}
         (_, Some(own)) => {
             return Err(Failure::usage(format!(
-                "{option}: expected the one id {own} of this process, as it may not act as others"
+                "{option}: expected only the id of this process, {own}, which lacks the privileges to use others"
             )));
         }
     }

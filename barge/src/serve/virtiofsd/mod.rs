@@ -193,16 +193,16 @@ impl VirtiofsdArgs {
     fn log_unsupported_options(&self) {
         if self.sandbox != Sandbox::None {
             tracing::info!(
-                "sandbox: no namespaces and no new root; each name is resolved beneath the shared directory \
-                 by the kernel (openat2), and links are never followed"
+                "--sandbox has no effect: the kernel resolves each name beneath the shared directory (openat2), \
+                 and follows no symbolic links"
             );
         }
         if self.seccomp != Seccomp::None {
-            tracing::info!("seccomp: no filter of system calls is installed");
+            tracing::info!("--seccomp has no effect: no system calls are filtered");
         }
         if self.migrates() {
             tracing::info!(
-                "migration: the device's state cannot be migrated, and monitors are told so"
+                "--migration options have no effect: the device does not offer migration"
             );
         }
     }

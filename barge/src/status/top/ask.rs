@@ -19,7 +19,7 @@ pub(super) fn status(addr: &Addr) -> Asked {
     let failed = |error: io::Error| {
         let hint = match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
-                " (is a server there, started with --http?)"
+                " (is a server running there with --http?)"
             }
             _ => "",
         };
@@ -28,7 +28,7 @@ pub(super) fn status(addr: &Addr) -> Asked {
     let answer = get(addr).map_err(failed)?;
     let bad = |what: &dyn std::fmt::Display| Failure::new(format!("{addr}: {what}"));
     let body = body(&answer).map_err(|what| bad(&what))?;
-    serde_json::from_slice(body).map_err(|error| bad(&format!("expected figures: {error}")))
+    serde_json::from_slice(body).map_err(|error| bad(&format!("invalid status: {error}")))
 }
 
 fn get(addr: &Addr) -> io::Result<Vec<u8>> {
@@ -68,7 +68,7 @@ fn body(answer: &[u8]) -> Result<&[u8], String> {
     match head.parse(answer) {
         Ok(httparse::Status::Complete(len)) if head.code == Some(200) => Ok(&answer[len..]),
         Ok(httparse::Status::Complete(len)) => Err(format!(
-            "expected figures, got {} {}: {}",
+            "expected the status, got {} {}: {}",
             head.code.unwrap_or(0),
             head.reason.unwrap_or(""),
             answer[len..]
@@ -76,7 +76,7 @@ fn body(answer: &[u8]) -> Result<&[u8], String> {
                 .to_string()
                 .trim_end_matches("\\n")
         )),
-        _ => Err("expected an answer of HTTP".into()),
+        _ => Err("expected an HTTP response".into()),
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     fn an_answer_is_taken_for_what_it_says() {
         assert_eq!(body(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n{}"), Ok(&b"{}"[..]));
         let refused = body(b"HTTP/1.1 421 Misdirected Request\r\n\r\nanother\x1b name\n");
-        let expected = "expected figures, got 421 Misdirected Request: another\\x1b name";
+        let expected = "expected the status, got 421 Misdirected Request: another\\x1b name";
         assert_eq!(refused, Err(expected.into()));
         assert!(body(b"SSH-2.0\r\n").is_err() && body(b"").is_err());
     }

@@ -11,16 +11,16 @@ pub(super) const OPERATIONS: [&str; 8] = [
     "median",
     "99 %",
     "99.9 %",
-    "all",
+    "total",
     "failed",
 ];
 
 /// Column headings of the table of clients.
 pub(super) const CLIENTS: [&str; 8] = [
     "client",
-    "speaks",
-    "who",
-    "for",
+    "protocol",
+    "user",
+    "age",
     "requests",
     "sent",
     "received",
@@ -42,7 +42,7 @@ pub(super) fn summary(change: &Change<'_>, operations: &[OperationChange<'_>]) -
             now.connections
         ),
         format!(
-            "{} op/s, {}/s sent, {}/s received, median {}, 99 % {}, {} in flight, {} waiting, {} errors/s",
+            "{} op/s, {}/s sent, {}/s received, median {}, 99th percentile {}, {} in flight, {} waiting, {} errors/s",
             count(change.rate(|done| done.requests)),
             bytes(change.rate(|done| done.sent)),
             bytes(change.rate(|done| done.received)),
@@ -61,7 +61,7 @@ fn export(export: &Export) -> String {
     let served = format!("/{} is {}", plain(&export.name), plain(&export.source));
     match export.cache {
         Some(cache) => format!(
-            "{served}, its cache has {}, {:.1} % hits",
+            "{served}, {} cached, {:.1} % cache hits",
             bytes(cache.bytes as f64),
             100.0 * cache.hits as f64 / (cache.hits + cache.misses).max(1) as f64
         ),
@@ -123,7 +123,7 @@ pub(super) fn text(change: &Change<'_>) -> String {
     let failed: Vec<_> = failed.collect();
     if !failed.is_empty() {
         text.push('\n');
-        table(&mut text, ["error", "operation", "all"], failed);
+        table(&mut text, ["error", "operation", "total"], failed);
     }
     text
 }

@@ -84,7 +84,7 @@ impl Screen {
         let operations = change.operations();
         let mut head = lines::summary(&change, &operations);
         if let Some(why) = &self.lost {
-            head[0] = format!("no answer: {why}");
+            head[0] = format!("no reply: {why}");
         }
         // The status page shows all exports.
         head.truncate(6);
@@ -189,7 +189,7 @@ mod tests {
                 }
                 screen.lost = Some("gone".into());
                 terminal.draw(|frame| screen.draw(frame)).expect("drawn");
-                assert!(terminal.backend().to_string().contains("no answer: gone"));
+                assert!(terminal.backend().to_string().contains("no reply: gone"));
             }
         }
         assert!(ends(KeyCode::Char('q'), KeyModifiers::NONE));

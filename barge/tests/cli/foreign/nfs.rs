@@ -14,7 +14,7 @@ fn serve(dir: &Path) -> (Served, u16) {
     std::fs::create_dir(dir.join("share")).expect("made");
     let mut command = Command::new(crate::served::BARGE);
     command.arg("serve").arg(dir.join("share"));
-    command.args(["--nfs", "tcp:127.0.0.1:0", "--state-dir"]);
+    command.args(["--nfs", "tcp:127.0.0.1:0", "--nfs-state-dir"]);
     command.arg(state);
     let served = Served::run(command);
     let port = served.port();

@@ -44,7 +44,7 @@ fn serve() {
         .args(["serve", "mem:", "--nfs", "tcp:127.0.0.1:0"])
         .args(["--nfs-sec", "krb5p:krb5i:krb5"])
         .args(["--nfs-gss-user", &alice])
-        .arg("--state-dir")
+        .arg("--nfs-state-dir")
         .arg(realm.at("state"));
     let served = Served::run(command);
     let mount = &served.said[0];

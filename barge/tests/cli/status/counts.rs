@@ -215,7 +215,7 @@ fn top_shows_the_same() {
     drop(served);
     let gone = complained(&top(&["--once"]));
     assert!(
-        gone.contains("is a server there, started with --http?"),
+        gone.contains("is a server running there with --http?"),
         "{gone}"
     );
 }

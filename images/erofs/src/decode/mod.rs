@@ -24,7 +24,7 @@ pub fn decode<E>(algorithm: Algorithm, encoded: &[u8], len: usize) -> Result<Vec
         Algorithm::Deflate => deflate(encoded, len),
         Algorithm::Zstd => zstd(encoded, len),
     };
-    decoded.ok_or(Error::Corrupt("what does not decode"))
+    decoded.ok_or(Error::Corrupt("undecodable data"))
 }
 
 /// Decodes MicroLZMA: the first byte, which is zero in LZMA, holds the inverted properties.

@@ -80,7 +80,7 @@ impl Image {
             inode.kind,
             FileType::File | FileType::Directory | FileType::Symlink
         ) {
-            return Err(Error::Corrupt("contents of what has none"));
+            return Err(Error::Corrupt("contents of an inode without any"));
         }
         let block = self.block_size();
         let how = match inode.layout {
@@ -96,8 +96,8 @@ impl Image {
                 }
             }
             DataLayout::Chunks => {
-                let format = ChunkFormat::parse(inode.data)
-                    .ok_or(Error::Unsupported("a file's kind of chunks"))?;
+                let format =
+                    ChunkFormat::parse(inode.data).ok_or(Error::Unsupported("chunk format"))?;
                 let entry = match format.indexes {
                     true => ChunkIndex::SIZE,
                     false => BLOCK_MAP_ENTRY,
@@ -197,7 +197,7 @@ impl Image {
         let (start, place) = tail.expect("else the end would be the size");
         let len = contents.size - start;
         if place % self.block_size() + len > self.block_size() {
-            return Err(Error::Corrupt("a file's end across a block's"));
+            return Err(Error::Corrupt("a file tail across a block boundary"));
         }
         let what = match contents.metabox {
             true => What::Metabox(place),
@@ -224,7 +224,7 @@ impl Image {
         let at = number
             .checked_mul(unit as u64)
             .and_then(|at| at.checked_add(entries))
-            .ok_or(Error::Corrupt("a chunk beyond any image"))?;
+            .ok_or(Error::Corrupt("a chunk beyond the address space"))?;
         let bytes = meta.bytes(at, unit)?;
         let (block, device) = match ChunkIndex::parse(bytes) {
             Some(entry) if format.indexes => {
@@ -262,7 +262,7 @@ impl Image {
     ) -> Result<(), Error<S::Error>> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > contents.size) {
-            return Err(Error::Corrupt("contents behind the end"));
+            return Err(Error::Corrupt("contents beyond the end"));
         }
         let mut done = 0;
         while done < into.len() {
@@ -288,7 +288,7 @@ impl Image {
                     let skip = skip as usize;
                     let part = decoded
                         .get(skip..skip + len)
-                        .ok_or(Error::Corrupt("a cluster decodes to too little"))?;
+                        .ok_or(Error::Corrupt("a cluster that decodes to too few bytes"))?;
                     piece.copy_from_slice(part);
                 }
             }

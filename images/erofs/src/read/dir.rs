@@ -29,7 +29,7 @@ pub struct Block {
 impl Block {
     fn new<E>(bytes: Vec<u8>) -> Result<Block, Error<E>> {
         let first =
-            Dirent::parse(&bytes).ok_or(Error::Corrupt("a directory's block without entries"))?;
+            Dirent::parse(&bytes).ok_or(Error::Corrupt("a directory block without entries"))?;
         let names = usize::from(first.name_offset);
         if names < Dirent::SIZE || names > bytes.len() || names % Dirent::SIZE != 0 {
             return Err(Error::Corrupt("a directory's entries beyond their block"));
@@ -58,14 +58,14 @@ impl Block {
             .bytes
             .get(start..end)
             .filter(|_| start >= self.entries * Dirent::SIZE)
-            .ok_or(Error::Corrupt("a name beyond its directory's block"))?;
+            .ok_or(Error::Corrupt("a name beyond its directory block"))?;
         let name = match number + 1 < self.entries {
             true => name,
             false => name.split(|byte| *byte == 0).next().unwrap_or_default(),
         };
         let bad = |byte: &u8| matches!(byte, 0 | b'/');
         if !(1..=NAME_MAX).contains(&name.len()) || name.iter().any(bad) {
-            return Err(Error::Corrupt("a name that cannot be one"));
+            return Err(Error::Corrupt("an invalid name"));
         }
         Ok(Entry {
             name,

@@ -26,7 +26,7 @@ pub(super) struct Extents {
 /// large files.
 const MAX_SUMMED: u64 = 1 << 20;
 
-const BOGUS: &str = "a list of extents that contradicts itself";
+const BOGUS: &str = "an inconsistent list of extents";
 
 impl Extents {
     pub(super) fn new(
@@ -133,7 +133,7 @@ impl Extents {
         let mut place = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
         let wanted = offset >> self.bits;
         if wanted > MAX_SUMMED {
-            return Err(Error::Unsupported("so many extents of 4 bytes"));
+            return Err(Error::Unsupported("too many extents of 4 bytes"));
         }
         for number in 0..wanted {
             let encoded = self.load(meta, number, 8)?.encoded & EXTENT_LENGTH_MASK;

@@ -72,7 +72,7 @@ impl Lcluster {
     }
 }
 
-const BOGUS: &str = "an index of clusters that contradicts itself";
+const BOGUS: &str = "an inconsistent cluster index";
 
 impl Index {
     /// Reads the header and locates the tail.
@@ -107,9 +107,7 @@ impl Index {
         };
         if !full && (bits > 14 || advise.contains(Advise::BIG_1) != advise.contains(Advise::BIG_2))
         {
-            return Err(Error::Corrupt(
-                "a compact index of clusters that it cannot have",
-            ));
+            return Err(Error::Corrupt("an invalid compact cluster index"));
         }
         index.tail = index.find_tail(meta, header.place)?;
         Ok(Found::Index(index))
@@ -152,7 +150,7 @@ impl Index {
             Elsewhere::Fragment(u64::from(place) | high)
         } else {
             if at.end % meta.image.block_size() + u64::from(inline) > meta.image.block_size() {
-                return Err(Error::Corrupt("a file's end across a block's"));
+                return Err(Error::Corrupt("a file tail across a block boundary"));
             }
             Elsewhere::Inline {
                 place: at.end,
@@ -462,14 +460,14 @@ pub(super) fn cluster<S: Storage>(
     algorithm: u8,
 ) -> Result<Cluster, Error<S::Error>> {
     let algorithm =
-        Algorithm::from_number(algorithm).ok_or(Error::Unsupported("a file's compression"))?;
+        Algorithm::from_number(algorithm).ok_or(Error::Unsupported("compression algorithm"))?;
     if meta.image.algorithms & 1 << algorithm as u16 == 0 {
         return Err(Error::Corrupt(
-            "a compression that the superblock does not tell of",
+            "a compression algorithm that the superblock does not list",
         ));
     }
     if encoded > MAX_PCLUSTER || decoded > MAX_PCLUSTER_DECODED.into() {
-        return Err(Error::Corrupt("a cluster larger than any"));
+        return Err(Error::Corrupt("a cluster larger than the maximum"));
     }
     Ok(Cluster {
         device,
@@ -492,9 +490,7 @@ pub(super) fn plain<E>(
 ) -> Result<Run, Error<E>> {
     let len = end - start;
     if len > encoded.into() {
-        return Err(Error::Corrupt(
-            "data that are not compressed in too few blocks",
-        ));
+        return Err(Error::Corrupt("uncompressed data in too few blocks"));
     }
     // The first bytes in the file are the last on disk.
     let first = block.map_or(0, |block| block - start % block);

@@ -74,17 +74,16 @@ impl Image {
             .checked_mul(INODE_SLOT)
             .and_then(|at| at.checked_add(base))
             .filter(|at| *at < i64::MAX as u64)
-            .ok_or(Error::Corrupt("an inode beyond any image"))?;
+            .ok_or(Error::Corrupt("an inode beyond the address space"))?;
         let mut bytes = [0; ExtendedInode::SIZE];
         let (first, rest) = bytes.split_at_mut(CompactInode::SIZE);
         self.metadata(storage, metabox, at, first)?;
         let compact = CompactInode::parse(first).expect("as long as it is");
-        let format =
-            Format::parse(compact.format).ok_or(Error::Unsupported("an inode's format"))?;
+        let format = Format::parse(compact.format).ok_or(Error::Unsupported("inode format"))?;
         if format.extended {
             self.metadata(storage, metabox, at + CompactInode::SIZE as u64, rest)?;
         }
-        let kind = kind(compact.mode).ok_or(Error::Corrupt("an inode of no known kind"))?;
+        let kind = kind(compact.mode).ok_or(Error::Corrupt("an inode of unknown type"))?;
         let directory = kind == FileType::Directory;
         let mut inode = Inode {
             nid,

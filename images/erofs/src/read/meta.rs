@@ -31,7 +31,7 @@ impl<'a, S: Storage> Meta<'a, S> {
         let end = at
             .checked_add(len as u64)
             .and_then(|end| end.checked_next_multiple_of(block))
-            .ok_or(Error::Corrupt("metadata beyond any image"))?;
+            .ok_or(Error::Corrupt("metadata beyond the address space"))?;
         if at < self.at || end > self.at + self.window.len() as u64 {
             let start = at / block * block;
             self.window.clear();

@@ -77,7 +77,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
         match self {
             Error::Storage(error) => error.fmt(f),
             Error::Corrupt(what) => write!(f, "corrupt image: {what}"),
-            Error::Unsupported(what) => write!(f, "unknown to barge: {what}"),
+            Error::Unsupported(what) => write!(f, "not supported: {what}"),
         }
     }
 }

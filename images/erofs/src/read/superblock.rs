@@ -65,10 +65,10 @@ impl Image {
         read(storage, SUPERBLOCK_OFFSET as u64, &mut bytes)?;
         let raw = Superblock::parse(&bytes).expect("as long as it is");
         if raw.magic != MAGIC {
-            return Err(Error::Corrupt("no superblock of EROFS at 1024"));
+            return Err(Error::Corrupt("no EROFS superblock at offset 1024"));
         }
-        let incompat = Incompat::from_bits(raw.incompat)
-            .ok_or(Error::Unsupported("a feature of the superblock"))?;
+        let incompat =
+            Incompat::from_bits(raw.incompat).ok_or(Error::Unsupported("superblock feature"))?;
         if !(9..=16).contains(&raw.block_bits) || raw.directory_block_bits != 0 {
             return Err(Error::Unsupported(
                 "blocks other than of 512 to 65536 bytes",
@@ -233,7 +233,7 @@ impl Image {
                 let further = self
                     .devices
                     .get(further)
-                    .ok_or(Error::Corrupt("a device that is not in the table"))?;
+                    .ok_or(Error::Corrupt("a device missing from the table"))?;
                 Ok(match self.together {
                     true => (0, further.start.saturating_add(place)),
                     false => (device, place),
@@ -265,7 +265,7 @@ impl Image {
     pub(super) fn place<E>(&self, block: u64) -> Result<u64, Error<E>> {
         match block < MAX_PLACE >> self.block_bits {
             true => Ok(block << self.block_bits),
-            false => Err(Error::Corrupt("a block beyond any image")),
+            false => Err(Error::Corrupt("a block beyond the address space")),
         }
     }
 
@@ -280,7 +280,7 @@ impl Image {
         match (metabox, &self.metabox) {
             (false, _) => read(storage, at, into),
             (true, Some(body)) => self.read(storage, body, at, into),
-            (true, None) => Err(Error::Corrupt("an inode in a metabox that is not there")),
+            (true, None) => Err(Error::Corrupt("an inode in a missing metabox")),
         }
     }
 }
@@ -301,6 +301,6 @@ fn verify<S: Storage>(storage: &S, block_bits: u32, expected: u32) -> Result<(),
     bytes[4..8].fill(0);
     match checksum(&bytes) == expected {
         true => Ok(()),
-        false => Err(Error::Corrupt("the superblock's checksum is another")),
+        false => Err(Error::Corrupt("wrong checksum of the superblock")),
     }
 }

@@ -36,7 +36,7 @@ impl Image {
         if inode.xattrs <= XattrHeader::SIZE {
             return Ok(());
         }
-        let beyond = Error::Corrupt("attributes beyond their place");
+        let beyond = Error::Corrupt("extended attributes beyond their area");
         let end = inode.behind_xattrs();
         let mut meta = Meta::new(self, storage, inode.in_metabox());
         let header = meta.bytes(inode.behind, XattrHeader::SIZE)?;
@@ -75,7 +75,7 @@ impl Image {
         end: Option<u64>,
         each: &mut Each<'_, S::Error>,
     ) -> Result<(u64, bool), Error<S::Error>> {
-        let beyond = Error::Corrupt("attributes beyond their place");
+        let beyond = Error::Corrupt("extended attributes beyond their area");
         if end.is_some_and(|end| at + XattrEntry::SIZE as u64 > end) {
             return Err(beyond);
         }
@@ -92,7 +92,7 @@ impl Image {
         };
         name.extend_from_slice(meta.bytes(name_at, entry.name_len.into())?);
         if name.contains(&0) {
-            return Err(Error::Corrupt("an attribute's name with a NUL"));
+            return Err(Error::Corrupt("an attribute name with a NUL"));
         }
         let mut value = || {
             let bytes = meta.bytes(value_at, entry.value_len.into())?;

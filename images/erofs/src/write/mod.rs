@@ -164,9 +164,7 @@ impl fmt::Display for Impossible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Impossible::TooLarge => "the image would have more than 16 TiB",
-            Impossible::TooManyXattrs(_) => {
-                "its extended attributes take more than EROFS has room for"
-            }
+            Impossible::TooManyXattrs(_) => "its extended attributes exceed the limit of EROFS",
         })
     }
 }

@@ -52,7 +52,7 @@ impl Queue {
 }
 
 fn received(done: &Receiver<io::Result<Done>>) -> io::Result<Done> {
-    let ended = |_| Err(io::Error::other("a thread that reads has ended"));
+    let ended = |_| Err(io::Error::other("a reading thread has ended"));
     done.recv().unwrap_or_else(ended)
 }
 
@@ -314,9 +314,7 @@ impl<'a> Files<'a> {
         if let Form::Chunks(chunk) = form
             && size.div_ceil(chunk) > MOST_CHUNKS
         {
-            return Err(io::Error::other(
-                "a file of more chunks than are worth a map",
-            ));
+            return Err(io::Error::other("a file with too many chunks"));
         }
         if ranges.is_empty() {
             contents.close();

@@ -120,7 +120,7 @@ impl Placed {
                 let mut whole = vec![0; self.member.len() as usize];
                 contents.read(range.start, &mut whole)?;
                 if *blake3::hash(&whole).as_bytes() != hash {
-                    return Err(io::Error::other("the file was changed while it was read"));
+                    return Err(io::Error::other("the file changed while it was read"));
                 }
                 buffer.copy_from_slice(&whole[from as usize..][..buffer.len()]);
             }

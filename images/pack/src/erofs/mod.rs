@@ -205,7 +205,7 @@ fn tell_rest(plan: &Plan, visits: &[Visit], inodes: &mut [Inode]) -> Result<()> 
             },
             Kind::CharDevice(device) | Kind::BlockDevice(device) => {
                 let number = encode_device(device.major, device.minor);
-                let what = "a device number that Linux has no room for";
+                let what = "a device number beyond the range of Linux";
                 Body::Device(number.ok_or_else(|| Error::of(&path(visits, at), what))?)
             }
             _ => continue,

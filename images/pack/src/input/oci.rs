@@ -51,7 +51,7 @@ fn manifest(dir: &Path, mut index: Value) -> Result<Value> {
         let digest = digest(choose(entries)?)?;
         index = json(Ok(blob(dir, digest)?), digest)?;
     }
-    Err(Error::new("indexes of images that lead to no manifest"))
+    Err(Error::new("image indexes without a manifest"))
 }
 
 fn choose(entries: &[Value]) -> Result<&Value> {
@@ -92,8 +92,7 @@ fn blob(dir: &Path, digest: &str) -> Result<File> {
         let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         hex.len() == 64 && hex.bytes().all(digit)
     });
-    let hex =
-        hex.ok_or_else(|| Error::new(format!("expected a digest by sha256, got '{digest}'")))?;
+    let hex = hex.ok_or_else(|| Error::new(format!("expected a sha256 digest, got '{digest}'")))?;
     let path: PathBuf = dir.join("blobs/sha256").join(hex);
     let failed = |error: io::Error| Error::new(format!("{}: {error}", path.display()));
     let mut file = File::open(&path).map_err(failed)?;
@@ -111,10 +110,7 @@ fn blob(dir: &Path, digest: &str) -> Result<File> {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     if found != hex {
-        return Err(Error::new(format!(
-            "{}: has another digest",
-            path.display()
-        )));
+        return Err(Error::new(format!("{}: digest mismatch", path.display())));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     Ok(file)

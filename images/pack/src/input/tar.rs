@@ -74,14 +74,14 @@ pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
                 plan.set_attributes(NodeId::ROOT, attributes);
                 Ok(())
             }
-            _ => Err(failed("the root is no directory")),
+            _ => Err(failed("the root is not a directory")),
         };
     };
     let mut dir = NodeId::ROOT;
     for name in above {
         dir = match plan.lookup(dir, name) {
             Some(there) if matches!(plan.kind(there), Kind::Directory(_)) => there,
-            Some(_) => return Err(failed("is below what is no directory")),
+            Some(_) => return Err(failed("has a parent that is not a directory")),
             None => plan.add(dir, name, nobodys(), Kind::empty_directory()),
         };
     }
@@ -89,7 +89,8 @@ pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
         What::Node(kind) => drop(plan.add(dir, name, attributes, kind)),
         What::Link(target) => {
             let found = find(plan, &target);
-            let node = found.ok_or_else(|| failed("is a link to what is not in the archive"))?;
+            let node = found
+                .ok_or_else(|| failed("is a hard link to a name that is not in the archive"))?;
             if let Kind::Directory(_) = plan.kind(node) {
                 return Err(failed("is a hard link to a directory"));
             }
@@ -185,7 +186,7 @@ impl Archive {
                 long_link = text();
             } else {
                 let told =
-                    self::records(&bytes).ok_or_else(|| self.broken("broken records of pax"))?;
+                    self::records(&bytes).ok_or_else(|| self.broken("malformed pax records"))?;
                 if kind.is_pax_global_extensions() {
                     apply(&mut self.global, told);
                 } else {
@@ -200,7 +201,7 @@ impl Archive {
     fn field(&self, header: &Header, (name, field): Field) -> Result<u64> {
         let number = number(&header.as_bytes()[field]);
         let number = number.and_then(|number| number.try_into().ok());
-        number.ok_or_else(|| self.broken(format!("a broken {name} in a header")))
+        number.ok_or_else(|| self.broken(format!("a malformed {name} in a header")))
     }
 
     /// Reads the next header; returns nothing at the end.
@@ -233,7 +234,7 @@ impl Archive {
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(bytes, at);
-        read.map_err(|_| self.broken("the archive ends in the middle"))
+        read.map_err(|_| self.broken("the archive is truncated"))
     }
 
     fn broken(&self, what: impl std::fmt::Display) -> Error {
@@ -252,7 +253,7 @@ impl Archive {
         let record = |key: &str| records.get(key.as_bytes());
         let number = |key: &str| Some(str::from_utf8(record(key)?).ok()?.parse::<u64>().ok());
         let told = |key: &str, field: Field| match number(key) {
-            Some(told) => told.ok_or_else(|| self.broken(format!("a broken record '{key}'"))),
+            Some(told) => told.ok_or_else(|| self.broken(format!("a malformed record '{key}'"))),
             None => self.field(header, field),
         };
         let size = told("size", SIZE)?;
@@ -261,13 +262,14 @@ impl Archive {
         let name = name
             .or(long_name)
             .unwrap_or_else(|| header.path_bytes().into_owned());
-        let path = path(&name).ok_or_else(|| Error::of(&name, "a path that leads upwards"))?;
+        let path =
+            path(&name).ok_or_else(|| Error::of(&name, "a path that leads outside the tree"))?;
         let sparse = sparse.map_err(|what| Error::of(&name, what))?;
         for key in ["SCHILY.realsize", "SUN.holesdata"] {
             if record(key).is_some() {
                 return Err(Error::of(
                     &name,
-                    format!("a sparse file by '{key}', not GNU.sparse"),
+                    format!("a sparse file in the format of '{key}', not GNU.sparse"),
                 ));
             }
         }
@@ -279,7 +281,7 @@ impl Archive {
             gid: gid
                 .try_into()
                 .map_err(|_| self.broken("a group beyond 32 bits"))?,
-            mtime: mtime(header, record("mtime")).ok_or_else(|| self.broken("a broken time"))?,
+            mtime: mtime(header, record("mtime")).ok_or_else(|| self.broken("a malformed time"))?,
             xattrs: xattrs(&records),
         };
         let target = || {
@@ -300,7 +302,7 @@ impl Archive {
             other => other.as_byte() == DUMPDIR,
         };
         if sparse.is_some() && !matches!(kind, EntryType::Regular | EntryType::Continuous) {
-            return Err(Error::of(&name, "is said to be sparse, and is no file"));
+            return Err(Error::of(&name, "is marked sparse, but is not a file"));
         }
         let what = match kind {
             // The oldest archives mark a directory with a trailing slash.
@@ -319,7 +321,9 @@ impl Archive {
             EntryType::Link => {
                 let target = target();
                 let path = self::path(&target);
-                What::Link(path.ok_or_else(|| Error::of(&target, "a path that leads upwards"))?)
+                What::Link(
+                    path.ok_or_else(|| Error::of(&target, "a path that leads outside the tree"))?,
+                )
             }
             EntryType::Symlink => What::Node(Kind::Symlink(target())),
             EntryType::Directory => What::Node(Kind::empty_directory()),
@@ -328,7 +332,7 @@ impl Archive {
             EntryType::Block => What::Node(Kind::BlockDevice(device()?)),
             other if other.as_byte() == DUMPDIR => What::Node(Kind::empty_directory()),
             other => {
-                let what = format!("a member of unknown kind '{}'", other.as_byte() as char);
+                let what = format!("a member of unknown type '{}'", other.as_byte() as char);
                 return Err(Error::of(&name, what));
             }
         };
@@ -357,14 +361,14 @@ impl Archive {
         let limit = place
             .checked_add(size)
             .filter(|&limit| limit <= self.size)
-            .ok_or_else(|| self.broken("the archive ends in a file"))?;
+            .ok_or_else(|| self.broken("the archive is truncated within a file"))?;
         let mut parts = Vec::new();
         let mut end = 0;
         for (offset, bytes) in map {
             let after = offset.checked_add(bytes).filter(|&after| after <= len);
             let behind = place.checked_add(bytes).filter(|&behind| behind <= limit);
             let (Some(after), Some(behind), true) = (after, behind, offset >= end) else {
-                return Err(self.broken("a sparse file with a broken map"));
+                return Err(self.broken("a sparse file with a malformed map"));
             };
             if bytes > 0 {
                 parts.push((offset, place, bytes));
@@ -405,7 +409,7 @@ impl Archive {
 
     /// Parses a pax 1.0 sparse file: the map is decimal numbers, one a line, before the data.
     fn pax_sparse(&self, size: u64, len: u64) -> Result<Parts> {
-        let broken = || self.broken("a sparse file with a broken map");
+        let broken = || self.broken("a sparse file with a malformed map");
         let (mut numbers, mut line, mut read) = (Vec::<u64>::new(), Vec::new(), 0);
         while numbers
             .first()
@@ -506,7 +510,7 @@ impl Sparse {
     /// Parses the records of a sparse file: `None` if there are none, an error text if one is
     /// broken or their format is unknown.
     fn of(records: &Listed) -> std::result::Result<Option<Sparse>, String> {
-        let broken = |key: &str| format!("a broken record 'GNU.sparse.{key}'");
+        let broken = |key: &str| format!("a malformed record 'GNU.sparse.{key}'");
         let parse = |key: &str, value: &[u8]| {
             let text = str::from_utf8(value).ok();
             text.and_then(|text| text.parse::<u64>().ok())
@@ -549,7 +553,7 @@ impl Sparse {
         if !is_sparse {
             return Ok(None);
         }
-        let len = len.ok_or("a sparse file whose size is not told")?;
+        let len = len.ok_or("a sparse file without a size")?;
         match (major.unwrap_or(0), minor.unwrap_or(0)) {
             (1, 0) if !has_list => Ok(Some(Sparse::InFront { len })),
             (0, 0 | 1) if (has_list || count == Some(0)) && offset.is_none() => {
@@ -559,9 +563,7 @@ impl Sparse {
                 }
             }
             (0, 0 | 1) => Err("a sparse file without a map".to_owned()),
-            (major, minor) => Err(format!(
-                "a sparse file of the unknown version {major}.{minor}"
-            )),
+            (major, minor) => Err(format!("a sparse file of unknown version {major}.{minor}")),
         }
     }
 }

@@ -49,7 +49,7 @@ pub fn unpacked(mut file: File, scratch: impl FnOnce() -> io::Result<File>) -> i
         .take(HEAD as u64)
         .read_to_end(&mut head)?;
     let packing = packing(&head).ok_or_else(|| {
-        let what = "expected a tar archive, plain or packed by gzip or zstd";
+        let what = "expected a tar archive, plain or compressed with gzip or zstd";
         io::Error::new(io::ErrorKind::InvalidData, what)
     })?;
     if let (Packing::Plain, Ok(_)) = (&packing, file.seek(SeekFrom::Start(0))) {

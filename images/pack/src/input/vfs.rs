@@ -33,7 +33,7 @@ pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
             let failed = |errno: Errno| Error::of(&path, errno);
             let entry = listed
                 .entry
-                .ok_or_else(|| Error::of(&path, "cannot be looked at"))?;
+                .ok_or_else(|| Error::of(&path, "cannot be accessed"))?;
             let key = (entry.attr.device, entry.attr.id);
             let has_links = entry.attr.nlink > 1 && entry.attr.kind != vfs::Kind::Directory;
             if has_links && let Some(&there) = linked.get(&key) {
@@ -48,7 +48,7 @@ pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
             }
             if entry.attr.kind == vfs::Kind::Directory {
                 if level == MOST_LEVELS {
-                    let what = format!("more than {MOST_LEVELS} directories one below the other");
+                    let what = format!("more than {MOST_LEVELS} nested directories");
                     return Err(Error::of(&path, what));
                 }
                 pending.push((entry, child, path, level + 1));

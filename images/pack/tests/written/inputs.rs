@@ -328,9 +328,18 @@ fn sparse_files_of_every_version_are_read_and_others_refused() {
             "GNU.sparse.map",
         ),
         // Overlapping, beyond the end, and more than the data.
-        (&[size, count, ("GNU.sparse.map", "2,3,4,2")], "broken map"),
-        (&[size, count, ("GNU.sparse.map", "2,3,11,2")], "broken map"),
-        (&[size, count, ("GNU.sparse.map", "0,6,8,2")], "broken map"),
+        (
+            &[size, count, ("GNU.sparse.map", "2,3,4,2")],
+            "malformed map",
+        ),
+        (
+            &[size, count, ("GNU.sparse.map", "2,3,11,2")],
+            "malformed map",
+        ),
+        (
+            &[size, count, ("GNU.sparse.map", "0,6,8,2")],
+            "malformed map",
+        ),
         (&[("SCHILY.realsize", "12")], "SCHILY.realsize"),
         (&[("SUN.holesdata", " 0 2 5 8 10")], "SUN.holesdata"),
     ];
@@ -449,7 +458,7 @@ fn fields_of_nothing_are_0_and_a_dumpdir_is_a_directory() {
             .err()
             .expect("no number")
             .to_string();
-        assert!(error.contains("a broken size in a header"), "{error}");
+        assert!(error.contains("a malformed size in a header"), "{error}");
     }
 }
 
@@ -577,7 +586,7 @@ fn a_blob_with_another_digest_is_refused() {
             .err()
             .expect("refused")
             .to_string();
-        assert!(error.contains("has another digest"), "{error}");
+        assert!(error.contains("digest mismatch"), "{error}");
         fs::write(&path, before).expect("written");
     }
 }

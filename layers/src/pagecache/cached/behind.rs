@@ -191,7 +191,7 @@ impl Cached {
         };
         state.pages.landed(&range, written, error.is_none());
         if let Some(errno) = error {
-            tracing::warn!("{len} bytes that were written behind are lost: {errno}");
+            tracing::warn!("write-back failed, {len} bytes are lost: {errno}");
             state.errors.note(errno);
             // The size may not be the one that these writes gave the file.
             state.size = None;

@@ -29,7 +29,9 @@ impl Connection {
         let mut said = self.said.lock();
         match said.flags.replace(flags) {
             None if flags.contains(HandshakeFlags::FIXED_NEWSTYLE) => Ok(()),
-            None => Err(Malformed::new("expected a client of the fixed newstyle")),
+            None => Err(Malformed::new(
+                "expected a client of fixed newstyle negotiation",
+            )),
             Some(_) => Err(Malformed::new("expected an option, got flags again")),
         }
     }
@@ -77,7 +79,7 @@ impl Connection {
             },
             option::INFO | option::GO => {
                 let Ok(name) = info_request(data) else {
-                    answer(reply::INVALID, b"expected a name and kinds of information");
+                    answer(reply::INVALID, b"expected a name and information types");
                     return Ok(());
                 };
                 let attached = match self.server.attach(cx, name, &said)? {
@@ -108,7 +110,7 @@ impl Connection {
                     self.say(|said| said.mapped = None);
                 }
                 if !said.structured {
-                    answer(reply::INVALID, b"expected STRUCTURED_REPLY before");
+                    answer(reply::INVALID, b"expected STRUCTURED_REPLY first");
                     return Ok(());
                 }
                 let Ok((name, queries)) = context_request(data) else {

@@ -98,7 +98,7 @@ impl Turn<'_> {
             tracing::error!(
                 client,
                 ?missing,
-                "refused: both sides must be able to do this"
+                "refused: the client lacks required features"
             );
             return Err(Errno::EPROTO);
         }

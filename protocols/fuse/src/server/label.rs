@@ -37,7 +37,10 @@ impl Turn<'_> {
                     let directory = made.node.kind() == Kind::Directory;
                     match dir.unlink(&self.cx, name, directory) {
                         Ok(()) | Err(Errno::ENOENT) => {}
-                        Err(kept) => tracing::warn!(?name, "left without a label: {kept}"),
+                        Err(kept) => tracing::warn!(
+                            ?name,
+                            "cannot remove a new file without a label: {kept}"
+                        ),
                     }
                 }
                 Err(errno)

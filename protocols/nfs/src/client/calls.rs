@@ -230,7 +230,7 @@ fn accepted(from: &mut XdrReader<'_>) -> Result<Result<(), Errno>, Malformed> {
                 _ => Errno::EACCES,
             }));
         }
-        other => return Err(Malformed::new(format!("reply_stat has no {other}"))),
+        other => return Err(Malformed::new(format!("unknown reply_stat {other}"))),
     }
     OpaqueAuth::get(from)?;
     Ok(match from.u32()? {
@@ -239,7 +239,7 @@ fn accepted(from: &mut XdrReader<'_>) -> Result<Result<(), Errno>, Malformed> {
         1..=3 => Err(EPROTONOSUPPORT),
         // GARBAGE_ARGS, SYSTEM_ERR
         4 | 5 => Err(Errno::EIO),
-        other => return Err(Malformed::new(format!("accept_stat has no {other}"))),
+        other => return Err(Malformed::new(format!("unknown accept_stat {other}"))),
     })
 }
 

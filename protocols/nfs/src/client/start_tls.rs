@@ -44,7 +44,7 @@ pub fn is_granted(xid: u32, reply: &[u8]) -> Result<bool, Malformed> {
     let record = Record::new(reply)?;
     let mut from = XdrReader::new(record.bytes());
     if (from.u32()?, from.u32()?) != (xid, REPLY) {
-        return Err(Malformed::new("expected the reply to a request for TLS"));
+        return Err(Malformed::new("expected the reply to AUTH_TLS"));
     }
     if from.u32()? != 0 {
         return Ok(false);

@@ -49,7 +49,7 @@ pub(crate) enum Refusal {
 
 impl From<Malformed> for Refusal {
     fn from(what: Malformed) -> Refusal {
-        tracing::debug!("unreadable arguments: {what}");
+        tracing::debug!("malformed arguments: {what}");
         Refusal::GarbageArguments
     }
 }

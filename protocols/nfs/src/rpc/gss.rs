@@ -64,7 +64,7 @@ impl<'a> GssCredential<'a> {
                 service: match Service::from_number(service) {
                     Some(service) => service,
                     None if makes => Service::None,
-                    None => return Err(Malformed::new(format!("no service: {service}"))),
+                    None => return Err(Malformed::new(format!("unknown service {service}"))),
                 },
                 handle: body.opaque(OpaqueAuth::MOST)?,
             };

@@ -72,7 +72,7 @@ impl<'a> Record<'a> {
                 .last()
                 .is_none_or(|last| last.end != message.len())
         {
-            return Err(Malformed::new("expected a whole record"));
+            return Err(Malformed::new("expected a complete record"));
         }
         let bytes = match fragments.as_slice() {
             [one] => Cow::Borrowed(&message[one.clone()]),

@@ -50,7 +50,7 @@ impl<'a> RequestContext<'a> {
                 None => {
                     if let Some(suppressed) = REFUSED.permit(self.call.account().client()) {
                         let path = path.bytes.escape_ascii();
-                        tracing::info!(%path, suppressed, "not mounted: {errno}");
+                        tracing::info!(%path, suppressed, "mount denied: {errno}");
                     }
                     Ok(Mounted::Failed(status(errno)))
                 }

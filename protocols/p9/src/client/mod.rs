@@ -295,10 +295,7 @@ impl Client {
         let flight = self.flights.get_mut(usize::from(tag.0));
         let expected = flight.and_then(|flight| flight.expected.take());
         let Some(expected) = expected else {
-            return Err(Malformed::new(format!(
-                "nothing was asked by tag {}",
-                tag.0
-            )));
+            return Err(Malformed::new(format!("no request has tag {}", tag.0)));
         };
         let (_, reply) = Rmessage::decode(self.dialect, message)?;
         let result = expected.check(&reply)?;
@@ -324,10 +321,7 @@ impl Client {
         let flight = match self.flights.get_mut(usize::from(target.0)) {
             Some(flight) if flight.flushing => flight,
             _ => {
-                return Err(Malformed::new(format!(
-                    "nothing was asked by tag {}",
-                    tag.0
-                )));
+                return Err(Malformed::new(format!("no request has tag {}", tag.0)));
             }
         };
         match Rmessage::decode(self.dialect, message)? {

@@ -103,7 +103,7 @@ pub fn check<'a>(
     match sound {
         true => Ok(reply),
         false => Err(Malformed::new(format!(
-            "expected a sound reply, got {reply:?} with tag {}",
+            "malformed reply {reply:?} with tag {}",
             tag.0
         ))),
     }

@@ -126,7 +126,7 @@ impl Recovery {
                 version: spoken,
             }) if agreed == msize && (spoken == plain || spoken == version) => Ok(()),
             other => Err(Failure::Never(format!(
-                "expected the server to speak {DIALECT} in messages of {msize} bytes as before, got {other:?}"
+                "expected the server to agree on {DIALECT} with msize {msize} as before, got {other:?}"
             ))),
         }
     }
@@ -150,7 +150,7 @@ impl Recovery {
         for (reply, (fid, user)) in ask(server, &asked)?.iter().zip(&users) {
             match read(reply)? {
                 Ok(Rmessage::Attach { qid }) => drop(roots.insert(user.clone(), (*fid, qid))),
-                Ok(_) => return Err(Failure::Later("no sound answer to an attach".into())),
+                Ok(_) => return Err(Failure::Later("malformed reply to Tattach".into())),
                 Err(errno) => refused = Some(errno),
             }
         }
@@ -325,7 +325,7 @@ impl Recovery {
                     status: lock_status::BLOCKED | lock_status::GRACE,
                 }) if self.blocked < Recovery::MOST_BLOCKED => {
                     self.blocked += 1;
-                    return Err(Failure::Later("a lock is somebody's yet".into()));
+                    return Err(Failure::Later("another client holds a lock".into()));
                 }
                 _ if lost.insert(fid) => refused.push(Tmessage::Clunk { fid }),
                 _ => {}
@@ -409,7 +409,7 @@ pub(super) fn one(server: &mut dyn Server, request: &Tmessage<'_>) -> Result<Vec
     let mut replies = server.ask(std::slice::from_ref(request))?;
     replies
         .pop()
-        .ok_or_else(|| Failure::Later("no answer".into()))
+        .ok_or_else(|| Failure::Later("no reply".into()))
 }
 
 /// Decodes a reply, or returns its errno.

@@ -155,7 +155,7 @@ impl Record {
     pub fn lent(&mut self, mut head: Vec<u8>, up: bool) -> Result<Asked, Malformed> {
         let header = Header::decode(&head)?;
         if head.len() != WRITE_HEAD || header.number != Kind::Write.request() {
-            return Err(Malformed::new("expected the head of a Twrite"));
+            return Err(Malformed::new("expected the header of a Twrite"));
         }
         head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
         head[WRITE_HEAD - 4..].fill(0);

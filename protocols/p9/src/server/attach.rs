@@ -106,7 +106,7 @@ impl Turn<'_> {
         let most = self.peer.server.options.max_msize;
         let msize = msize.min(most.max(Options::MIN_MSIZE));
         let hands = self.peer.server.hands_over && version == Dialect::HANDING.as_bytes();
-        tracing::debug!(client = self.peer.client, %dialect, msize, hands, "session");
+        tracing::debug!(client = self.peer.client, %dialect, msize, fd_passing = hands, "session");
         let agreed = Agreed {
             dialect,
             msize,
@@ -183,8 +183,8 @@ impl Turn<'_> {
                 tracing::warn!(
                     client = self.peer.client,
                     uname = %uname.escape_ascii(),
-                    "a client attaches without a known user: it acts as uid {uid}, \
-                     which may not create files (EACCES) where others may not write"
+                    "a client attached without a known user: it acts as uid {uid}, which cannot create files \
+                     (EACCES) in directories that others cannot write to"
                 );
             });
         }

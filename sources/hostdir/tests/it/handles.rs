@@ -204,7 +204,7 @@ fn names_that_cannot_be_recorded_are_told_of() {
     assert!(
         limits
             .iter()
-            .any(|line| line.contains("do not survive a restart")),
+            .any(|line| line.contains("become stale at a restart")),
         "{limits:?}"
     );
 }

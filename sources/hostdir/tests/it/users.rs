@@ -315,7 +315,7 @@ fn limits_are_told() {
             .fs
             .limits()
             .iter()
-            .any(|line| line.contains("own user"))
+            .any(|line| line.contains("user of this process"))
     );
     assert!(
         fixture

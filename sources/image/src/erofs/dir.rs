@@ -53,7 +53,9 @@ impl Erofs {
         if item.is_directory() {
             let foreign = nid == self.image.root || self.parent_number(&item, patience)? != here;
             if foreign {
-                tracing::debug!("directory {nid} is found in {here}, which is not its parent");
+                tracing::debug!(
+                    "the image has an entry of directory {nid} in {here}, which is not its parent"
+                );
                 return Err(Errno::EIO);
             }
         }

@@ -38,7 +38,7 @@ impl TierOptions {
         let number = digits.parse::<u64>().ok();
         let bytes =
             number.and_then(|number| number.checked_mul(1 << unit.map_or(0, |unit| unit.1)));
-        bytes.ok_or_else(|| format!("a number of bytes such as 500M or 10G, got '{text}'"))
+        bytes.ok_or_else(|| format!("a size such as 500M or 10G, got '{text}'"))
     }
 }
 

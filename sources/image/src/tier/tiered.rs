@@ -320,7 +320,7 @@ impl Tiered {
 
     fn give_up(&self, error: &io::Error) {
         self.lock().failed = true;
-        tracing::warn!("no more segments of images are kept on disk: {error}");
+        tracing::warn!("the disk cache stores no more segments of images: {error}");
     }
 
     fn len_of(&self, number: u64) -> usize {

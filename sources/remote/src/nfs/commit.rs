@@ -86,7 +86,7 @@ impl<V: Version> Shared<V> {
         match self.settle(cx, handle) {
             Ok(()) | Err(Errno::ESTALE) => true,
             Err(errno) => {
-                tracing::debug!(%errno, "uncommitted data stays");
+                tracing::debug!(%errno, "commit failed: keeping uncommitted data");
                 false
             }
         }
@@ -129,7 +129,7 @@ impl<V: Version> Shared<V> {
         commit: &Commit<NfsFile<V>>,
         verifier: [u8; 8],
     ) -> Result<bool> {
-        tracing::info!("the server has restarted: uncommitted data is written again");
+        tracing::info!("the server restarted: rewriting uncommitted data");
         let writer = commit.writer.as_ref();
         let file = writer.and_then(|writer| writer.file.upgrade());
         let open = file.as_ref().and_then(|file| file.open.as_ref());

@@ -335,7 +335,7 @@ impl Conn {
                     let payloads = link.payloads().within(options.in_flight);
                     let pipe = Pipe::over(link, calls, self.most, payloads, options.silence);
                     let pipe = pipe.map_err(|error| error.errno())?;
-                    tracing::info!("connected to {} again", pipe.peer());
+                    tracing::info!("reconnected to {}", pipe.peer());
                     current.pipe = pipe.clone();
                     self.times.fetch_add(1, Ordering::AcqRel);
                     return Ok(pipe);

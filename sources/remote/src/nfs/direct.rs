@@ -74,7 +74,8 @@ impl Compounds {
         let conn = Conn::open(dial, &machine, Core::MOST as usize, Options::default())?;
         let peer = conn.peer();
         Compounds::over(conn, minor, &machine).map_err(|errno| {
-            let why = format!("NFS server {peer}: no client by v4.{minor}: {errno}");
+            let why =
+                format!("NFS server {peer}: cannot establish a client with v4.{minor}: {errno}");
             ConnectError::new(errno, why)
         })
     }

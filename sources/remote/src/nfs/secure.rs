@@ -66,7 +66,7 @@ fn record(link: &dyn Link) -> io::Result<Vec<u8>> {
         match len {
             Some(len) if len == reply.len() => return Ok(reply),
             Some(len) if len < reply.len() => {
-                let why = "expected nothing behind the reply to a request for TLS";
+                let why = "unexpected bytes after the reply to AUTH_TLS";
                 return Err(io::Error::new(ErrorKind::InvalidData, why));
             }
             _ => {}

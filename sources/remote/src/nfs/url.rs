@@ -146,7 +146,7 @@ impl Url {
         }
         url.secure = Secure::asked(&security, files)?;
         if url.secure.is_some() && !matches!(url.addr, Addr::Tcp { .. }) {
-            return Err("nfs://HOST for xprtsec=: a certificate is for a host".into());
+            return Err("nfs://HOST with xprtsec=, as certificates name hosts".into());
         }
         url.options.act_as = match (uid, gid) {
             (None, None) => None,

@@ -135,7 +135,7 @@ fn parse(reply: &Reply) -> Result<Vec<Dirent<'_>>> {
     entries(reply.data())
         .collect::<std::result::Result<Vec<_>, _>>()
         .map_err(|what| {
-            tracing::error!("entries of a directory: {what}");
+            tracing::error!("malformed directory entries: {what}");
             Errno::EIO
         })
 }

@@ -48,7 +48,7 @@ fn greet_once(
                 return Err(refused(wire::Malformed::new(what)));
             }
             Some(len) if len < end => {
-                let what = format!("expected nothing behind Rversion, got {} bytes", end - len);
+                let what = format!("expected no bytes after Rversion, got {}", end - len);
                 return Err(refused(wire::Malformed::new(what)));
             }
             Some(len) if len == end => {
@@ -61,7 +61,7 @@ fn greet_once(
             Err(error) if error.kind() == ErrorKind::WouldBlock => match Instant::now() < until {
                 true => continue,
                 false => {
-                    let what = "the server does not answer Tversion";
+                    let what = "the server does not reply to Tversion";
                     let text = error_text::<Client>(link.peer(), &what);
                     return Err(ConnectError::new(Silence::ERRNO, text));
                 }
@@ -70,7 +70,7 @@ fn greet_once(
         };
         match got {
             0 => {
-                let what = "the server ended the connection instead of answering Tversion";
+                let what = "the server closed the connection instead of replying to Tversion";
                 return Err(ConnectError::new(
                     ECONNRESET,
                     error_text::<Client>(link.peer(), &what),

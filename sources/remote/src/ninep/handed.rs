@@ -117,7 +117,7 @@ impl Wire {
         self.hands.are(!matches!(file, Err(Errno::EOPNOTSUPP)));
         let handed = Handed::checked(file.ok()??, flags);
         if !matches!(handed, Ok(Some(_))) {
-            tracing::debug!("what {} handed over is not taken", self.pipe.peer());
+            tracing::debug!("descriptor passed by {} is not usable", self.pipe.peer());
         }
         handed.ok()?
     }

@@ -253,7 +253,7 @@ fn read_whole(file: &RemoteFile, cx: &Cx<'_>) -> Result<Vec<Listed>> {
         }
         let mut from = Reader::new(reply.data());
         while let Some(stat) = dir::record(&mut from, dialect).map_err(|what| {
-            tracing::error!("entries of a directory: {what}");
+            tracing::error!("malformed directory entries: {what}");
             Errno::EIO
         })? {
             if !matches!(stat.name, b"." | b"..") {

@@ -85,7 +85,7 @@ impl<H: Half> Pipe<H> {
                 state.landed(apart, &input.pending()[..apart.head]);
                 input.skip(input.pending().len());
             }
-            Ok(false) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
+            Ok(false) => self.fail(&mut state, ECONNRESET, &"the server closed the connection"),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => input.restart(),
             Err(error) => self.fail(&mut state, ECONNRESET, &error),

@@ -117,7 +117,7 @@ impl<H: Half> Pipe<H> {
                     if since.elapsed() >= self.timeo {
                         return Err(io::Error::new(
                             ErrorKind::TimedOut,
-                            "the server takes nothing",
+                            "the server does not receive requests",
                         ));
                     }
                     if !self.await_room()? {

@@ -111,7 +111,7 @@ impl<H: Half> Pipe<H> {
         let got = input.recv(&*self.link, begun, next, apart, wait);
         let mut state = self.state();
         match got {
-            Ok(0) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
+            Ok(0) => self.fail(&mut state, ECONNRESET, &"the server closed the connection"),
             Ok(_) => {
                 if self.deliver(&mut state, input) {
                     // Not patiently, as no other thread receives meanwhile.
@@ -158,7 +158,11 @@ impl<H: Half> Pipe<H> {
             if state.queue.len() > before {
                 answered = true;
                 if state.queue.len() > Pipe::<H>::UNREAD {
-                    self.fail(state, Errno::EIO, &"the server asks and does not read");
+                    self.fail(
+                        state,
+                        Errno::EIO,
+                        &"the server sends requests and does not receive replies",
+                    );
                     return false;
                 }
             }

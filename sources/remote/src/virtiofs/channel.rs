@@ -117,7 +117,7 @@ impl Channel {
         drop(set_up);
         let client = greet(&driver.queues()[1], options.silence.timeo).map_err(failed)?;
         let client = client.map_err(|errno| {
-            ConnectError::new(errno, format!("the server does not mount: {errno}"))
+            ConnectError::new(errno, format!("the server refuses the mount: {errno}"))
         })?;
         Ok(Arc::new_cyclic(|this| Channel {
             driver,

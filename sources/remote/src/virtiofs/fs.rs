@@ -47,7 +47,10 @@ impl RemoteFuse {
             appending: Mutex::new(()),
         });
         let root = root(&shared).map_err(|errno| {
-            ConnectError::new(errno, format!("the server does not show its root: {errno}"))
+            ConnectError::new(
+                errno,
+                format!("cannot get the attributes of the root: {errno}"),
+            )
         })?;
         Ok(Arc::new(RemoteFuse { shared, root }))
     }

@@ -102,7 +102,7 @@ fn a_reply_to_nobody_ends_the_connection() {
             fake.answer(Tag(999), &Rmessage::Clunk {});
         },
         Errno::EIO,
-        "nothing was asked by tag 999",
+        "no request has tag 999",
     );
 }
 
@@ -204,7 +204,7 @@ fn a_server_of_something_else_is_refused_with_a_reason() {
             &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
             "expected a message of",
         ),
-        (b"", "ended the connection instead of answering"),
+        (b"", "closed the connection instead of replying"),
         (&[0xff; 4096], "expected a message of"),
     ] {
         let (link, mut fake) = Fake::pair();

@@ -216,19 +216,19 @@ fn a_device_that_answers_less_or_more_than_a_reply_is_given_up() {
     type Answer = fn(&[u8]) -> Vec<u8>;
     let tag = |asked: &[u8]| [asked[5], asked[6]];
     let answers: [(Answer, &str); 5] = [
-        (|_| Vec::new(), "expected a whole reply, got 0 bytes"),
-        (|_| vec![7, 0], "expected a whole reply, got 2 bytes"),
+        (|_| Vec::new(), "expected a complete reply, got 0 bytes"),
+        (|_| vec![7, 0], "expected a complete reply, got 2 bytes"),
         (
             |asked| asked[..6].to_vec(),
-            "expected a whole reply, got 6 bytes",
+            "expected a complete reply, got 6 bytes",
         ),
         (
             |_| [&[7, 0, 0, 0, 105][..], &[9; 600]].concat(),
-            "expected a whole reply, got 605 bytes",
+            "expected a complete reply, got 605 bytes",
         ),
         (
             |_| vec![0xff; 4096],
-            "expected a whole reply, got 4096 bytes",
+            "expected a complete reply, got 4096 bytes",
         ),
     ];
     for (answer, why) in answers {

@@ -129,7 +129,7 @@ fn columns(barge: &str, virtiofsd: &Path) -> Vec<Column> {
         network(
             Nfs,
             "barge",
-            ours("--nfs tcp:127.0.0.1:{port3} --state-dir {run}/state"),
+            ours("--nfs tcp:127.0.0.1:{port3} --nfs-state-dir {run}/state"),
             "-t nfs -o port={port3} {host}:/",
         ),
         network(

@@ -8,10 +8,10 @@ use crate::ways::Way;
 pub(super) fn subject(barge: &str, rounds: Option<u16>) -> Subject {
     let serve = |port: &str, options: &str| {
         format!(
-            "{barge} serve {{share}} --nfs tcp:127.0.0.1:{{{port}}} --state-dir {{run}}/state-{port} {options}"
+            "{barge} serve {{share}} --nfs tcp:127.0.0.1:{{{port}}} --nfs-state-dir {{run}}/state-{port} {options}"
         )
     };
-    let plain = serve("port2", "--no-read-plus");
+    let plain = serve("port2", "--nfs-no-read-plus");
     Subject {
         name: "readplus",
         serve: vec![serve("port", ""), with_port_told("port2", &plain)],

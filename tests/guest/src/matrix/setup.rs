@@ -236,7 +236,9 @@ mod tests {
         let scene = two.scene(Way::named("mmap"), "barge", &[], &Machine::qemu());
         assert_eq!(
             scene.serve,
-            ["barge serve {share} --virtiofs {socket} --9p tcp:{listen}:{port2} --cache never"]
+            [
+                "barge serve {share} --virtiofs {socket} --9p tcp:{listen}:{port2} --virtiofs-cache never"
+            ]
         );
         assert!(scene.seats[0].qemu[1].ends_with("path={socket}"));
         assert!(scene.seats[1].mount.options.contains("port={port2},"));
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(
             scene.serve,
             [
-                "barge serve one={share} two=mem: --virtiofs one={socket} --virtiofs {socket2} --cache auto"
+                "barge serve one={share} two=mem: --virtiofs one={socket} --virtiofs {socket2} --virtiofs-cache auto"
             ]
         );
         assert!(
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn a_file_says_what_a_command_line_would() {
         let scene = Setup::Reload.scene(Way::named("nfs4.1"), "barge", &[], &Machine::qemu());
-        let keys = "nfs = \"tcp:{listen}:{port}\"\nstate-dir = \"{run}/state\"\ndelegations = true\n[[share]]\nsource = \"{share}\"\n";
+        let keys = "nfs = \"tcp:{listen}:{port}\"\nnfs-state-dir = \"{run}/state\"\nnfs-delegations = true\n[[share]]\nsource = \"{share}\"\n";
         assert!(scene.serve[0].contains(keys), "{}", scene.serve[0]);
     }
 
@@ -301,7 +303,7 @@ mod tests {
     #[test]
     fn a_root_has_a_server_of_its_own() {
         let scene = Setup::Root.scene(Way::named("virtiofs"), "barge", &[], &Machine::qemu());
-        let command = "barge serve /mnt --read-only --virtiofs {socket2} --cache auto";
+        let command = "barge serve /mnt --read-only --virtiofs {socket2} --virtiofs-cache auto";
         assert!(scene.serve[1].contains(command));
         assert_eq!(scene.root.unwrap().device, "root");
         assert!(

@@ -77,7 +77,7 @@ impl Driver {
         let mut frontend = Frontend::from_stream(socket, options.queues as u64);
         let (queues, features) = agree(&mut frontend, options.queues).map_err(refused)?;
         if queues < least {
-            let why = format!("the device has {queues} queues, of {least} that it needs");
+            let why = format!("expected a device of at least {least} queues, got {queues}");
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let layout = Layout::new(options.depth, options.payload);

@@ -321,7 +321,7 @@ impl Queue {
             state.leading = false;
             if let Err(error) = paused {
                 let why = match error.kind() {
-                    ErrorKind::BrokenPipe => "the device has ended the connection",
+                    ErrorKind::BrokenPipe => "the device closed the connection",
                     _ => "cannot wait for the device",
                 };
                 self.fail(&mut state, why);
@@ -422,7 +422,10 @@ impl Queue {
                         inline: inline as usize,
                     });
                 }
-                _ => self.fail(state, "the device gave back what it did not have"),
+                _ => self.fail(
+                    state,
+                    "the device returned a descriptor chain that it did not own",
+                ),
             }
         }
         any

@@ -127,7 +127,7 @@ impl Stream {
         if (self.frame)(head) == Some(came.len) {
             return Ok(came);
         }
-        let why = format!("expected a whole reply, got {} bytes", came.len);
+        let why = format!("expected a complete reply, got {} bytes", came.len);
         self.give_up(came);
         Err(io::Error::new(ErrorKind::InvalidData, why))
     }

@@ -29,7 +29,7 @@ impl Read<'_> {
         }
         let (count, _eof, len) = (from.u32()?, bool::get(from)?, from.u32()?);
         if count != len {
-            return Err(Malformed::new("expected as many bytes as it says").into());
+            return Err(Malformed::new("expected as many bytes as announced").into());
         }
         self.check(len as usize)
     }

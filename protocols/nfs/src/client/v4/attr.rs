@@ -54,7 +54,7 @@ impl Tree {
 
     /// Converts the attributes of [`STAT`]; type and file id are required.
     pub(super) fn of_v4(self, from: &Attributes<'_>) -> Result<Attr, Malformed> {
-        let missing = || Malformed::new("expected a node's kind and number");
+        let missing = || Malformed::new("expected a node's type and number");
         let kind = from.kind.and_then(FileType::kind).ok_or_else(missing)?;
         let fileid = from.fileid.ok_or_else(missing)?;
         let fsid = fsid(from);

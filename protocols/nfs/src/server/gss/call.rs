@@ -42,7 +42,7 @@ impl Connection {
         let was_admitted = self.admitted().remove(&call);
         verify(&context, request)?;
         if !was_admitted && !context.admit(credential.sequence) {
-            tracing::debug!(?call, "a sequence number that came before, or is too old");
+            tracing::debug!(?call, "sequence number repeated or below the window");
             return Err(Stop::Unanswered);
         }
         let sequence = credential.sequence.to_be_bytes();
@@ -125,7 +125,7 @@ impl Connection {
             Accepted::Complete(token, principal) => {
                 let mic = context.get_mic(&Window::SIZE.to_be_bytes());
                 let mic = mic.ok_or(refused(AuthStat::CtxProblem))?;
-                tracing::debug!(?principal, "a context of RPCSEC_GSS");
+                tracing::debug!(?principal, "RPCSEC_GSS context established");
                 let made = GssContext::new(number, context, principal, now);
                 gss.table.add(made);
                 (token, Some(mic))
@@ -306,7 +306,7 @@ impl ContextUse<'_> {
         body.end()?;
         self.numbered(signed)?;
         if !self.context.context().verify_mic(signed, mic) {
-            return Err(Malformed::new("the arguments are signed by somebody else").into());
+            return Err(Malformed::new("the checksum of the arguments is invalid").into());
         }
         let mut arguments = XdrReader::new(&request.record.bytes()[..end]);
         arguments.fixed(end - signed.len() + 4)?;
@@ -319,9 +319,7 @@ impl ContextUse<'_> {
         let sealed = body.opaque(usize::MAX)?;
         body.end()?;
         let opened = self.context.context().unwrap(sealed);
-        Ok(opened.ok_or(Malformed::new(
-            "the arguments are encrypted by somebody else",
-        ))?)
+        Ok(opened.ok_or(Malformed::new("the arguments cannot be decrypted"))?)
     }
 
     /// Checks that the arguments begin with the call's sequence number, and returns the rest.
@@ -329,7 +327,9 @@ impl ContextUse<'_> {
         let mut arguments = XdrReader::new(bytes);
         match arguments.u32()? == self.sequence {
             true => Ok(arguments),
-            false => Err(Malformed::new("the arguments are another call's")),
+            false => Err(Malformed::new(
+                "the arguments have the sequence number of another call",
+            )),
         }
     }
 }

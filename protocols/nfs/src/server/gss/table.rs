@@ -125,7 +125,10 @@ impl Table {
         if contexts.pending.len() >= Table::MAX_PENDING {
             let oldest = contexts.pending.iter().min_by_key(|(_, (since, _))| *since);
             if let Some(oldest) = oldest.map(|(number, _)| *number) {
-                tracing::debug!("{} contexts are begun: the oldest goes", Table::MAX_PENDING);
+                tracing::debug!(
+                    "{} incomplete contexts: dropping the oldest",
+                    Table::MAX_PENDING
+                );
                 contexts.pending.remove(&oldest);
             }
         }
@@ -162,7 +165,7 @@ impl Contexts {
             if let Some(suppressed) = EVICTED.permit(()) {
                 tracing::warn!(
                     suppressed,
-                    "{most} RPCSEC_GSS contexts {whose}: one that idles goes"
+                    "{most} RPCSEC_GSS contexts {whose}: dropping an idle one"
                 );
             }
             self.established.remove(&oldest);

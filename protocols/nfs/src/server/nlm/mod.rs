@@ -333,7 +333,7 @@ impl RequestContext<'_> {
         };
         if let Some(suppressed) = RESTARTED.permit(self.call.account().client()) {
             let client = name.escape_ascii();
-            tracing::info!(%client, suppressed, "restarted: its locks are free");
+            tracing::info!(%client, suppressed, "a client restarted: its locks are released");
         }
         self.server.waiting.cancel_all_of(client);
         // As root: the notification may come from another user at the client's address, who may

@@ -30,7 +30,7 @@ impl Server {
     pub(in crate::server) fn call_back(&self, client: ClientId) {
         for callback in self.state.callbacks(client) {
             let xid = callback.xid;
-            tracing::debug!(client, xid, kind = ?callback.kind, "called");
+            tracing::debug!(client, xid, kind = ?callback.kind, "callback sent");
             if !self.send(&callback) {
                 self.state.callback_not_sent(xid);
             }

@@ -77,7 +77,7 @@ impl From<Errno> for OpError {
 
 impl From<Malformed> for OpError {
     fn from(what: Malformed) -> OpError {
-        tracing::debug!("unreadable operation: {what}");
+        tracing::debug!("malformed operation: {what}");
         OpError::Status(Status::Badxdr)
     }
 }

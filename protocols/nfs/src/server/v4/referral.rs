@@ -94,7 +94,7 @@ impl Referrals {
             match found {
                 Ok(id) => Some((id, referral.clone())),
                 Err(errno) => {
-                    tracing::warn!(name = referral.name, "no referral: {errno}");
+                    tracing::warn!(name = referral.name, "cannot create a referral: {errno}");
                     None
                 }
             }

@@ -567,7 +567,7 @@ impl Core {
 
 pub(super) fn errno(failure: Failure) -> Errno {
     if let Failure::State(status) = &failure {
-        tracing::error!(?status, "the server's state is not ours");
+        tracing::error!(?status, "the server has other state for this client");
     }
     failure.errno()
 }

@@ -176,7 +176,7 @@ impl V4 {
         );
         if plus && refused && self.plus.swap(false, Ordering::Relaxed) {
             let peer = self.core.peer();
-            tracing::info!("{peer} has no READ_PLUS that is of use: {failure:?}");
+            tracing::info!("{peer}: READ_PLUS does not work, using READ: {failure:?}");
         }
         plus && refused
     }
@@ -200,7 +200,7 @@ impl V4 {
         let (got, eof) = self.core.call(cx, make, |read| fill(sink, &read))?;
         if got > 0 && self.plus.swap(false, Ordering::Relaxed) {
             let peer = self.core.peer();
-            tracing::info!("{peer} has a READ_PLUS that leaves data out");
+            tracing::info!("{peer}: READ_PLUS omits data, using READ");
         }
         Ok((got, eof))
     }

@@ -259,7 +259,7 @@ impl Core {
             state: one.state,
         };
         let done = self.patiently(&cx, life, &back, |()| ());
-        tracing::debug!(?done, "a delegation given back");
+        tracing::debug!(?done, "delegation returned");
         match done {
             Err(Failure::State(Status::DelegRevoked)) => self.free(&cx, life, one.state),
             // The server has forgotten the delegation and its open.
@@ -291,7 +291,7 @@ impl Core {
                 if status == Status::Ok {
                     continue;
                 }
-                tracing::warn!(?status, "{}: a delegation was taken away", self.peer());
+                tracing::warn!(?status, "{}: a delegation was revoked", self.peer());
                 // Dropped here, not under the table's mutex.
                 drop(self.delegations.take_if(|one| one.state == *state));
                 let _ = self.free(cx, &life, *state);
@@ -315,7 +315,10 @@ impl Core {
                 // Renewing creates another session, bound to the connection that creates it.
                 let _ = self.renew(cx);
             }
-            other => tracing::warn!("{}: it does not call back: {other:?}", self.peer()),
+            other => tracing::warn!(
+                "{}: the server has no working backchannel: {other:?}",
+                self.peer()
+            ),
         }
     }
 }

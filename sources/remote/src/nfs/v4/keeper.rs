@@ -191,7 +191,7 @@ fn keep(core: &Core, call: &Call, rest: Duration) {
         }
         if Instant::now() >= next {
             if let Err(errno) = core.renew(&cx) {
-                tracing::warn!("{}: the lease was not renewed: {errno}", core.peer());
+                tracing::warn!("{}: cannot renew the lease: {errno}", core.peer());
             }
             core.give_unused_back(&cx);
             next = Instant::now() + rest;
@@ -214,7 +214,7 @@ impl Listener {
             .name("nfs-listener".into())
             .spawn(move || {
                 if let Err(error) = listen(&core, &rings) {
-                    tracing::error!("{}: it is not heard: {error}", core.peer());
+                    tracing::error!("{}: cannot receive callbacks: {error}", core.peer());
                 }
             })?;
         Ok(Listener {

@@ -108,7 +108,7 @@ impl Opens {
             .collect();
         for open in opens {
             if let Err(failure) = open.renew(core, cx, life, restart) {
-                tracing::error!(?failure, "an open file is lost");
+                tracing::error!(?failure, "cannot recover an open file");
                 open.held().lost = true;
             }
         }
@@ -280,7 +280,7 @@ impl Core {
         };
         // A restarted server that does not know the open needs no CLOSE.
         if let Err(failure) = &done {
-            tracing::debug!(?failure, "a file could not be closed");
+            tracing::debug!(?failure, "cannot close a file");
         }
         if !matches!(done, Err(Failure::State(_))) {
             self.opens.idle().push(owner.now());

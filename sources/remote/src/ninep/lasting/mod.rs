@@ -133,7 +133,7 @@ impl LastingLink {
         }
         let wanted = self.retry != Retry::For(Duration::ZERO);
         if wanted && state.record.is_recoverable() {
-            tracing::warn!("9P connection to {}: {why}; connecting again", self.peer);
+            tracing::warn!("9P connection to {}: {why}; reconnecting", self.peer);
             let now = Instant::now();
             state.outage = Some(Outage {
                 since: now,

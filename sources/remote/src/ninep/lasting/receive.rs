@@ -70,7 +70,7 @@ impl LastingLink {
                 None => link.recv(buf, wait && !listens),
             };
             match received {
-                Ok(0) => self.lost(epoch, &"the server ended the connection"),
+                Ok(0) => self.lost(epoch, &"the server closed the connection"),
                 Ok(got) => {
                     incoming.note(&buf[..got], &mut self.state().record);
                     return Ok(got);

@@ -56,7 +56,7 @@ impl LastingLink {
         });
         match done {
             Ok(()) => tracing::info!(
-                "9P connection to {}: there again after {:.1} s",
+                "9P connection to {}: reconnected after {:.1} s",
                 self.peer,
                 since.elapsed().as_secs_f32()
             ),

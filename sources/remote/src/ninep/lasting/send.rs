@@ -56,7 +56,7 @@ impl LastingLink {
                         if stuck.get_or_insert_with(Instant::now).elapsed() < self.timeo {
                             return Err(error);
                         }
-                        self.lost(*epoch, &"the server takes nothing");
+                        self.lost(*epoch, &"the server does not receive requests");
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(done),
                     // The request will be sent again.
@@ -82,7 +82,10 @@ impl LastingLink {
         while at < total {
             let whole = |len: usize| match at + len <= total {
                 true => Ok(len),
-                false => Err(io::Error::new(ErrorKind::InvalidInput, "half a message")),
+                false => Err(io::Error::new(
+                    ErrorKind::InvalidInput,
+                    "an incomplete message",
+                )),
             };
             let mut size = [0; 4];
             gather(pieces, at, whole(HEADER)?.min(4), |part, behind| {

@@ -324,7 +324,7 @@ impl<T: Tree> State<T> {
             }
             pending_calls.by_xid.remove(&xid)?
         };
-        tracing::debug!(client = pending.client, ?became, "called back");
+        tracing::debug!(client = pending.client, ?became, "callback completed");
         if let (CalledBack::Answered(status), Some(serial)) = (became, pending.serial) {
             self.copy_notified(pending.client, serial, status);
         }

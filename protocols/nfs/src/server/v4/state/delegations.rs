@@ -395,7 +395,7 @@ impl<T: Tree> State<T> {
             tracing::warn!(
                 client,
                 suppressed,
-                "a client did not give a delegation back"
+                "delegation revoked: the client did not return it"
             );
         }
         client_state.end_delegation(client, serial, &self.delegations, gone);
