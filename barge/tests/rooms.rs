@@ -9,7 +9,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const ROOMS: &[(&str, &[&str])] = &[
     ("vfs", &[]),
     ("vfs-testkit", &["vfs", "wire"]),
-    ("wire", &["vfs"]),
+    ("wire", &["vfs", "sys"]),
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),
     ("image", &["vfs", "erofs", "rofs", "sidecar"]),
@@ -32,10 +32,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "client",
         &[
-            "vfs", "sys", "hostdir", "image", "memory", "objects", "remote",
+            "vfs", "wire", "hostdir", "image", "memory", "objects", "remote",
         ],
     ),
-    ("layers", &["vfs", "sys"]),
+    ("layers", &["vfs", "wire", "sys"]),
     ("block", &["vfs", "wire"]),
     ("p9", &["vfs", "wire"]),
     ("fuse", &["vfs", "wire"]),
@@ -47,7 +47,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("erofs", &[]),
     (
         "pack",
-        &["vfs", "sys", "client", "erofs", "rofs", "sidecar"],
+        &["vfs", "wire", "client", "erofs", "rofs", "sidecar"],
     ),
     ("rofs", &[]),
     ("sidecar", &[]),

@@ -3,8 +3,8 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sys::payload::{SlicePayload, SliceSink, VecSink};
 use vfs::{Errno, Kind, Mode, Name, OpenFlags, SetAttr, Want};
+use wire::payload::{SlicePayload, SliceSink, VecSink};
 
 use crate::ticket::Crew;
 use crate::tree::Tree;

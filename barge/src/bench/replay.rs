@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use sys::payload::{SlicePayload, VecSink};
 use vfs::cx::block_on;
 use vfs::{
     Access, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Mode, Name, Node, OpenFlags, Plus,
     Result, Want,
 };
+use wire::payload::{SlicePayload, VecSink};
 
 use crate::Failure;
 use crate::calls::Line;

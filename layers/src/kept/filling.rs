@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sys::payload::VecSink;
 use vfs::{Call, Caller, Cx, Errno, File, Ranges, Result};
+use wire::payload::VecSink;
 
 use super::copy::chunk;
 use super::store::{Part, Store, own};

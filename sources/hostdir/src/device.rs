@@ -117,7 +117,7 @@ impl Device {
         }
         self.memory(patience)?;
         if self.tells_waiting.load(Ordering::Relaxed) == 0 {
-            let answer = if sys::payload::tells_waiting(file) {
+            let answer = if sys::file_io::supports_nowait(file) {
                 1
             } else {
                 2

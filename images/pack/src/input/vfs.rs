@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use barge_client::tree::Tree;
-use sys::payload::SliceSink;
 use vfs::{Entry, Errno, Level, Node, OpenFlags, Sink};
+use wire::payload::SliceSink;
 
 use crate::Contents;
 use crate::contents::{ended, whole};

@@ -14,11 +14,11 @@ use layers::fault::{What, When};
 use memory::Memory;
 use remote::virtiofs::{self, RemoteFuse, WaitMode};
 use rustix::event::{EventfdFlags, eventfd};
-use sys::payload::{SlicePayload, SliceSink};
 use vfs::{Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags, Want};
 use vfs_testkit::bed::{ok, pattern};
 use vfs_testkit::{Profile, Subject, clock};
 use virtqueue::{Config, Device, Stop};
+use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::with_cx;
 
