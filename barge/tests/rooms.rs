@@ -45,10 +45,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("virtqueue", &["vfs", "wire", "sys", "transports"]),
     ("engine", &["vfs", "wire", "sys", "transports"]),
     ("erofs", &[]),
-    (
-        "pack",
-        &["vfs", "wire", "client", "erofs", "rofs", "sidecar"],
-    ),
+    ("pack", &["vfs", "wire", "erofs", "rofs", "sidecar"]),
     ("rofs", &[]),
     ("sidecar", &[]),
     ("guest", &["sys"]),
