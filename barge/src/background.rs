@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 /// The environment variable that marks the process in the background.
 const MARK: &str = "BARGE_IN_BACKGROUND";
@@ -22,7 +22,7 @@ pub(crate) fn is_background() -> bool {
 
 /// Runs this program again and waits until the new process is ready, or has failed and reported the
 /// error.
-pub(crate) fn start() -> Done {
+pub(crate) fn start() -> CommandResult {
     let mut arguments = env::args_os();
     let mut command = Command::new(env::current_exe().map_err(Failure::new)?);
     if let Some(name) = arguments.next() {

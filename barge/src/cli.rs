@@ -5,18 +5,22 @@ use std::path::Path;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
-use crate::config::{Config, ConfigArgs};
+use crate::config::Config;
+use crate::config::command::ConfigArgs;
 use crate::connect::ConnectArgs;
 use crate::doctor::DoctorArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
+use crate::log::{LogArgs, LogFormat};
 use crate::mount::MountArgs;
 use crate::pack::{CheckArgs, PackArgs};
 use crate::reference::{CompletionsArgs, ManArgs};
-use crate::seeing::TopArgs;
-use crate::serve::{ServeArgs, VirtiofsdArgs};
+use crate::serve::args::ServeArgs;
+use crate::serve::plan;
+use crate::serve::virtiofsd::args::VirtiofsdArgs;
+use crate::status::TopArgs;
 
 /// Serve file trees over protocols that virtual machines, containers and hosts can mount
 #[derive(Parser)]
@@ -31,6 +35,9 @@ pub(crate) struct Cli {
     pub(crate) log: LogArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// The configuration file of `serve`, if the options name one.
+    #[arg(skip)]
+    pub(crate) config: Option<Config>,
 }
 
 impl Cli {
@@ -39,20 +46,20 @@ impl Cli {
         let given = arguments(std::env::args_os().collect());
         let matches = Cli::command().get_matches_from(given);
         let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        if let Command::Serve(args) = &mut cli.command
+        if let Command::Serve(args) = &cli.command
             && let Some(path) = &args.config
         {
-            if let Some(other) = stands_beside(&matches) {
+            if let Some(other) = conflicting_argument(&matches) {
                 let why =
                     format!("--config says all that is served: expected it alone, got {other} too");
                 Cli::command()
                     .error(ErrorKind::ArgumentConflict, why)
                     .exit();
             }
-            match Config::read(path) {
+            match plan::read_config(path) {
                 Ok(config) => {
-                    cli.log.or(&config);
-                    args.file = Some(config);
+                    add(&mut cli.log, &config);
+                    cli.config = Some(config);
                 }
                 Err(problems) => {
                     eprintln!("{problems}");
@@ -71,7 +78,7 @@ impl Cli {
 
 /// Returns an argument of `barge serve` that conflicts with `--config`: any but that and the
 /// options of logging.
-fn stands_beside(matches: &ArgMatches) -> Option<String> {
+fn conflicting_argument(matches: &ArgMatches) -> Option<String> {
     let (_, serve) = matches.subcommand()?;
     let given = |id: &&str| serve.value_source(id) == Some(ValueSource::CommandLine);
     let mut ids = serve.ids().map(clap::Id::as_str).filter(given);
@@ -148,35 +155,14 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-#[derive(Args)]
-#[command(next_help_heading = "Logging")]
-pub(crate) struct LogArgs {
-    /// Log connections; if given twice, also every request
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub(crate) verbose: u8,
-    /// Format of log lines on standard error
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
-    pub(crate) log_format: LogFormat,
-}
-
-impl LogArgs {
-    /// Adds the settings of `config`; the command line takes precedence.
-    fn or(&mut self, config: &Config) {
-        let matches = config.matches().expect("it has been checked");
-        let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");
-        self.verbose = self.verbose.max(file.verbose);
-        if self.log_format == LogFormat::Text {
-            self.log_format = file.log_format;
-        }
+/// Adds the settings of `config` to `args`, those of the command line, which take precedence.
+fn add(args: &mut LogArgs, config: &Config) {
+    let matches = config.matches().expect("it has been checked");
+    let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");
+    args.verbose = args.verbose.max(file.verbose);
+    if args.log_format == LogFormat::Text {
+        args.log_format = file.log_format;
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object per line
-    Json,
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use transports::fusedev::MountFlag;
 
 use crate::mount::HelperArgs;
 use crate::mount::options::is_for_fstab;
-use crate::{Done, Failure, background, service, signals, trouble};
+use crate::{CommandResult, Failure, background, diagnose, service, signals};
 
 #[derive(Args)]
 #[allow(
@@ -117,9 +117,9 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
 }
 
 /// `barge connect`
-pub(crate) fn run(args: &ConnectArgs) -> Done {
+pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
     if !background::is_background() {
-        trouble::mount_point(&args.dir)?;
+        diagnose::mount_point(&args.dir)?;
         if !args.foreground {
             return background::start();
         }
@@ -162,7 +162,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
         settled.flags,
         data.as_c_str(),
     )
-    .map_err(|error| Failure::new(trouble::mounting(&args.dir, "9p", &error.into())))?;
+    .map_err(|error| Failure::new(diagnose::mounting(&args.dir, "9p", &error.into())))?;
     // The kernel holds its own reference to the socket.
     drop(kernels);
     background::ready()?;
@@ -184,7 +184,7 @@ fn await_end(
     args: &ConnectArgs,
     told: &std::sync::mpsc::Receiver<Event>,
     server: &LastingLink,
-) -> Done {
+) -> CommandResult {
     let mut event = told.recv();
     if let Ok(Event::Stop) = event {
         rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)

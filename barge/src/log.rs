@@ -3,23 +3,43 @@
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 
+use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::cli::{Cli, Command, LogArgs, LogFormat};
+#[derive(Args)]
+#[command(next_help_heading = "Logging")]
+pub(crate) struct LogArgs {
+    /// Log connections; if given twice, also every request
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Format of log lines on standard error
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+}
 
-/// Starts logging as the command line says.
-pub(crate) fn start(cli: &Cli) {
-    let asked = asked_for(&cli.log);
-    let Command::Virtiofsd(args) = &cli.command else {
-        return to_stderr(asked, cli.log.log_format);
-    };
-    let level = args.log_level().max(match cli.log.verbose {
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// Starts logging to standard error.
+pub(crate) fn start(args: &LogArgs) {
+    to_stderr(level_of(args), args.log_format);
+}
+
+/// Starts logging at `level`, or at that of `args` if it is more verbose, for a daemon that may log
+/// to syslog.
+pub(crate) fn start_daemon(args: &LogArgs, level: LevelFilter, to_syslog: bool) {
+    let level = level.max(match args.verbose {
         0 => LevelFilter::OFF,
-        _ => asked,
+        _ => level_of(args),
     });
-    match args.syslog().then(Syslog::connect).transpose() {
+    match to_syslog.then(Syslog::connect).transpose() {
         Ok(Some(syslog)) => tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(syslog)
@@ -28,15 +48,15 @@ pub(crate) fn start(cli: &Cli) {
             .with_ansi(false)
             .without_time()
             .init(),
-        Ok(None) => to_stderr(level, cli.log.log_format),
+        Ok(None) => to_stderr(level, args.log_format),
         Err(error) => {
-            to_stderr(level, cli.log.log_format);
+            to_stderr(level, args.log_format);
             tracing::warn!("syslog: {error}");
         }
     }
 }
 
-fn asked_for(args: &LogArgs) -> LevelFilter {
+fn level_of(args: &LogArgs) -> LevelFilter {
     match args.verbose {
         0 => LevelFilter::INFO,
         1 => LevelFilter::DEBUG,

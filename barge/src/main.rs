@@ -8,38 +8,45 @@
 
 mod background;
 mod bench;
-mod calls;
+mod call_log;
 mod cli;
 mod config;
 mod connect;
+mod diagnose;
+mod disk_cache;
 mod doctor;
 mod files;
+mod listen;
 mod log;
 mod mount;
 mod pack;
 mod private;
+mod read_trace;
 mod reference;
-mod seeing;
 mod serve;
 mod service;
 mod signals;
 mod source;
-mod tier;
+mod stack;
+mod status;
 mod tools;
-mod touched;
-mod trouble;
 
 use std::fmt::Display;
 use std::process::ExitCode;
+
+use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::read();
-    log::start(&cli);
+    match &cli.command {
+        Command::Virtiofsd(args) => log::start_daemon(&cli.log, args.log_level(), args.syslog()),
+        _ => log::start(&cli.log),
+    }
     let done = match &cli.command {
-        Command::Serve(args) => serve::run(args),
-        Command::Virtiofsd(args) => serve::virtiofsd::run(args),
+        Command::Serve(args) => serve::run(args, cli.config.as_ref()),
+        Command::Virtiofsd(args) => serve::run_virtiofsd(args),
         Command::Mount(args) => mount::run(args),
         Command::Connect(args) => connect::run(args),
         Command::Ls(args) => files::ls(args),
@@ -49,12 +56,12 @@ fn main() -> ExitCode {
         Command::Tree(args) => files::tree(args),
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
-        Command::Config(args) => config::run(args),
-        Command::Top(args) => seeing::top(args),
+        Command::Config(args) => config::command::run(args),
+        Command::Top(args) => status::top(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Completions(args) => reference::completions(args),
-        Command::Man(args) => reference::man(args),
+        Command::Completions(args) => reference::completions(args, &mut Cli::command()),
+        Command::Man(args) => reference::man(args, Cli::command()),
     };
     done.unwrap_or_else(|failure| {
         eprintln!("barge: {}", failure.message);
@@ -95,4 +102,4 @@ impl From<Failure> for String {
 }
 
 /// The result of a command.
-type Done = Result<ExitCode, Failure>;
+type CommandResult = Result<ExitCode, Failure>;

@@ -4,11 +4,11 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
-use crate::{Done, Failure, config};
+use crate::config::page::page;
+use crate::{CommandResult, Failure};
 
 /// The man page of the configuration file of `barge serve`.
 const FILE: &str = "barge.toml";
@@ -28,26 +28,24 @@ pub(crate) struct ManArgs {
     all: Option<PathBuf>,
 }
 
-/// `barge completions`
-pub(crate) fn completions(args: &CompletionsArgs) -> Done {
-    clap_complete::generate(args.shell, &mut Cli::command(), "barge", &mut stdout());
+/// `barge completions`; `cli` is the definition of the command line.
+pub(crate) fn completions(args: &CompletionsArgs, cli: &mut Command) -> CommandResult {
+    clap_complete::generate(args.shell, cli, "barge", &mut stdout());
     Ok(ExitCode::SUCCESS)
 }
 
-/// `barge man`
-pub(crate) fn man(args: &ManArgs) -> Done {
-    let cli = Cli::command();
+/// `barge man`; `cli` is the definition of the command line.
+pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
     if let Some(dir) = &args.all {
         let file = dir.join(format!("{FILE}.5"));
         return clap_mangen::generate_to(cli, dir)
-            .and_then(|()| std::fs::write(file, config::page()))
+            .and_then(|()| std::fs::write(file, page()))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(format!("{}: {error}", dir.display())));
     }
-    let page = match &args.command {
+    let command = match &args.command {
         Some(name) if name == FILE => {
-            let page = config::page();
-            let written = stdout().write_all(page.as_bytes());
+            let written = stdout().write_all(page().as_bytes());
             return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
         }
         None => cli,
@@ -58,7 +56,7 @@ pub(crate) fn man(args: &ManArgs) -> Done {
             .name(format!("barge-{name}")),
     };
     let mut text = Vec::new();
-    clap_mangen::Man::new(page)
+    clap_mangen::Man::new(command)
         .render(&mut text)
         .map_err(Failure::new)?;
     stdout().write_all(&text).map_err(Failure::new)?;

@@ -17,7 +17,7 @@ use crate::{Failure, background};
 pub(crate) type Reload = Box<dyn Fn() + Send>;
 
 /// A handler of signals, until dropped.
-pub(crate) struct Watch {
+pub(crate) struct SignalHandler {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Watch {
 pub(crate) fn on_signal(
     stop: impl Fn() + Send + 'static,
     reload: Option<Reload>,
-) -> Result<Watch, Failure> {
+) -> Result<SignalHandler, Failure> {
     let hangup = (reload.is_some() || !is_ignored(SIGHUP)).then_some(SIGHUP);
     let on_terminal = has_terminal() && !background::is_background();
     let watched = [SIGINT, SIGTERM].into_iter().chain(hangup);
@@ -61,7 +61,7 @@ pub(crate) fn on_signal(
             }
         })
         .map_err(Failure::new)?;
-    Ok(Watch {
+    Ok(SignalHandler {
         handle,
         thread: Some(thread),
     })
@@ -80,7 +80,7 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-impl Drop for Watch {
+impl Drop for SignalHandler {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use vfs::{Errno, FileSystem};
 
 use crate::Failure;
-use crate::trouble::opening;
+use crate::diagnose::opening;
 
 /// The value of a SOURCE argument.
 #[derive(Clone, Debug)]

@@ -9,21 +9,21 @@ use transports::{Datagrams, Frame, Outbox};
 use vfs::{Call, Patience};
 use wire::{Answer, Session};
 
-use crate::Engine;
 use crate::serve::serve;
+use crate::server::Engine;
 
 impl Engine {
     /// Answers received datagrams, each a message, with `session` until the engine stops. A message
     /// that would have to wait for an event is not answered.
-    pub fn answer(
+    pub fn serve_datagrams(
         self: &Arc<Self>,
         datagrams: Datagrams,
         session: Box<dyn Session>,
     ) -> io::Result<()> {
         let engine = self.clone();
-        self.host(move |stop| {
+        self.spawn_listener(move |stop| {
             if let Err(error) = answer(&datagrams, &*session, &engine, stop) {
-                engine.lose_listener(&"a UDP port", &error);
+                engine.report_lost_listener(&"a UDP port", &error);
             }
         })
     }

@@ -38,12 +38,12 @@ impl Histogram {
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    pub(crate) fn look(&self) -> Times {
+    pub(crate) fn snapshot(&self) -> Latencies {
         let counts = self.buckets.iter().enumerate().filter_map(|(at, count)| {
             let count = count.load(Ordering::Relaxed);
             (count > 0).then(|| (end(at), count))
         });
-        Times {
+        Latencies {
             buckets: counts.collect(),
             nanos: self.nanos.load(Ordering::Relaxed),
         }
@@ -73,7 +73,7 @@ fn end(at: usize) -> u64 {
 
 /// A snapshot of a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct Latencies {
     /// The exclusive upper bound in nanoseconds and the count of each bucket that is not empty, in
     /// order.
     pub buckets: Vec<(u64, u64)>,
@@ -81,14 +81,14 @@ pub struct Times {
     pub nanos: u64,
 }
 
-impl Times {
+impl Latencies {
     /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
     /// Adds the counts of `other`.
-    pub fn add(&mut self, other: &Times) {
+    pub fn add(&mut self, other: &Latencies) {
         self.nanos += other.nanos;
         for &(end, count) in &other.buckets {
             match self.buckets.binary_search_by_key(&end, |bucket| bucket.0) {
@@ -133,9 +133,9 @@ mod tests {
             other.count(Duration::from_nanos(nanos));
             both.count(Duration::from_nanos(nanos));
         }
-        let mut sum = one.look();
-        sum.add(&other.look());
-        assert_eq!(sum, both.look());
+        let mut sum = one.snapshot();
+        sum.add(&other.snapshot());
+        assert_eq!(sum, both.snapshot());
         assert_eq!(sum.count(), 8);
     }
 }

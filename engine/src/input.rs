@@ -99,10 +99,10 @@ impl Input {
         beyond <= self.memory.bytes() || self.memory.try_set(beyond)
     }
 
-    /// Keeps the message at `range`, the last one taken, for as long as it is in flight. A large
+    /// Detaches the message at `range`, the last one taken, for as long as it is in flight. A large
     /// message that no other follows takes the buffer along: new pages cost as much as a copy.
-    pub(crate) fn keep(&mut self, range: Range<usize>) -> Held {
-        if !self.goes_along(&range) {
+    pub(crate) fn detach(&mut self, range: Range<usize>) -> Held {
+        if !self.takes_buffer(&range) {
             return Held::copy(&self.buffer[range], self.memory.sibling());
         }
         (self.start, self.end) = (0, 0);
@@ -110,7 +110,7 @@ impl Input {
             .spares
             .take()
             .unwrap_or_else(|| (PageBuffer::new(), self.memory.sibling()));
-        Held::Whole {
+        Held::Buffer {
             buffer: std::mem::replace(&mut self.buffer, buffer),
             range,
             home: self.spares.clone(),
@@ -119,14 +119,14 @@ impl Input {
     }
 
     /// Returns whether the message at `range` takes the buffer along instead of being copied.
-    fn goes_along(&self, range: &Range<usize>) -> bool {
+    fn takes_buffer(&self, range: &Range<usize>) -> bool {
         self.is_empty() && range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2
     }
 
-    /// Returns whether the message at `range` can be kept without its copy exceeding the client's
-    /// share.
-    pub(crate) fn may_keep(&self, range: &Range<usize>) -> bool {
-        self.goes_along(range) || self.memory.sibling().try_set(range.len())
+    /// Returns whether the message at `range` can be detached without its copy exceeding the
+    /// client's share.
+    pub(crate) fn may_detach(&self, range: &Range<usize>) -> bool {
+        self.takes_buffer(range) || self.memory.sibling().try_set(range.len())
     }
 
     /// Returns whether it has, or will get, memory that only many or large messages need.
@@ -152,7 +152,7 @@ pub(crate) enum Held {
         _memory: Reservation,
     },
     /// A large message in the buffer that received it.
-    Whole {
+    Buffer {
         buffer: PageBuffer,
         range: Range<usize>,
         /// The destination of the buffer once the message is answered.
@@ -180,14 +180,14 @@ impl Deref for Held {
     fn deref(&self) -> &[u8] {
         match self {
             Held::Copy { bytes, .. } => bytes,
-            Held::Whole { buffer, range, .. } => &buffer[range.clone()],
+            Held::Buffer { buffer, range, .. } => &buffer[range.clone()],
         }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Held::Whole {
+        if let Held::Buffer {
             buffer,
             home,
             memory,
@@ -262,12 +262,12 @@ mod tests {
         let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"");
         let at = input.buffer.as_ptr();
-        let kept = input.keep(range);
+        let kept = input.detach(range);
         assert_eq!((kept.as_ptr(), kept.len(), kept[0]), (at, LARGE, 7));
         assert!(input.is_empty() && input.is_large());
         drop(kept);
         let range = received(&mut input, b"");
-        drop(input.keep(range));
+        drop(input.detach(range));
         assert_eq!(input.buffer.as_ptr(), at, "there are two by now");
     }
 
@@ -275,7 +275,7 @@ mod tests {
     fn what_something_stands_behind_is_copied() {
         let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"next");
-        let kept = input.keep(range);
+        let kept = input.detach(range);
         assert_eq!((kept.len(), kept[0]), (LARGE, 7));
         assert_eq!(input.bytes(), b"next");
     }
@@ -284,7 +284,7 @@ mod tests {
     fn an_input_that_has_shrunk_keeps_nothing_that_comes_back() {
         let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"");
-        let kept = input.keep(range);
+        let kept = input.detach(range);
         input.shrink();
         drop(kept);
         assert!(!input.is_large() && input.spares.all().is_none());

@@ -1,55 +1,63 @@
-//! A connection, as shared by its own thread (in `drive`) and the workers.
+//! A connection, as shared by its own thread (in [`crate::lane_thread`]) and the workers.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Frame, Interest, Link, Outbox, Ready};
+use transports::{Frame, Interest, Link, Meter, Outbox, Ready};
 use vfs::copies::copied;
-use vfs::{Backing, Call, Origin, Patience, Peer, PeerKey};
-use wire::{Answer, Malformed, Session, Voice};
+use vfs::{Backing, Call, Patience, Peer, PeerKey};
+use wire::{Answer, Facts, Malformed, Session, Vocabulary, Voice};
 
-use crate::drive::{Beyond, Own};
+use crate::connection_limits::{Admission, ConnectionRefusals};
+use crate::in_flight::{Entry, Follows, InFlight, Limits, complete, complete_follower};
 use crate::input::Held;
 use crate::request::{Job, Ran, Request};
 use crate::serve::serve;
-use crate::server::{Engine, Member, Tuning};
-use crate::share::Share;
-use crate::stats::{ConnectionRefusals, Stats, add};
+use crate::stats::{LaneStats, Monitored, Stats, Tally, add};
+use crate::tuning::Tuning;
 use crate::workers::Workers;
 use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
 /// The part of a lane that its own thread and the workers share.
 pub(crate) struct Lane {
     pub(crate) session: Box<dyn Session>,
-    pub(crate) workers: Arc<Workers>,
     pub(crate) link: Box<dyn Link>,
-    peer: Arc<Peer>,
+    pub(crate) peer: Arc<Peer>,
     /// The call of requests that are served inline, which cannot be cancelled.
     pub(crate) inline: Call,
     output: Mutex<Output>,
-    flights: Mutex<Flights>,
-    /// The number of requests in flight. Only the lane's own thread increases it.
-    outstanding: AtomicUsize,
-    /// The total size of the requests in flight in bytes.
-    held: AtomicUsize,
+    /// The requests in flight. Only the lane's own thread begins any.
+    pub(crate) in_flight: InFlight<Message>,
     /// Wakes the lane's own thread from [`Link::wait`]. Exists only while a request is in flight,
     /// as most connections are idle and descriptors are limited.
-    notifier: Mutex<Option<Arc<OwnedFd>>>,
-    /// Whether that thread waits for requests to complete.
-    listens: AtomicBool,
+    notifier: Mutex<Option<Arc<Notifier>>>,
     /// Whether the client is gone, so that replies are discarded.
     gone: AtomicBool,
     pub(crate) tuning: Tuning,
+    stats: LaneStats,
     /// The last field, so that its drop, which reports the end of the connection, follows that of
     /// the session.
-    member: Member,
+    admission: Admission<Lane>,
+}
+
+/// The reservation for what an outbox holds beyond a connection's minimum.
+pub(crate) struct ExcessMeter(pub(crate) Reservation);
+
+impl Meter for ExcessMeter {
+    fn set(&mut self, bytes: usize) {
+        self.0
+            .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.0.is_scarce()
+    }
 }
 
 /// Replies that the link did not accept at once.
@@ -64,7 +72,7 @@ struct Output {
 
 impl Output {
     /// Queues `bytes` to be sent later.
-    fn keep(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
+    fn queue(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
         copied(bytes.len());
         if self.backlog.is_empty() {
             self.progress = Some(Instant::now());
@@ -75,14 +83,14 @@ impl Output {
     }
 
     /// Returns the rest of `timeout` within which the peer must accept more of the backlog.
-    fn patience(&self, timeout: Duration) -> Duration {
+    fn time_left(&self, timeout: Duration) -> Duration {
         let waited = self
             .progress
             .map_or(Duration::ZERO, |since| since.elapsed());
         timeout.saturating_sub(waited)
     }
 
-    fn is_clogged(&self) -> bool {
+    fn is_congested(&self) -> bool {
         self.backlog.len() - self.sent > Lane::BACKLOG
     }
 }
@@ -96,11 +104,29 @@ impl Voice for LaneVoice {
     }
 }
 
-/// Requests in flight, by the peer's ids.
-#[derive(Default)]
-struct Flights {
-    by_id: HashMap<u64, Flight>,
-    share: Share<Message>,
+/// An eventfd that wakes a lane's own thread.
+pub(crate) struct Notifier(OwnedFd);
+
+impl Notifier {
+    fn new() -> io::Result<Arc<Notifier>> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Arc::new(Notifier(eventfd(0, flags)?)))
+    }
+
+    fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl Wake for Notifier {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Fails only if the eventfd's counter would overflow.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
 }
 
 /// A message received over a connection.
@@ -121,7 +147,7 @@ impl Job for Message {
         }
         let frame = Frame(bytes);
         // Workers do not wait for memory: their number is limited.
-        out.meter(Box::new(Beyond(lane.reservation(Use::Reply))));
+        out.meter(Box::new(ExcessMeter(lane.reservation(Use::Reply))));
         out.expect(lane.large_reply(bytes).unwrap_or(0));
         let served = lane.serve(&request.call, Patience::Full, &frame, out);
         out.expect(0);
@@ -139,15 +165,15 @@ impl Job for Message {
     }
 
     fn schedule(request: Arc<StreamRequest>) {
-        request.job.lane.clone().schedule(request);
+        request.job.lane.clone().in_flight.schedule(request);
     }
 
     fn leave_worker(&self) {
-        self.lane.leave_worker();
+        self.lane.in_flight.leave_worker();
     }
 
     fn workers(&self) -> &Arc<Workers> {
-        &self.lane.workers
+        self.lane.in_flight.workers()
     }
 
     fn stats(&self) -> &Stats {
@@ -159,16 +185,27 @@ impl Job for Message {
     }
 
     fn owner(&self) -> PeerKey {
-        self.lane.member.client()
+        self.lane.admission.client()
     }
 }
 
-struct Flight {
-    request: Arc<StreamRequest>,
-    /// Whether its reply is being sent: the peer may already have it and reuse the id.
-    answered: bool,
-    /// The requests to serve right after its reply was sent: those that cancelled it.
-    followers: Vec<Arc<StreamRequest>>,
+impl Entry for Message {
+    fn in_flight(&self) -> &InFlight<Message> {
+        &self.lane.in_flight
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn may_start(&self) -> bool {
+        let lane = &self.lane;
+        !lane.is_congested() && (lane.is_gone() || !lane.is_overdrawn())
+    }
 }
 
 impl Lane {
@@ -185,25 +222,31 @@ impl Lane {
         workers: Arc<Workers>,
         tuning: Tuning,
         peer: Arc<Peer>,
-        member: Member,
+        tally: &Arc<Tally>,
+        admission: Admission<Lane>,
     ) -> io::Result<Arc<Lane>> {
         link.set_timeouts(tuning.timeouts.tick(), tuning.timeouts.send)?;
         let lane = Arc::new(Lane {
+            stats: tally.open(session.vocabulary()),
             session,
-            workers,
             link,
             inline: Call::detached().coming_from(peer.clone()),
             peer,
             output: Mutex::default(),
-            flights: Mutex::default(),
-            outstanding: AtomicUsize::new(0),
-            held: AtomicUsize::new(0),
+            in_flight: InFlight::new(
+                workers,
+                Limits {
+                    requests: tuning.in_flight,
+                    bytes: tuning.in_flight_bytes,
+                },
+            ),
             notifier: Mutex::default(),
-            listens: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             tuning,
-            member,
+            admission,
         });
+        lane.stats.set_lane(&lane);
+        lane.admission.set(&lane);
         let voice = LaneVoice(Arc::downgrade(&lane));
         lane.session.can_speak(Arc::new(voice));
         Ok(lane)
@@ -228,23 +271,13 @@ impl Lane {
         )
     }
 
-    /// Returns an error if request `id` is in flight.
+    /// Returns an error if the peer reuses an id before it can have the reply.
     pub(crate) fn check_unused(&self, id: u64) -> io::Result<()> {
-        match self.outstanding() {
-            0 => Ok(()),
-            _ => self.flights().check_unused(id),
+        if self.in_flight.uses(id) {
+            let error = format!("request {id} is in flight already");
+            return Err(invalid(Malformed::new(error)));
         }
-    }
-
-    /// Returns whether another request of `len` bytes may be in flight.
-    pub(crate) fn has_room(&self, len: usize) -> bool {
-        match self.outstanding() {
-            0 => true,
-            some => {
-                some < self.tuning.in_flight
-                    && self.held.load(Ordering::SeqCst) + len <= self.tuning.held
-            }
-        }
+        Ok(())
     }
 
     /// Passes a request to the workers. Returns an error if no descriptor is available for the
@@ -252,8 +285,8 @@ impl Lane {
     pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Held) -> io::Result<()> {
         self.notifier()?;
         add(&self.stats().offloaded, 1);
-        let request = self.flights().begin(self, id, message);
-        self.schedule(request);
+        let request = self.request(id, message);
+        self.in_flight.begin_on_worker(request);
         Ok(())
     }
 
@@ -264,165 +297,86 @@ impl Lane {
         target: u64,
         message: &[u8],
     ) -> io::Result<bool> {
-        let mut flights = self.flights();
-        flights.check_unused(id)?;
-        if !flights.by_id.contains_key(&target) {
+        self.check_unused(id)?;
+        if !self.in_flight.contains(target) {
             return Ok(false);
         }
         let message = Held::copy(message, self.reservation(Use::Request));
-        let follower = flights.begin(self, id, message);
-        let Some(flight) = flights.by_id.get_mut(&target) else {
-            return Ok(false);
-        };
-        flight.followers.push(follower);
-        let target = flight.request.clone();
-        drop(flights);
-        add(&self.stats().cancelled, 1);
-        target.cancel();
+        let follower = self.in_flight.begin_follower(self.request(id, message));
+        if let Some(follower) = self.in_flight.follow(target, follower) {
+            let mut out = Outbox::default();
+            complete_follower(follower, |request, follows| {
+                self.reply(request, follows, &mut out);
+            });
+        }
         Ok(true)
     }
 
-    /// Runs the lane's own thread until the client or [`Link::end_input`] ends the input, and
-    /// everything in flight is answered.
-    pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
-        // Done here because it may query a directory service over the network.
-        if let Origin::Local { owner, .. } = self.peer.origin() {
-            self.peer.set_owner(transports::caller_of(owner));
-        }
-        if self.peer.is_nobody() {
-            tracing::info!(
-                peer = self.link.peer(),
-                "a local client's user is unknown: its requests act as nobody"
-            );
-        }
-        if let Err(error) = Own::new(self).run() {
-            self.lose(&error);
-        }
-        if !stopping.load(Ordering::SeqCst) {
-            self.cancel_all();
-        }
-        // Replies of requests that still run have no recipient.
-        if self.await_quiet().is_err() {
-            self.leave();
-            self.await_answers();
-        }
-        self.link.hang_up();
-    }
-
-    /// Runs `request` on a worker as soon as the lane's share allows.
-    pub(crate) fn schedule(&self, request: Arc<StreamRequest>) {
-        let mut flights = self.flights();
-        flights.share.wait(request);
-        self.start(&mut flights);
-    }
-
-    /// Notes that a request of this lane left its worker, but is still in flight.
-    pub(crate) fn leave_worker(&self) {
-        let mut flights = self.flights();
-        flights.share.leave();
-        self.start(&mut flights);
+    fn request(self: &Arc<Self>, id: u64, bytes: Held) -> Arc<StreamRequest> {
+        let lane = self.clone();
+        let request = Request::new(self.stats().start_time(), Message { lane, id, bytes });
+        request.call.note_share(self.inline.share());
+        request
     }
 
     /// Sends the reply to `request` that `out` contains, if any, then those to the requests that
     /// waited for it. Called on a worker's thread.
-    pub(crate) fn complete(self: &Arc<Self>, request: &Arc<StreamRequest>, out: &mut Outbox) {
-        if let Some(flight) = self.flights().by_id.get_mut(&request.job.id) {
-            flight.answered = true;
-        }
-        self.leave_worker();
-        let mut done = vec![request.clone()];
-        while let Some(request) = done.pop() {
-            self.stats().enter(&request.call, || request.age());
-            self.send_from_worker(out);
-            out.clear();
-            for follower in self.land(&request) {
-                let frame = Frame(&follower.job.bytes);
-                if !self.is_gone()
-                    && self.serve(&follower.call, Patience::Full, &frame, out) != Ok(Answer::Done)
-                {
-                    self.fail(&"a cancellation was not answered at once");
-                }
-                done.push(follower);
+    pub(crate) fn complete(&self, request: &Arc<StreamRequest>, out: &mut Outbox) {
+        complete(request, |request, follows| {
+            self.reply(request, follows, out);
+        });
+    }
+
+    fn reply(&self, request: &StreamRequest, follows: Follows, out: &mut Outbox) {
+        if follows == Follows::Yes && !self.is_gone() {
+            let frame = Frame(&request.job.bytes);
+            if self.serve(&request.call, Patience::Full, &frame, out) != Ok(Answer::Done) {
+                self.fail(&"a cancellation was not answered at once");
             }
         }
+        self.stats().record(&request.call, || request.age());
+        self.send_from_worker(out);
+        out.clear();
     }
 
     /// Closes the connection because of a protocol error of the client.
     pub(crate) fn fail(&self, error: &dyn Display) {
-        self.end(ConnectionRefusals::PROTOCOL, error);
+        self.close(ConnectionRefusals::PROTOCOL, error);
     }
 
-    fn end(&self, reason: &'static str, error: &dyn Display) {
+    fn close(&self, reason: &'static str, error: &dyn Display) {
         if !self.gone.swap(true, Ordering::SeqCst)
-            && let Some(suppressed) = self.engine().complain(self.member.client(), reason)
+            && let Some(suppressed) = self
+                .admission
+                .limits()
+                .complain(self.admission.client(), reason)
         {
             let peer = self.link.peer();
             tracing::warn!(peer, suppressed, "connection closed: {error}");
         }
-        self.leave();
+        self.disconnect();
     }
 
     /// Closes the connection after a failure of its link; logs no warning if the client
     /// disconnected without reading its replies.
-    pub(crate) fn lose(&self, error: &io::Error) {
+    pub(crate) fn close_for(&self, error: &io::Error) {
         match error.kind() {
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.leave(),
-            ErrorKind::TimedOut => self.end(ConnectionRefusals::TIMEOUT, error),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.disconnect(),
+            ErrorKind::TimedOut => self.close(ConnectionRefusals::TIMEOUT, error),
             ErrorKind::InvalidData | ErrorKind::UnexpectedEof => self.fail(error),
-            _ => self.end(ConnectionRefusals::SYSTEM, error),
+            _ => self.close(ConnectionRefusals::SYSTEM, error),
         }
     }
 
     /// Marks the client as gone and closes the link.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn disconnect(&self) {
         self.gone.store(true, Ordering::SeqCst);
         self.link.hang_up();
-        self.ring();
+        self.wake_thread();
     }
 
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn cancel_all(&self) {
-        let requests: Vec<_> = self
-            .flights()
-            .by_id
-            .values()
-            .map(|flight| flight.request.clone())
-            .collect();
-        let cancelled = requests.iter().filter(|request| request.cancel());
-        add(&self.stats().cancelled, cancelled.count());
-    }
-
-    /// Removes an answered request from those in flight, and returns the requests that cancelled
-    /// it, to be served next.
-    fn land(&self, request: &Arc<StreamRequest>) -> Vec<Arc<StreamRequest>> {
-        let mut flights = self.flights();
-        let followers = match flights.by_id.entry(request.job.id) {
-            Entry::Occupied(entry) if Arc::ptr_eq(&entry.get().request, request) => {
-                entry.remove().followers
-            }
-            _ => Vec::new(),
-        };
-        drop(flights);
-        self.held
-            .fetch_sub(request.job.bytes.len(), Ordering::SeqCst);
-        self.outstanding.fetch_sub(1, Ordering::SeqCst);
-        if self.listens.load(Ordering::SeqCst) {
-            self.ring();
-        }
-        followers
-    }
-
-    fn start(&self, flights: &mut Flights) {
-        let may = || !self.is_clogged() && (self.is_gone() || !self.is_overdrawn());
-        flights.share.start(&self.workers, may);
-    }
-
-    /// Starts requests that waited for memory, if some is available.
-    pub(crate) fn start_waiting(&self) {
-        self.start(&mut self.flights());
     }
 
     /// Returns an upper bound on the reply to a message in bytes, if that is large enough to be
@@ -435,25 +389,25 @@ impl Lane {
 
     /// Returns whether the replies to the client exceed its share of memory.
     pub(crate) fn is_overdrawn(&self) -> bool {
-        self.budget().is_overdrawn(self.member.client())
+        self.budget().is_overdrawn(self.admission.client())
     }
 
     /// Waits for `time` at most until there may be the needed memory.
     pub(crate) fn wait_for(&self, need: Need, time: Duration) {
-        self.budget().wait(self.member.client(), need, time);
+        self.budget().wait(self.admission.client(), need, time);
     }
 
     /// Creates an empty reservation on the client's account.
     pub(crate) fn reservation(&self, of: Use) -> Reservation {
-        self.budget().reservation(self.member.client(), of)
+        self.budget().reservation(self.admission.client(), of)
     }
 
     fn budget(&self) -> &Arc<MemoryBudget> {
-        self.engine().budget()
+        self.admission.limits().budget()
     }
 
-    pub(crate) fn is_clogged(&self) -> bool {
-        !self.is_gone() && self.output().is_clogged()
+    pub(crate) fn is_congested(&self) -> bool {
+        !self.is_gone() && self.output().is_congested()
     }
 
     fn send_from_worker(&self, out: &Outbox) {
@@ -461,7 +415,7 @@ impl Lane {
             return;
         }
         if let Err(error) = self.send(out, false) {
-            self.lose(&error);
+            self.close_for(&error);
         }
     }
 
@@ -475,7 +429,7 @@ impl Lane {
         if output.backlog.is_empty() {
             let done = match out.handed() {
                 None => self.link.send(bytes, wait),
-                Some((at, file)) => self.send_handing(bytes, at, file, wait),
+                Some((at, file)) => self.send_with_file(bytes, at, file, wait),
             };
             sent = match done {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
@@ -484,15 +438,15 @@ impl Lane {
         }
         add(&self.stats().sent, bytes.len());
         if sent < bytes.len() {
-            output.keep(&bytes[sent..], || self.reservation(Use::Reply));
-            self.ring();
+            output.queue(&bytes[sent..], || self.reservation(Use::Reply));
+            self.wake_thread();
         }
-        Ok(output.is_clogged())
+        Ok(output.is_congested())
     }
 
     /// Does what [`Link::send`] does, and passes the descriptor of `file` with the last message,
     /// which starts `at`.
-    fn send_handing(
+    fn send_with_file(
         &self,
         bytes: &[u8],
         at: usize,
@@ -519,11 +473,11 @@ impl Lane {
         {
             self.link.send_pages(before, pages, behind)?;
             add(&self.stats().sent, size);
-            return Ok(output.is_clogged());
+            return Ok(output.is_congested());
         }
         drop(output);
         out.settle()?;
-        self.send(out, self.outstanding() == 0)
+        self.send(out, self.in_flight.count() == 0)
     }
 
     /// Implements [`Voice::say`].
@@ -545,7 +499,7 @@ impl Lane {
         let Some(mut output) = output else {
             return false;
         };
-        if self.is_gone() || output.is_clogged() {
+        if self.is_gone() || output.is_congested() {
             return false;
         }
         let mut sent = 0;
@@ -558,8 +512,8 @@ impl Lane {
         }
         add(&self.stats().sent, message.len());
         if sent < message.len() {
-            output.keep(&message[sent..], || self.reservation(Use::Reply));
-            self.ring();
+            output.queue(&message[sent..], || self.reservation(Use::Reply));
+            self.wake_thread();
         }
         true
     }
@@ -573,7 +527,7 @@ impl Lane {
             *output = Output::default();
         }
         drop(output);
-        self.start(&mut self.flights());
+        self.in_flight.start_queued();
         Ok(())
     }
 
@@ -583,50 +537,33 @@ impl Lane {
 
     /// Waits until no request is in flight and all output is sent.
     pub(crate) fn await_quiet(&self) -> io::Result<()> {
-        self.await_until(|lane| lane.outstanding() == 0 && !lane.has_backlog())
+        self.await_until(|lane| lane.in_flight.count() == 0 && !lane.has_backlog())
     }
 
     pub(crate) fn await_until(&self, done: impl Fn(&Lane) -> bool) -> io::Result<()> {
         // Set before the first check, so that later completions wake this thread.
-        self.notifier()?;
-        self.listens.store(true, Ordering::SeqCst);
-        let result = loop {
+        let _wakes = self.in_flight.wake_on_completion(self.notifier()?.into());
+        loop {
             if self.is_gone() {
-                break Err(ErrorKind::BrokenPipe.into());
+                return Err(ErrorKind::BrokenPipe.into());
             }
             if done(self) {
-                break Ok(());
+                return Ok(());
             }
             let interest = Interest {
                 read: false,
                 write: self.has_backlog(),
             };
-            match self.listen(interest, None) {
-                Ok(ready) if ready.hung_up => break Err(ErrorKind::BrokenPipe.into()),
-                Ok(_) => {}
-                Err(error) => break Err(error),
+            if self.listen(interest, None)?.hung_up {
+                return Err(ErrorKind::BrokenPipe.into());
             }
-        };
-        self.listens.store(false, Ordering::SeqCst);
-        result
+        }
     }
 
-    /// Waits until no request is in flight, without using the link.
-    fn await_answers(&self) {
-        // The notifier exists, as a request is in flight.
-        let Ok(notifier) = self.notifier() else {
-            return;
-        };
-        self.listens.store(true, Ordering::SeqCst);
-        while self.outstanding() > 0 {
-            self.start(&mut self.flights());
-            let mut fds = [rustix::event::PollFd::new(
-                &*notifier,
-                rustix::event::PollFlags::IN,
-            )];
-            let _ = rustix::event::poll(&mut fds, None);
-            let _ = rustix::io::read(&*notifier, &mut [0; 8]);
-        }
+    /// Waits until no request is in flight after the client is gone, without using the link.
+    pub(crate) fn await_completions(&self) {
+        self.in_flight.start_queued();
+        self.in_flight.await_quiet();
     }
 
     /// Waits for the link or the notifier for `time` at most, and sends as much of the backlog as
@@ -636,13 +573,13 @@ impl Lane {
         let send = self.tuning.timeouts.send;
         let (mut time, mut slow) = (time, false);
         if interest.write {
-            let left = self.output().patience(send);
+            let left = self.output().time_left(send);
             slow = left.is_zero();
             time = Some(time.map_or(left, |time| time.min(left)));
         }
-        let ready = self.link.wait(interest, notifier.as_fd(), time)?;
+        let ready = self.link.wait(interest, notifier.0.as_fd(), time)?;
         if ready.woken {
-            let _ = rustix::io::read(&*notifier, &mut [0; 8]);
+            notifier.clear();
         }
         if ready.write {
             self.send_backlog()?;
@@ -652,53 +589,39 @@ impl Lane {
         Ok(ready)
     }
 
-    fn ring(&self) {
+    fn wake_thread(&self) {
         let notifier = self.notifier.lock().expect("no panic holds it").clone();
         if let Some(notifier) = notifier {
-            // Fails only if the eventfd's counter would overflow.
-            let _ = rustix::io::write(&*notifier, &1u64.to_ne_bytes());
+            notifier.wake();
         }
     }
 
     /// Returns the eventfd that wakes the lane's own thread, and creates it if necessary.
-    pub(crate) fn notifier(&self) -> io::Result<Arc<OwnedFd>> {
+    pub(crate) fn notifier(&self) -> io::Result<Arc<Notifier>> {
         let mut notifier = self.notifier.lock().expect("no panic holds it");
         if let Some(notifier) = &*notifier {
             return Ok(notifier.clone());
         }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let made = Arc::new(eventfd(0, flags)?);
+        let made = Notifier::new()?;
         *notifier = Some(made.clone());
         Ok(made)
     }
 
     /// Releases the resources that an idle connection does not need. Called on the lane's own
     /// thread, with nothing in flight.
-    pub(crate) fn rest(&self) {
-        if self.outstanding() == 0 && !self.has_backlog() {
+    pub(crate) fn release_idle(&self) {
+        if self.in_flight.count() == 0 && !self.has_backlog() {
             *self.notifier.lock().expect("no panic holds it") = None;
         }
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
-        self.member.engine()
-    }
-
     pub(crate) fn stats(&self) -> &Stats {
-        &self.member.stats
+        &self.stats
     }
 
     /// Returns the connection's number.
     pub(crate) fn id(&self) -> u64 {
-        self.member.id
-    }
-
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.load(Ordering::SeqCst)
-    }
-
-    fn flights(&self) -> MutexGuard<'_, Flights> {
-        self.flights.lock().expect("no panic holds it")
+        self.admission.id()
     }
 
     fn output(&self) -> MutexGuard<'_, Output> {
@@ -706,31 +629,36 @@ impl Lane {
     }
 }
 
-impl Flights {
-    /// Returns an error if the peer reuses an id before it can have the reply.
-    fn check_unused(&self, id: u64) -> io::Result<()> {
-        match self.by_id.get(&id) {
-            Some(flight) if !flight.answered => Err(invalid(Malformed::new(format!(
-                "request {id} is in flight already"
-            )))),
-            _ => Ok(()),
-        }
+impl Monitored for Lane {
+    fn peer(&self) -> String {
+        self.link.peer().to_owned()
     }
 
-    fn begin(&mut self, lane: &Arc<Lane>, id: u64, bytes: Held) -> Arc<StreamRequest> {
-        lane.outstanding.fetch_add(1, Ordering::SeqCst);
-        lane.held.fetch_add(bytes.len(), Ordering::SeqCst);
-        let lane = lane.clone();
-        let export = lane.inline.share();
-        let request = Request::new(lane.stats().begins(), Message { lane, id, bytes });
-        request.call.note_share(export);
-        let flight = Flight {
-            request: request.clone(),
-            answered: false,
-            followers: Vec::new(),
-        };
-        self.by_id.insert(id, flight);
-        request
+    fn vocabulary(&self) -> &'static Vocabulary {
+        self.session.vocabulary()
+    }
+
+    fn facts(&self) -> Facts {
+        self.session.facts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight.count()
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let totals = self.stats.totals();
+        tracing::debug!(
+            connection = self.id(),
+            requests = totals.requests,
+            offloaded = totals.offloaded,
+            cancelled = totals.cancelled,
+            received = totals.received,
+            sent = totals.sent,
+            "disconnected"
+        );
     }
 }
 

@@ -14,31 +14,36 @@
 
 #![forbid(unsafe_code)]
 
+mod connection_limits;
+mod consumer_lock;
 mod datagrams;
-mod drive;
 mod histogram;
+mod in_flight;
+mod inline_budget;
 mod input;
+mod kick_watcher;
 mod lane;
-mod ledger;
-mod look;
-mod pace;
+mod lane_thread;
+mod operation_stats;
 mod queue;
 mod request;
 mod serve;
 mod server;
-mod share;
+mod snapshot;
 mod stats;
+mod stop_signal;
 mod timeouts;
 mod trim;
-mod watch;
-mod wheel;
+mod tuning;
 mod workers;
 
-pub use histogram::Times;
-pub use ledger::{Operation, Operations};
-pub use look::{LaneLook, Look};
-pub use queue::{Driven, Queues};
-pub use server::{Engine, Service, Tuning};
-pub use stats::{ConnectionRefusals, Snapshot, Stats};
+pub use connection_limits::ConnectionRefusals;
+pub use histogram::Latencies;
+pub use operation_stats::{Operation, Operations};
+pub use queue::{QueueThread, Queues};
+pub use server::{Engine, Service};
+pub use snapshot::{EngineStatus, LaneStatus};
+pub use stats::Totals;
 pub use timeouts::Timeouts;
+pub use tuning::Tuning;
 pub use vfs::memory::{MemoryBudget, Reservation, Use};

@@ -2,17 +2,16 @@
 //! used.
 //!
 //! The thread also serves requests that may take long, but enables the ring's notifications
-//! meanwhile: if more requests arrive, a worker stands in for it ([`crate::watch`]). The consumer
-//! of the ring holds a lock, the wheel.
+//! meanwhile: if more requests arrive, a worker stands in for it ([`crate::kick_watcher`]). The
+//! consumer of the ring holds a lock ([`crate::consumer_lock`]).
 //!
-//! Lock order: the wheel is taken and released while no other lock is held; the flights' lock is
-//! held briefly.
+//! Lock order: the consumer lock is taken and released while no other lock is held; that of
+//! the table of requests in flight is held briefly.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::trace_span;
@@ -20,35 +19,34 @@ use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience, PeerKey};
 use wire::{Answer, Facts, Role, Session, Vocabulary};
 
-use crate::look::{Seen, seen};
-use crate::pace::Pace;
-use crate::request::{Job, Ran, Request, Run, named};
+use crate::consumer_lock::ConsumerLock;
+use crate::in_flight::{Entry, InFlight, Limits, complete, complete_follower};
+use crate::inline_budget::InlineBudget;
+use crate::kick_watcher::Registration;
+use crate::request::{Job, Ran, Request, named};
 use crate::serve::serve;
 use crate::server::Engine;
-use crate::share::Share;
-use crate::stats::{Account, Stats, add};
-use crate::watch::Post;
-use crate::wheel::Wheel;
-use crate::workers::Workers;
+use crate::stats::{LaneStats, Monitored, Stats, add};
+use crate::workers::{Run, Workers};
 
 /// A queue served by its own thread.
-pub struct Driven {
+pub struct QueueThread {
     thread: JoinHandle<()>,
     lane: Arc<QueueLane>,
 }
 
-impl Driven {
+impl QueueThread {
     /// Waits until its thread ends, which it does once its ring is stopped.
-    pub fn wait(self) {
+    pub fn join(self) {
         // It panics only if a source does, which was logged then.
         let _ = self.thread.join();
     }
 
     /// Cancels the requests in flight, and waits until they are answered and the thread ends, which
     /// it does once its ring is stopped.
-    pub fn join(self) {
-        self.lane.end();
-        self.wait();
+    pub fn cancel_and_join(self) {
+        self.lane.in_flight.cancel_all_from_now_on();
+        self.join();
     }
 }
 
@@ -79,68 +77,56 @@ impl Engine {
 
 impl Queues {
     /// Serves the requests of `ring` with a new thread, pinned to `processor` if given.
-    pub fn drive(
+    pub fn start(
         self: &Arc<Self>,
         ring: Arc<dyn Ring>,
         processor: Option<usize>,
-    ) -> io::Result<Driven> {
+    ) -> io::Result<QueueThread> {
         let lane = Arc::new(QueueLane {
             queues: self.clone(),
             ring,
             stats: self.engine.tally().open(self.session.vocabulary()),
             inline: Call::detached().on_account(self.account.clone()),
-            wheel: Wheel::default(),
-            post: OnceLock::new(),
+            consumer: ConsumerLock::default(),
+            registration: OnceLock::new(),
             armed: AtomicBool::new(false),
-            called: AtomicBool::new(false),
-            flights: Mutex::default(),
-            outstanding: AtomicUsize::new(0),
-            quiet: Condvar::new(),
+            stand_in_queued: AtomicBool::new(false),
+            // The length of the ring limits them.
+            in_flight: InFlight::new(
+                self.engine.workers().clone(),
+                Limits {
+                    requests: usize::MAX,
+                    bytes: usize::MAX,
+                },
+            ),
         });
-        lane.stats.shown_by(seen(&lane));
+        lane.stats.set_lane(&lane);
         let mut lanes = self.lanes();
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(&lane));
         drop(lanes);
         let stand_in = Arc::downgrade(&lane);
-        let post = self.engine.watch().enter(lane.ring.bell(), stand_in)?;
-        lane.post.get_or_init(|| post);
-        let driven = lane.clone();
+        let registration = self
+            .engine
+            .kick_watcher()
+            .register(lane.ring.notifier(), stand_in)?;
+        lane.registration.get_or_init(|| registration);
+        let own = lane.clone();
         let thread = std::thread::Builder::new()
             .name("barge-queue".into())
             .spawn(move || {
                 if let Some(processor) = processor {
-                    keep_to(processor, driven.ring.name());
+                    pin_to(processor, own.ring.name());
                 }
-                driven.drive();
+                own.run_thread();
             })?;
-        Ok(Driven { thread, lane })
+        Ok(QueueThread { thread, lane })
     }
 
-    /// Cancels the request `target`, and answers `follower`, the request for that, after it.
-    /// Returns the follower if the target is not in flight, or, after cancelling the target, if the
-    /// follower has no room for a reply, so that the order does not matter.
-    fn cancel(&self, target: u64, mut follower: Follower) -> Option<Follower> {
+    /// Returns the queue in which the request `id` is in flight.
+    fn lane_of(&self, id: u64) -> Option<Arc<QueueLane>> {
         let lanes: Vec<_> = self.lanes().iter().filter_map(Weak::upgrade).collect();
-        for lane in lanes {
-            let mut flights = lane.flights();
-            let Some(flight) = flights.all.iter_mut().find(|flight| flight.is(target)) else {
-                continue;
-            };
-            let request = flight.request.clone();
-            let waits = follower.exchange.split().1.room() > 0;
-            let left = if waits {
-                follower.lane.outstanding.fetch_add(1, Ordering::SeqCst);
-                flight.followers.push(follower);
-                None
-            } else {
-                Some(follower)
-            };
-            drop(flights);
-            lane.cancel(&request);
-            return left;
-        }
-        Some(follower)
+        lanes.into_iter().find(|lane| lane.in_flight.contains(id))
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Weak<QueueLane>>> {
@@ -149,69 +135,42 @@ impl Queues {
 }
 
 /// Pins the calling thread to one processor.
-fn keep_to(processor: usize, queue: &str) {
+fn pin_to(processor: usize, queue: &str) {
     let mut set = CpuSet::new();
     set.set(processor);
     if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::warn!(queue, processor, "cannot keep to a processor: {error}");
+        tracing::warn!(
+            queue,
+            processor,
+            "cannot pin the thread to a processor: {error}"
+        );
     }
 }
 
 struct QueueLane {
     queues: Arc<Queues>,
     ring: Arc<dyn Ring>,
-    stats: Account,
+    stats: LaneStats,
     /// The call of requests that the consumer of the ring serves inline, which cannot be cancelled.
     inline: Call,
-    wheel: Wheel,
+    consumer: ConsumerLock,
     /// The registration that wakes a stand-in. Set before the first request.
-    post: OnceLock<Post>,
+    registration: OnceLock<Registration>,
     /// Whether a stand-in was requested and the request was not withdrawn since.
     armed: AtomicBool,
     /// Whether a stand-in was started without a kick, and has not begun.
-    called: AtomicBool,
-    flights: Mutex<Flights>,
-    outstanding: AtomicUsize,
-    /// Notified when no request is in flight any more.
-    quiet: Condvar,
-}
-
-/// A request in flight, and the requests to cancel it.
-struct Flight {
-    request: Arc<Request<Queued>>,
-    followers: Vec<Follower>,
-}
-
-impl Flight {
-    /// Returns whether the request or one of its followers has this id.
-    fn is(&self, id: u64) -> bool {
-        self.request.job.id == id || self.followers.iter().any(|follower| follower.id == id)
-    }
-}
-
-/// A request to cancel another one, answered after that.
-struct Follower {
-    id: u64,
-    lane: Arc<QueueLane>,
-    exchange: Box<dyn Exchange>,
-}
-
-#[derive(Default)]
-struct Flights {
-    all: Vec<Flight>,
-    share: Share<Queued>,
-    /// Whether new requests in flight are cancelled at once.
-    over: bool,
+    stand_in_queued: AtomicBool,
+    in_flight: InFlight<Queued>,
 }
 
 /// The state of a request after the attempt to serve it inline.
-enum Begun {
+enum Attempt {
     /// Answered and returned to the ring.
-    Given,
+    Answered,
     /// Queued for a worker.
-    Left,
+    Queued,
     /// Allowed to run now, and may take long.
-    Lasts(Arc<Request<Queued>>),
+    MayBlock(Arc<Request<Queued>>),
 }
 
 /// The next step of a stand-in.
@@ -225,13 +184,13 @@ enum Next {
 /// left.
 impl Run for QueueLane {
     fn run(self: Arc<Self>, _: &mut Outbox) {
-        self.called.store(false, Ordering::SeqCst);
-        if !self.wheel.try_take() {
+        self.stand_in_queued.store(false, Ordering::SeqCst);
+        if !self.consumer.try_lock() {
             return;
         }
         if self.stand_in().is_err() {
             // The queue's own thread encounters the error, too.
-            self.wheel.release();
+            self.consumer.unlock();
         }
     }
 
@@ -242,7 +201,7 @@ impl Run for QueueLane {
     }
 }
 
-impl Seen for QueueLane {
+impl Monitored for QueueLane {
     fn peer(&self) -> String {
         self.ring.name().to_owned()
     }
@@ -256,7 +215,7 @@ impl Seen for QueueLane {
     }
 
     fn in_flight(&self) -> usize {
-        self.outstanding.load(Ordering::Relaxed)
+        self.in_flight.count()
     }
 }
 
@@ -266,15 +225,15 @@ struct Queued {
     id: u64,
     /// Present until it is answered.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
-    /// Whether the thread that runs it next takes the wheel again afterwards.
-    comes_back: AtomicBool,
+    /// Whether the thread that runs it next locks the ring again afterwards.
+    resumes: AtomicBool,
 }
 
 impl Job for Queued {
     fn run(request: &Arc<Request<Queued>>, _: &mut Outbox) -> Ran {
         let Queued { lane, exchange, .. } = &request.job;
         // Only once: if it is parked, a worker runs it next.
-        let comes_back = request.job.comes_back.swap(false, Ordering::Relaxed);
+        let resumes = request.job.resumes.swap(false, Ordering::Relaxed);
         let mut held = exchange.lock().expect("no panic holds it");
         let Some(mut exchange) = held.take() else {
             return Ran::Answered;
@@ -283,31 +242,29 @@ impl Job for Queued {
             *held = Some(exchange);
             return Ran::Parked;
         }
-        drop(held);
-        if comes_back {
+        if resumes {
             // The client may send more after the reply before this thread is back, which needs no
             // stand-in.
             lane.disarm();
         }
-        lane.land(request, exchange);
+        drop(held);
+        let mut served = Some(exchange);
+        complete(request, |request, _| {
+            QueueLane::reply(request, served.take())
+        });
         Ran::Answered
     }
 
     fn schedule(request: Arc<Request<Queued>>) {
-        let lane = request.job.lane.clone();
-        let mut flights = lane.flights();
-        flights.share.wait(request);
-        lane.start(&mut flights);
+        request.job.lane.clone().in_flight.schedule(request);
     }
 
     fn leave_worker(&self) {
-        let mut flights = self.lane.flights();
-        flights.share.leave();
-        self.lane.start(&mut flights);
+        self.lane.in_flight.leave_worker();
     }
 
     fn workers(&self) -> &Arc<Workers> {
-        self.lane.queues.engine.workers()
+        self.lane.in_flight.workers()
     }
 
     fn stats(&self) -> &Stats {
@@ -323,17 +280,27 @@ impl Job for Queued {
     }
 }
 
+impl Entry for Queued {
+    fn in_flight(&self) -> &InFlight<Queued> {
+        &self.lane.in_flight
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+}
+
 impl QueueLane {
     /// The maximum number of requests that are answered before the peer is signalled.
     const BATCH: usize = 16;
 
-    fn drive(self: &Arc<Self>) {
+    fn run_thread(self: &Arc<Self>) {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
-        let mut pace = Pace::default();
-        self.wheel.take();
+        let mut budget = InlineBudget::default();
+        self.consumer.lock();
         loop {
             let more = self
-                .serve_all(&mut pace, true)
+                .serve_all(&mut budget, true)
                 .and_then(|_| poller.wait(|wait| self.ring.wait(wait)));
             match more {
                 Ok(true) => {}
@@ -344,22 +311,22 @@ impl QueueLane {
                 }
             }
         }
-        self.wheel.release();
+        self.consumer.unlock();
         self.await_quiet();
     }
 
     /// Serves requests while the lane's own thread is busy.
     fn stand_in(self: &Arc<Self>) -> io::Result<()> {
         let mut poller = Poller::new(self.queues.engine.tuning().poll);
-        let mut pace = Pace::default();
-        self.ring.come_back()?;
+        let mut budget = InlineBudget::default();
+        self.ring.disable_notifications()?;
         loop {
-            if !self.serve_all(&mut pace, false)? {
+            if !self.serve_all(&mut budget, false)? {
                 return Ok(());
             }
             let next = poller.wait(|wait| {
                 let there = self.ring.wait(false);
-                let leave = wait || self.wheel.is_awaited();
+                let leave = wait || self.consumer.has_waiters();
                 match there {
                     Ok(false) => Ok(Next::Stopped),
                     Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
@@ -370,102 +337,110 @@ impl QueueLane {
             match next? {
                 Next::More => {}
                 Next::Leave => {
-                    let more = self.ring.leave()?;
-                    if !more || self.wheel.is_awaited() {
+                    let more = self.ring.enable_notifications()?;
+                    if !more || self.consumer.has_waiters() {
                         break;
                     }
-                    self.ring.come_back()?;
+                    self.ring.disable_notifications()?;
                 }
                 // Its notifier would be readable forever.
                 Next::Stopped => break,
             }
         }
-        self.wheel.release();
+        self.consumer.unlock();
         self.arm();
         Ok(())
     }
 
     /// Serves all available requests, on its own thread or a stand-in's. Returns false if another
-    /// thread has taken the wheel meanwhile.
-    fn serve_all(self: &Arc<Self>, pace: &mut Pace, own: bool) -> io::Result<bool> {
+    /// thread has locked the ring meanwhile.
+    fn serve_all(self: &Arc<Self>, budget: &mut InlineBudget, own: bool) -> io::Result<bool> {
         let frame = |head: &[u8]| self.queues.session.frame(head).unwrap_or(Some(head.len()));
-        pace.begin();
-        let mut untold = 0;
-        while let Some(mut exchange) = self.ring.take(&frame)? {
+        budget.begin_batch();
+        let mut unsignalled = 0;
+        while let Some(mut exchange) = self.ring.pop(&frame)? {
             let len = exchange.split().0.size();
-            match self.begin(exchange, pace.patience()) {
-                Begun::Given => untold += 1,
-                Begun::Left => {}
-                Begun::Lasts(request) => {
-                    if untold > 0 {
-                        self.ring.tell();
-                        untold = 0;
+            match self.try_inline(exchange, budget.patience()) {
+                Attempt::Answered => unsignalled += 1,
+                Attempt::Queued => {}
+                Attempt::MayBlock(request) => {
+                    if unsignalled > 0 {
+                        self.ring.signal();
+                        unsignalled = 0;
                     }
-                    if !self.go_away(request, own)? {
+                    if !self.serve_unlocked(request, own)? {
                         return Ok(false);
                     }
-                    pace.begin();
+                    budget.begin_batch();
                     continue;
                 }
             }
-            let took = pace.step(len);
-            self.stats.enter(&self.inline, || took);
-            if untold == QueueLane::BATCH {
-                self.ring.tell();
-                untold = 0;
+            let took = budget.end_request(len);
+            self.stats.record(&self.inline, || took);
+            if unsignalled == QueueLane::BATCH {
+                self.ring.signal();
+                unsignalled = 0;
             }
         }
-        if untold > 0 {
-            self.ring.tell();
+        if unsignalled > 0 {
+            self.ring.signal();
         }
         Ok(true)
     }
 
-    /// Serves a request that may take long, and releases the wheel meanwhile. Returns whether this
-    /// thread has the wheel again.
-    fn go_away(self: &Arc<Self>, request: Arc<Request<Queued>>, own: bool) -> io::Result<bool> {
-        let left = self.ring.leave();
-        self.wheel.release();
+    /// Serves a request that may take long, and unlocks the ring meanwhile. Returns whether this
+    /// thread holds the lock again.
+    fn serve_unlocked(
+        self: &Arc<Self>,
+        request: Arc<Request<Queued>>,
+        own: bool,
+    ) -> io::Result<bool> {
+        let left = self.ring.enable_notifications();
+        self.consumer.unlock();
         match left {
-            Ok(true) => self.call_stand_in(),
+            Ok(true) => self.start_stand_in(),
             _ => self.arm(),
         }
-        request.job.comes_back.store(true, Ordering::Relaxed);
+        request.job.resumes.store(true, Ordering::Relaxed);
         request.run(&mut Outbox::default());
         if own {
-            self.wheel.take();
-        } else if !self.wheel.try_take() {
+            self.consumer.lock();
+        } else if !self.consumer.try_lock() {
             return Ok(false);
         }
         self.disarm();
-        left.and_then(|_| self.ring.come_back())?;
+        left.and_then(|_| self.ring.disable_notifications())?;
         Ok(true)
     }
 
     /// Starts a stand-in at once, without a kick.
-    fn call_stand_in(self: &Arc<Self>) {
-        if !self.called.swap(true, Ordering::SeqCst) {
+    fn start_stand_in(self: &Arc<Self>) {
+        if !self.stand_in_queued.swap(true, Ordering::SeqCst) {
             self.queues.engine.workers().run(self.clone());
         }
     }
 
     fn arm(&self) {
-        if let Some(post) = self.post.get() {
+        if let Some(registration) = self.registration.get() {
             self.armed.store(true, Ordering::SeqCst);
-            post.arm();
+            registration.arm();
         }
     }
 
     fn disarm(&self) {
-        if let Some(post) = self.post.get()
+        if let Some(registration) = self.registration.get()
             && self.armed.swap(false, Ordering::SeqCst)
         {
-            post.disarm();
+            registration.disarm();
         }
     }
 
     /// Serves a request, if that is possible with `patience`.
-    fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> Begun {
+    fn try_inline(
+        self: &Arc<Self>,
+        mut exchange: Box<dyn Exchange>,
+        patience: Patience,
+    ) -> Attempt {
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
         let _span = named(|| {
@@ -476,11 +451,13 @@ impl QueueLane {
         let id = match self.queues.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,
             Ok(Role::Cancel { id, target }) => {
-                let lane = self.clone();
-                let follower = Follower { id, lane, exchange };
-                match self.queues.cancel(target, follower) {
-                    None => return Begun::Left,
-                    Some(back) => exchange = back.exchange,
+                if let Some(lane) = self.queues.lane_of(target) {
+                    if exchange.split().1.room() > 0 {
+                        self.follow(&lane, target, self.request(id, exchange));
+                        return Attempt::Queued;
+                    }
+                    // The order does not matter, as it has no reply.
+                    lane.in_flight.cancel(target);
                 }
                 id
             }
@@ -492,37 +469,38 @@ impl QueueLane {
             Err(_) => 0,
         };
         if self.serve(&self.inline, patience, &mut *exchange) == Answer::Done {
-            self.give(exchange);
-            return Begun::Given;
+            self.push_used(exchange);
+            return Attempt::Answered;
         }
         add(&self.stats.offloaded, 1);
         // The note belongs to an unfinished attempt.
         self.inline.take_noted();
-        let request = Request::new(
-            self.stats.begins(),
+        let request = self.request(id, exchange);
+        request.call.note_share(self.inline.share());
+        match self.in_flight.begin_here(&request) {
+            true => Attempt::MayBlock(request),
+            false => Attempt::Queued,
+        }
+    }
+
+    fn request(self: &Arc<Self>, id: u64, exchange: Box<dyn Exchange>) -> Arc<Request<Queued>> {
+        Request::new(
+            self.stats.start_time(),
             Queued {
                 lane: self.clone(),
                 id,
                 exchange: Mutex::new(Some(exchange)),
-                comes_back: AtomicBool::new(false),
+                resumes: AtomicBool::new(false),
             },
-        );
-        request.call.note_share(self.inline.share());
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
-        let mut flights = self.flights();
-        flights.all.push(Flight {
-            request: request.clone(),
-            followers: Vec::new(),
-        });
-        if flights.over {
-            self.cancel(&request);
-        }
-        match flights.share.take(self.queues.engine.workers()) {
-            true => Begun::Lasts(request),
-            false => {
-                flights.share.wait(request);
-                Begun::Left
-            }
+        )
+    }
+
+    /// Cancels the request `target` of `lane`, and answers `follower`, the request for that, after
+    /// it.
+    fn follow(&self, lane: &QueueLane, target: u64, follower: Arc<Request<Queued>>) {
+        let follower = self.in_flight.begin_follower(follower);
+        if let Some(follower) = lane.in_flight.follow(target, follower) {
+            complete_follower(follower, |request, _| QueueLane::reply(request, None));
         }
     }
 
@@ -539,75 +517,32 @@ impl QueueLane {
         }
     }
 
-    /// Returns a request that a worker answered to the ring, and then its followers.
-    fn land(&self, request: &Arc<Request<Queued>>, exchange: Box<dyn Exchange>) {
-        self.stats.enter(&request.call, || request.age());
-        let mut flights = self.flights();
-        let is_it = |flight: &Flight| Arc::ptr_eq(&flight.request, request);
-        let at = flights.all.iter().position(is_it);
-        let followers = at.map(|at| flights.all.swap_remove(at).followers);
-        flights.share.leave();
-        self.start(&mut flights);
-        drop(flights);
-        self.give_last(exchange);
-        for mut follower in followers.unwrap_or_default() {
-            let (lane, exchange) = (follower.lane, &mut *follower.exchange);
-            let call = Call::detached().on_account(lane.queues.account.clone());
-            if lane.serve(&call, Patience::Full, exchange) != Answer::Done {
+    /// Returns a request in flight to its ring, and serves it before unless it was `served`.
+    fn reply(request: &Request<Queued>, served: Option<Box<dyn Exchange>>) {
+        let Queued { lane, exchange, .. } = &request.job;
+        let exchange = served.or_else(|| {
+            let mut exchange = exchange.lock().expect("no panic holds it").take()?;
+            if lane.serve(&request.call, Patience::Full, &mut *exchange) != Answer::Done {
                 exchange.split().1.truncate(0);
             }
-            lane.stats.enter(&call, Duration::default);
-            lane.give_last(follower.exchange);
+            Some(exchange)
+        });
+        if let Some(exchange) = exchange {
+            lane.stats.record(&request.call, || request.age());
+            lane.push_used(exchange);
+            lane.ring.signal();
         }
     }
 
-    /// Returns the reply of a request in flight to the ring.
-    fn give_last(&self, exchange: Box<dyn Exchange>) {
-        self.give(exchange);
-        self.ring.tell();
-        if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // Under the lock, so that no waiter misses it between its check and its sleep.
-            let _flights = self.flights();
-            self.quiet.notify_all();
-        }
-    }
-
-    fn give(&self, mut exchange: Box<dyn Exchange>) {
+    fn push_used(&self, mut exchange: Box<dyn Exchange>) {
         add(&self.stats.sent, exchange.split().1.len());
-        self.ring.give(exchange);
-    }
-
-    fn start(&self, flights: &mut Flights) {
-        flights.share.start(self.queues.engine.workers(), || true);
+        self.ring.push_used(exchange);
     }
 
     /// Cancels the requests in flight, and waits until they are answered. No more can get in flight
-    /// meanwhile, as the caller holds the wheel or no requests arrive any more.
+    /// meanwhile, as the caller holds the consumer lock or no requests arrive any more.
     fn await_quiet(&self) {
-        self.cancel_all();
-        let busy = |_: &mut Flights| self.outstanding.load(Ordering::SeqCst) > 0;
-        let quiet = self.quiet.wait_while(self.flights(), busy);
-        drop(quiet.expect("no panic holds it"));
-    }
-
-    /// Cancels all requests in flight, now and in the future.
-    fn end(&self) {
-        self.flights().over = true;
-        self.cancel_all();
-    }
-
-    fn cancel_all(&self) {
-        let flights = self.flights();
-        let requests: Vec<_> = flights.all.iter().map(|all| all.request.clone()).collect();
-        drop(flights);
-        requests.iter().for_each(|request| self.cancel(request));
-    }
-
-    fn cancel(&self, request: &Arc<Request<Queued>>) {
-        add(&self.stats.cancelled, usize::from(request.cancel()));
-    }
-
-    fn flights(&self) -> MutexGuard<'_, Flights> {
-        self.flights.lock().expect("no panic holds it")
+        self.in_flight.cancel_all();
+        self.in_flight.await_quiet();
     }
 }

@@ -11,7 +11,7 @@ use transports::Outbox;
 use vfs::{Call, PeerKey};
 
 use crate::stats::Stats;
-use crate::workers::Workers;
+use crate::workers::{Run, Workers};
 
 /// Enters the span of a request for log messages, unless tracing is disabled.
 pub(crate) fn named(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
@@ -61,22 +61,6 @@ pub(crate) enum Ran {
     Answered,
     /// The request is to be rerun when its call is woken.
     Parked,
-}
-
-/// A request of any lane, as the workers see it.
-pub(crate) trait Run: Send + Sync {
-    fn run(self: Arc<Self>, out: &mut Outbox);
-
-    /// Reruns it if it is parked, or about to be.
-    fn wake(self: Arc<Self>);
-
-    /// Returns the owner of the share of the workers that it uses.
-    fn owner(&self) -> PeerKey;
-
-    /// Returns the number of its export; 0 if unknown.
-    fn export(&self) -> u64 {
-        0
-    }
 }
 
 /// Queued for a worker, or in its lane for one.
@@ -198,11 +182,11 @@ mod tests {
     use wire::Vocabulary;
 
     use super::*;
-    use crate::stats::{Account, Tally};
+    use crate::stats::{LaneStats, Tally};
 
     /// A job that parks each time it runs.
     struct Waits {
-        stats: Account,
+        stats: LaneStats,
         runs: AtomicBool,
         scheduled: AtomicUsize,
     }

@@ -6,14 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use vfs::Call;
-use wire::Vocabulary;
+use wire::{Facts, Vocabulary};
 
-use crate::ledger::{Ledger, Operations};
-use crate::look::Seen;
+use crate::operation_stats::{OperationStats, Operations};
+
+/// A lane whose statistics are reported.
+pub(crate) trait Monitored: Send + Sync {
+    fn peer(&self) -> String;
+    fn vocabulary(&self) -> &'static Vocabulary;
+    fn facts(&self) -> Facts;
+    fn in_flight(&self) -> usize;
+}
 
 /// Counters of a lane. Written by its own threads, read by any; not consistent with each other.
-pub struct Stats {
-    pub(crate) since: Instant,
+pub(crate) struct Stats {
+    pub(crate) started: Instant,
     pub(crate) requests: AtomicU64,
     pub(crate) offloaded: AtomicU64,
     pub(crate) cancelled: AtomicU64,
@@ -22,56 +29,14 @@ pub struct Stats {
     /// The number of requests that wait for an event.
     pub(crate) parked: AtomicUsize,
     /// Statistics by type of request, if enabled.
-    ledger: Option<Ledger>,
+    operations: Option<OperationStats>,
     /// The lane that the counters belong to.
-    seen: OnceLock<Weak<dyn Seen>>,
+    lane: OnceLock<Weak<dyn Monitored>>,
 }
 
-/// Connections that the engine refused or closed, by reason.
-#[derive(Default)]
-pub struct ConnectionRefusals([AtomicU64; ConnectionRefusals::REASONS.len()]);
-
-impl ConnectionRefusals {
-    /// The limit on connections was reached.
-    pub const CONNECTIONS: &str = "connections";
-    /// The client's limit on connections was reached.
-    pub const CLIENT_CONNECTIONS: &str = "client-connections";
-    /// The memory for connections was used up.
-    pub const MEMORY: &str = "memory";
-    /// The system had no thread, descriptor or memory for it, or it failed.
-    pub const SYSTEM: &str = "system";
-    /// A deadline passed: see [`crate::Timeouts`].
-    pub const TIMEOUT: &str = "timeout";
-    /// The client sent a malformed message, or violated its protocol.
-    pub const PROTOCOL: &str = "protocol";
-
-    /// All reasons.
-    pub const REASONS: [&str; 6] = [
-        ConnectionRefusals::CONNECTIONS,
-        ConnectionRefusals::CLIENT_CONNECTIONS,
-        ConnectionRefusals::MEMORY,
-        ConnectionRefusals::SYSTEM,
-        ConnectionRefusals::TIMEOUT,
-        ConnectionRefusals::PROTOCOL,
-    ];
-
-    pub(crate) fn count(&self, reason: &str) {
-        let all = ConnectionRefusals::REASONS.iter().zip(&self.0);
-        for (_, count) in all.filter(|(name, _)| **name == reason) {
-            add(count, 1);
-        }
-    }
-
-    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
-        let all = ConnectionRefusals::REASONS.into_iter().zip(&self.0);
-        all.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
-            .collect()
-    }
-}
-
-/// A snapshot of [`Stats`].
+/// The values of [`Stats`] at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct Totals {
     /// Requests received.
     pub requests: u64,
     /// Requests that went to a worker.
@@ -85,38 +50,39 @@ pub struct Snapshot {
 }
 
 impl Stats {
-    fn new(ledger: Option<Ledger>) -> Stats {
+    fn new(operations: Option<OperationStats>) -> Stats {
         Stats {
-            since: Instant::now(),
+            started: Instant::now(),
             requests: AtomicU64::new(0),
             offloaded: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             parked: AtomicUsize::new(0),
-            ledger,
-            seen: OnceLock::new(),
+            operations,
+            lane: OnceLock::new(),
         }
     }
 
     /// Records an answered request, with its latency `took`, if statistics by type are enabled.
     #[inline]
-    pub(crate) fn enter(&self, call: &Call, took: impl FnOnce() -> Duration) {
-        if let Some(ledger) = &self.ledger
+    pub(crate) fn record(&self, call: &Call, took: impl FnOnce() -> Duration) {
+        if let Some(operations) = &self.operations
             && let Some(noted) = call.take_noted()
         {
-            ledger.enter(noted, took());
+            operations.record(noted, took());
         }
     }
 
     /// Returns the current time if statistics of requests need it.
-    pub(crate) fn begins(&self) -> Option<Instant> {
-        self.ledger.as_ref().map(|_| Instant::now())
+    pub(crate) fn start_time(&self) -> Option<Instant> {
+        self.operations.as_ref().map(|_| Instant::now())
     }
 
     /// Sets the lane that these counters belong to.
-    pub(crate) fn shown_by(&self, seen: Weak<dyn Seen>) {
-        self.seen.get_or_init(|| seen);
+    pub(crate) fn set_lane<L: Monitored + 'static>(&self, lane: &Arc<L>) {
+        let lane: Arc<dyn Monitored> = lane.clone();
+        self.lane.get_or_init(|| Arc::downgrade(&lane));
     }
 
     /// Returns the number of requests that wait for an event.
@@ -124,14 +90,14 @@ impl Stats {
         self.parked.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn seen(&self) -> Option<Arc<dyn Seen>> {
-        self.seen.get()?.upgrade()
+    pub(crate) fn lane(&self) -> Option<Arc<dyn Monitored>> {
+        self.lane.get()?.upgrade()
     }
 
-    /// Takes a snapshot.
-    pub fn snapshot(&self) -> Snapshot {
+    /// Returns the current values.
+    pub(crate) fn totals(&self) -> Totals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Snapshot {
+        Totals {
             requests: read(&self.requests),
             offloaded: read(&self.offloaded),
             cancelled: read(&self.cancelled),
@@ -141,11 +107,11 @@ impl Stats {
     }
 }
 
-impl std::ops::Add for Snapshot {
-    type Output = Snapshot;
+impl std::ops::Add for Totals {
+    type Output = Totals;
 
-    fn add(self, other: Snapshot) -> Snapshot {
-        Snapshot {
+    fn add(self, other: Totals) -> Totals {
+        Totals {
             requests: self.requests + other.requests,
             offloaded: self.offloaded + other.offloaded,
             cancelled: self.cancelled + other.cancelled,
@@ -166,7 +132,7 @@ pub(crate) struct Tally {
 struct Lanes {
     now: Vec<Arc<Stats>>,
     /// The totals of lanes that ended.
-    past: Snapshot,
+    past: Totals,
     operations: Operations,
 }
 
@@ -179,19 +145,19 @@ impl Tally {
     }
 
     /// Creates the statistics of a new lane, whose request types are `words`.
-    pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> Account {
-        let ledger = self.counts.then(|| Ledger::new(words));
-        let stats = Arc::new(Stats::new(ledger));
+    pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> LaneStats {
+        let operations = self.counts.then(|| OperationStats::new(words));
+        let stats = Arc::new(Stats::new(operations));
         self.lanes().now.push(stats.clone());
-        Account {
+        LaneStats {
             stats,
             tally: self.clone(),
         }
     }
 
-    pub(crate) fn sum(&self) -> Snapshot {
+    pub(crate) fn sum(&self) -> Totals {
         let lanes = self.lanes();
-        let now = lanes.now.iter().map(|stats| stats.snapshot());
+        let now = lanes.now.iter().map(|stats| stats.totals());
         now.fold(lanes.past, |sum, stats| sum + stats)
     }
 
@@ -199,13 +165,16 @@ impl Tally {
     pub(crate) fn operations(&self) -> Operations {
         let lanes = self.lanes();
         let mut all = lanes.operations.clone();
-        let ledgers = lanes.now.iter().filter_map(|stats| stats.ledger.as_ref());
-        ledgers.for_each(|ledger| ledger.add_to(&mut all));
+        let operations = lanes
+            .now
+            .iter()
+            .filter_map(|stats| stats.operations.as_ref());
+        operations.for_each(|lane| lane.add_to(&mut all));
         all
     }
 
     /// Returns the current lanes.
-    pub(crate) fn now(&self) -> Vec<Arc<Stats>> {
+    pub(crate) fn lanes_now(&self) -> Vec<Arc<Stats>> {
         self.lanes().now.clone()
     }
 
@@ -215,12 +184,12 @@ impl Tally {
 }
 
 /// A lane's statistics, which are added to the totals when dropped.
-pub(crate) struct Account {
+pub(crate) struct LaneStats {
     stats: Arc<Stats>,
     tally: Arc<Tally>,
 }
 
-impl Deref for Account {
+impl Deref for LaneStats {
     type Target = Stats;
 
     fn deref(&self) -> &Stats {
@@ -228,12 +197,12 @@ impl Deref for Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for LaneStats {
     fn drop(&mut self) {
         let mut lanes = self.tally.lanes();
-        lanes.past = lanes.past + self.snapshot();
-        if let Some(ledger) = &self.ledger {
-            ledger.add_to(&mut lanes.operations);
+        lanes.past = lanes.past + self.totals();
+        if let Some(operations) = &self.operations {
+            operations.add_to(&mut lanes.operations);
         }
         lanes.now.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
     }

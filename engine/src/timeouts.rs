@@ -87,7 +87,7 @@ impl Deadlines {
 
     /// Restarts the deadline of a partly received message after the server itself could not receive
     /// for a while.
-    pub(crate) fn excuse(&mut self) {
+    pub(crate) fn restart_message(&mut self) {
         if let Some(began) = &mut self.began {
             *began = Instant::now();
         }

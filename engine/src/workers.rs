@@ -27,7 +27,21 @@ use std::time::{Duration, Instant};
 use transports::Outbox;
 use vfs::PeerKey;
 
-use crate::request::Run;
+/// A request of any lane, as the workers see it.
+pub(crate) trait Run: Send + Sync {
+    fn run(self: Arc<Self>, out: &mut Outbox);
+
+    /// Reruns it if it is parked, or about to be.
+    fn wake(self: Arc<Self>);
+
+    /// Returns the owner of the share of the workers that it uses.
+    fn owner(&self) -> PeerKey;
+
+    /// Returns the number of its export; 0 if unknown.
+    fn export(&self) -> u64 {
+        0
+    }
+}
 
 pub(crate) struct Workers {
     queue: Mutex<Queue>,
@@ -55,19 +69,19 @@ struct Queue {
     /// Whether a thread checks for stuck requests.
     supervised: bool,
     /// Whether a failure to create a thread was logged.
-    told: bool,
+    spawn_failure_logged: bool,
     /// Whether the pool is closed.
     closed: bool,
 }
 
 /// The owner of requests and their export.
-type Party = (PeerKey, u64);
+type Claimant = (PeerKey, u64);
 
-/// Requests queued for a worker, by party; parties take turns.
+/// Requests queued for a worker, by claimant; claimants take turns.
 #[derive(Default)]
 struct Ready {
-    by_party: HashMap<Party, VecDeque<Arc<dyn Run>>>,
-    turns: VecDeque<Party>,
+    by_claimant: HashMap<Claimant, VecDeque<Arc<dyn Run>>>,
+    turns: VecDeque<Claimant>,
     len: usize,
 }
 
@@ -81,7 +95,7 @@ struct Exports {
 }
 
 impl Exports {
-    fn see(&mut self, export: u64) {
+    fn note(&mut self, export: u64) {
         if export != 0 && !self.several {
             self.several = ![0, export].contains(&self.first);
             self.first = export;
@@ -90,25 +104,25 @@ impl Exports {
 
     /// Returns whether another request for `export` may run, with `active` requests running in
     /// total, of `max`.
-    fn may(&self, export: u64, active: usize, max: usize) -> bool {
+    fn may_run(&self, export: u64, active: usize, max: usize) -> bool {
         let own = self.counts.get(&export).copied().unwrap_or_default();
-        export == 0 || !self.several || own.may(active, max) && own.stuck < Exports::MOST_STUCK
+        export == 0 || !self.several || own.may_run(active, max) && own.stuck < Exports::MAX_STUCK
     }
 
     /// Returns whether another request for `export` may be stuck.
     fn may_be_stuck(&self, export: u64) -> bool {
         let own = self.counts.get(&export).copied().unwrap_or_default();
-        export == 0 || !self.several || own.stuck < Exports::MOST_STUCK
+        export == 0 || !self.several || own.stuck < Exports::MAX_STUCK
     }
 
     /// The maximum number of stuck requests for one of several exports.
-    const MOST_STUCK: usize = Workers::MOST_STUCK / 2;
+    const MAX_STUCK: usize = Workers::MAX_STUCK / 2;
 }
 
 /// A request that a worker runs.
 struct Running {
     number: u64,
-    party: Party,
+    claimant: Claimant,
     since: Instant,
     stuck: bool,
 }
@@ -123,7 +137,7 @@ struct Counts {
 impl Counts {
     /// Returns whether these leave a quarter of what others have left, with `active` requests
     /// running in total, of `max`.
-    fn may(self, active: usize, max: usize) -> bool {
+    fn may_run(self, active: usize, max: usize) -> bool {
         let left = max - (active - self.active).min(max);
         self.active < (left * 3 / 4).max(1)
     }
@@ -160,7 +174,7 @@ impl Workers {
     pub(crate) const STUCK: Duration = Duration::from_secs(1);
 
     /// The maximum number of threads with stuck requests: each costs some pages of stack.
-    const MOST_STUCK: usize = 512;
+    const MAX_STUCK: usize = 512;
 
     pub(crate) fn new(max: usize, stuck_after: Duration) -> io::Result<Arc<Workers>> {
         let workers = Arc::new(Workers {
@@ -170,7 +184,7 @@ impl Workers {
             max: max.max(2),
             stuck_after,
         });
-        workers.hire(&mut workers.queue())?;
+        workers.spawn_worker(&mut workers.queue())?;
         Ok(workers)
     }
 
@@ -182,9 +196,9 @@ impl Workers {
     /// Runs `request` on a worker as soon as its owner's share allows.
     pub(crate) fn run(self: &Arc<Self>, request: Arc<dyn Run>) {
         let mut queue = self.queue();
-        queue.exports.see(request.export());
+        queue.exports.note(request.export());
         queue.ready.push(request);
-        self.staff(&mut queue);
+        self.ensure_workers(&mut queue);
     }
 
     /// Wakes `request` after `time`, unless it is answered before.
@@ -195,7 +209,7 @@ impl Workers {
             due,
             request: Arc::downgrade(request),
         }));
-        self.staff(&mut queue);
+        self.ensure_workers(&mut queue);
     }
 
     /// Closes the pool: its threads exit.
@@ -206,7 +220,7 @@ impl Workers {
     }
 
     /// Ensures that there is a thread for each request that may run, and for the timers.
-    fn staff(self: &Arc<Self>, queue: &mut Queue) {
+    fn ensure_workers(self: &Arc<Self>, queue: &mut Queue) {
         if queue.idle > 0 {
             self.work.notify_one();
         }
@@ -217,8 +231,8 @@ impl Workers {
         if queue.threads - queue.stuck >= self.max {
             return self.supervise(queue);
         }
-        match self.hire(queue) {
-            Err(error) if !std::mem::replace(&mut queue.told, true) => {
+        match self.spawn_worker(queue) {
+            Err(error) if !std::mem::replace(&mut queue.spawn_failure_logged, true) => {
                 let have = queue.threads;
                 tracing::warn!("no more workers than {have}, requests may have to wait: {error}");
             }
@@ -226,7 +240,7 @@ impl Workers {
         }
     }
 
-    fn hire(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
+    fn spawn_worker(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let workers = self.clone();
         std::thread::Builder::new()
             .name("barge-worker".into())
@@ -245,20 +259,20 @@ impl Workers {
         let workers = self.clone();
         let spawned = std::thread::Builder::new()
             .name("barge-pool".into())
-            .spawn(move || workers.look_for_stuck());
+            .spawn(move || workers.replace_stuck());
         match spawned {
             Ok(_) => queue.supervised = true,
-            Err(error) => tracing::debug!("nobody looks for stuck requests: {error}"),
+            Err(error) => tracing::debug!("stuck requests are not replaced: {error}"),
         }
     }
 
     /// Replaces workers whose requests are stuck, as long as requests are queued.
-    fn look_for_stuck(self: &Arc<Self>) {
+    fn replace_stuck(self: &Arc<Self>) {
         let mut queue = self.queue();
         while queue.ready.len > 0 && !queue.closed {
             let now = Instant::now();
             let next = queue.mark_stuck(now, self.stuck_after, self.max);
-            self.staff(&mut queue);
+            self.ensure_workers(&mut queue);
             let rest = next.map_or(self.stuck_after, |due| due - now);
             queue = self
                 .supervision
@@ -277,7 +291,7 @@ impl Workers {
             let run = AssertUnwindSafe(|| request.run(&mut out));
             if catch_unwind(run).is_err() {
                 // The panic hook has written the message to standard error.
-                tracing::error!("a worker has panicked and goes on");
+                tracing::error!("a worker has panicked and continues");
                 out = Outbox::default();
             }
             out.clear();
@@ -295,7 +309,7 @@ impl Workers {
         if let Some(done) = done {
             queue.end(done);
         }
-        let mut needless = false;
+        let mut expired = false;
         loop {
             let now = Instant::now();
             while let Some(timer) = queue.timers.pop_if_due(now) {
@@ -307,12 +321,12 @@ impl Workers {
             }
             if let Some(next) = queue.begin(now, self.max) {
                 if !queue.timers.is_empty() || queue.ready.len > 0 {
-                    self.staff(&mut queue);
+                    self.ensure_workers(&mut queue);
                 }
                 return Some(next);
             }
             let spare = queue.threads - queue.stuck > self.max;
-            if needless || queue.closed || spare {
+            if expired || queue.closed || spare {
                 queue.threads -= 1;
                 return None;
             }
@@ -340,7 +354,7 @@ impl Workers {
                 out.shrink();
                 continue;
             }
-            needless = slept.timed_out() && queue.timers.is_empty() && queue.threads > 1;
+            expired = slept.timed_out() && queue.timers.is_empty() && queue.threads > 1;
         }
     }
 
@@ -354,22 +368,22 @@ impl Queue {
     fn begin(&mut self, now: Instant, max: usize) -> Option<(u64, Arc<dyn Run>)> {
         let active = self.running.len() - self.stuck;
         let (owners, exports) = (&self.owners, &self.exports);
-        let may = |(owner, export): &Party| {
+        let may = |(owner, export): &Claimant| {
             let own = owners.get(owner).copied().unwrap_or_default();
-            own.may(active, max) && own.stuck < max && exports.may(*export, active, max)
+            own.may_run(active, max) && own.stuck < max && exports.may_run(*export, active, max)
         };
         if active >= max {
             return None;
         }
-        let (party, request) = self.ready.pop(may)?;
-        let (owner, export) = party;
+        let (claimant, request) = self.ready.pop(may)?;
+        let (owner, export) = claimant;
         self.owners.entry(owner).or_default().active += 1;
         self.exports.counts.entry(export).or_default().active += 1;
         let number = self.next;
         self.next += 1;
         self.running.push(Running {
             number,
-            party,
+            claimant,
             since: now,
             stuck: false,
         });
@@ -382,8 +396,10 @@ impl Queue {
         let Some(at) = self.running.iter().position(is_it) else {
             return;
         };
-        let Running { party, stuck, .. } = self.running.swap_remove(at);
-        let (owner, export) = party;
+        let Running {
+            claimant, stuck, ..
+        } = self.running.swap_remove(at);
+        let (owner, export) = claimant;
         self.stuck -= usize::from(stuck);
         if let Entry::Occupied(mut counts) = self.owners.entry(owner)
             && counts.get_mut().end(stuck)
@@ -407,9 +423,9 @@ impl Queue {
                 next = Some(next.map_or(due, |next| next.min(due)));
                 continue;
             }
-            let (owner, export) = running.party;
+            let (owner, export) = running.claimant;
             let counts = self.owners.entry(owner).or_default();
-            if self.stuck < Workers::MOST_STUCK
+            if self.stuck < Workers::MAX_STUCK
                 && counts.stuck < max
                 && self.exports.may_be_stuck(export)
             {
@@ -426,31 +442,31 @@ impl Queue {
 
 impl Ready {
     fn push(&mut self, request: Arc<dyn Run>) {
-        let party = (request.owner(), request.export());
+        let claimant = (request.owner(), request.export());
         self.len += 1;
-        match self.by_party.entry(party) {
+        match self.by_claimant.entry(claimant) {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(request),
             Entry::Vacant(none) => {
                 none.insert([request].into());
-                self.turns.push_back(party);
+                self.turns.push_back(claimant);
             }
         }
     }
 
-    /// Returns the first request of the next party that `may` run one.
-    fn pop(&mut self, may: impl Fn(&Party) -> bool) -> Option<(Party, Arc<dyn Run>)> {
+    /// Returns the first request of the next claimant that `may` run one.
+    fn pop(&mut self, may: impl Fn(&Claimant) -> bool) -> Option<(Claimant, Arc<dyn Run>)> {
         let at = self.turns.iter().position(may)?;
-        let party = self.turns.remove(at)?;
-        let Entry::Occupied(mut waiting) = self.by_party.entry(party) else {
+        let claimant = self.turns.remove(at)?;
+        let Entry::Occupied(mut waiting) = self.by_claimant.entry(claimant) else {
             return None;
         };
         let request = waiting.get_mut().pop_front()?;
         self.len -= 1;
         match waiting.get().is_empty() {
             true => drop(waiting.remove()),
-            false => self.turns.push_back(party),
+            false => self.turns.push_back(claimant),
         }
-        Some((party, request))
+        Some((claimant, request))
     }
 }
 
@@ -492,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_worker_stays_until_nobody_has_work_any_more() {
+    fn the_last_worker_stays_while_there_is_work() {
         struct Done(std::sync::mpsc::Sender<()>);
         impl Run for Done {
             fn run(self: Arc<Self>, _: &mut Outbox) {
@@ -639,7 +655,7 @@ mod tests {
         const MAX: usize = 16;
         let mut queue = Queue::default();
         let ask = |queue: &mut Queue, clients: std::ops::Range<u64>, export| {
-            queue.exports.see(export);
+            queue.exports.note(export);
             for owner in clients.map(PeerKey::Device) {
                 for _ in 0..MAX {
                     queue.ready.push(Arc::new(Idle { owner, export }));
@@ -653,13 +669,13 @@ mod tests {
         assert_eq!(begin(&mut queue, now), MAX);
         // With a second export it leaves some, though its requests count as stuck after a while.
         ask(&mut queue, 20..1000, 1);
-        queue.exports.see(2);
+        queue.exports.note(2);
         for _ in 0..100 {
             now += Workers::STUCK;
             queue.mark_stuck(now, Workers::STUCK, MAX);
             begin(&mut queue, now);
         }
-        assert_eq!(queue.exports.counts[&1].stuck, Exports::MOST_STUCK);
+        assert_eq!(queue.exports.counts[&1].stuck, Exports::MAX_STUCK);
         assert!(queue.running.len() - queue.stuck <= MAX * 3 / 4);
         ask(&mut queue, 1000..1001, 2);
         assert!(begin(&mut queue, now) > 0, "the other one's");

@@ -8,7 +8,7 @@ use block::nbd::Server;
 use block::virtio::Device;
 use memory::Memory;
 use vfs::{Call, Caller, Cx, Export};
-use vfs_testkit::bed::{Seen, ok, run};
+use vfs_testkit::context::{Seen, ok, run};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use image::{ImageFs, MemoryRanges, RangeSource, Trust};
-use vfs_testkit::exhaust;
+use vfs_testkit::walk_all;
 
 /// The cache size in bytes: less than the decoded size of some clusters.
 const CACHE: u64 = 1 << 20;
@@ -15,7 +15,7 @@ const MOST: usize = 500;
 pub fn run(data: &[u8]) {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(data.to_vec()));
     if let Ok(fs) = ImageFs::with(vec![source], CACHE, &Trust::Hashes) {
-        exhaust(&fs, MOST);
+        walk_all(&fs, MOST);
         assert!(fs.figures().bytes <= CACHE, "more is kept than may be");
     }
 }

@@ -4,8 +4,8 @@
 //! bytes, and almost valid segments for READ_PLUS.
 
 use arbitrary::{Result, Unstructured};
-use nfs::client::v4::{self, Compound, Piece, StateId, Steps};
-use nfs::client::{Apart, Ask, Body, Calls, Credentials, Failure, Page, Received, Tree, v3};
+use nfs::client::v4::{self, Compound, Operations, Piece, StateId};
+use nfs::client::{Apart, Body, Calls, ClientCall, Credentials, Failure, Page, Received, Tree, v3};
 use vfs::{Caller, Name};
 use wire::Xdr;
 
@@ -85,7 +85,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
                 };
                 four(input, &list, 26, check_page)?;
             }
-            16 => four(input, &v4::Traits { handle }, 9, drop)?,
+            16 => four(input, &v4::GetCapabilities { handle }, 9, drop)?,
             17 => {
                 let (cookie, count) = (0, COUNT);
                 let list = v4::ListXattrs {
@@ -155,7 +155,7 @@ fn bytes(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 }
 
 /// Decodes results of v3, half of them successful.
-fn three<A: Ask>(
+fn three<A: ClientCall>(
     input: &mut Unstructured<'_>,
     ask: &A,
     check: impl FnOnce(A::Answer<'_>),
@@ -173,9 +173,9 @@ fn three<A: Ask>(
 
 /// Decodes results of a compound that ends with operation `number`, half of them with a valid
 /// start.
-fn four<S: Steps>(
+fn four<S: Operations>(
     input: &mut Unstructured<'_>,
-    steps: &S,
+    operations: &S,
     number: u32,
     check: impl FnOnce(S::Answer<'_>),
 ) -> Result<()> {
@@ -184,7 +184,7 @@ fn four<S: Steps>(
         true => answered(number, &rest),
         false => rest,
     };
-    if let Some(Ok(answer)) = answer(steps, &results) {
+    if let Some(Ok(answer)) = answer(operations, &results) {
         check(answer);
     }
     Ok(())
@@ -201,14 +201,14 @@ fn answered(number: u32, rest: &[u8]) -> Vec<u8> {
     results
 }
 
-fn answer<'r, S: Steps>(
-    steps: &S,
+fn answer<'r, S: Operations>(
+    operations: &S,
     results: &'r [u8],
 ) -> Option<std::result::Result<S::Answer<'r>, Failure>> {
     let compound = Compound {
         minor: 2,
         sequence: None,
-        steps,
+        operations,
     };
     compound.put(&mut Vec::new());
     Some(compound.answer(results).ok()?.result)
@@ -347,7 +347,7 @@ fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'
     let compound = Compound {
         minor: 0,
         sequence: None,
-        steps: &read,
+        operations: &read,
     };
     for _ in 0..input.int_in_range(0..=3)? {
         flights.xid += 1;

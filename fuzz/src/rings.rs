@@ -96,7 +96,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
             // The queue is stopped and started elsewhere.
             0 => {
                 if let Some(ring) = ring() {
-                    held.drain(..).for_each(|exchange| ring.give(exchange));
+                    held.drain(..).for_each(|exchange| ring.push_used(exchange));
                 }
                 // An earlier message of the monitor may have ended its connection.
                 if guest.stop(1).is_err() {
@@ -134,12 +134,12 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
             step => match (step, ring()) {
                 (5, Some(ring)) => serve(&*ring, &*session, &mut held),
                 (6, Some(ring)) => {
-                    held.pop().into_iter().for_each(|back| ring.give(back));
-                    ring.tell();
+                    held.pop().into_iter().for_each(|back| ring.push_used(back));
+                    ring.signal();
                 }
                 (_, Some(ring)) => {
-                    let _ = ring.wait(false).and_then(|_| ring.leave());
-                    let _ = ring.come_back();
+                    let _ = ring.wait(false).and_then(|_| ring.enable_notifications());
+                    let _ = ring.disable_notifications();
                 }
                 (_, None) => {}
             },
@@ -152,7 +152,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
 fn serve(ring: &dyn Ring, session: &dyn Session, held: &mut Vec<Box<dyn Exchange>>) {
     let frame = |head: &[u8]| session.frame(head).unwrap_or(Some(head.len()));
     for _ in 0..1024 {
-        let Ok(Some(mut exchange)) = ring.take(&frame) else {
+        let Ok(Some(mut exchange)) = ring.pop(&frame) else {
             break;
         };
         let (message, out) = exchange.split();
@@ -166,9 +166,9 @@ fn serve(ring: &dyn Ring, session: &dyn Session, held: &mut Vec<Box<dyn Exchange
             }
             Ok(Answer::Done) | Err(_) => {
                 assert!(out.len() <= room && out.room() == room - out.len());
-                ring.give(exchange);
+                ring.push_used(exchange);
             }
         }
     }
-    ring.tell();
+    ring.signal();
 }

@@ -10,7 +10,7 @@ use vfs::{
     Access, Caller, CopyHow, Errno, Export, FileSystem, Handle, Kind, Level, Make, Mode, NodeId,
     Op, OpenFlags, Plus, RenameFlags, SetAttr, Time, XattrFlags,
 };
-use vfs_testkit::bed::{R, RW, Seen, W, ok, refused};
+use vfs_testkit::context::{R, RW, Seen, W, ok, refused};
 use vfs_testkit::{Answer, Script, clock, run};
 
 const MADE: Time = Time {

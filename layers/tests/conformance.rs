@@ -14,23 +14,23 @@ use layers::{
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
-use vfs_testkit::{Profile, Subject, clock};
+use vfs_testkit::{Profile, TestSubject, clock};
 
 fn still() -> layers::Clock {
     Arc::new(|| Duration::ZERO)
 }
 
-fn over(layer: impl Layer) -> Subject {
-    Subject::new(stack(Memory::new(clock()), layer), Profile::posix())
+fn over(layer: impl Layer) -> TestSubject {
+    TestSubject::new(stack(Memory::new(clock()), layer), Profile::posix())
 }
 
 /// A layer that passes everything on.
 mod empty {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let fs = stack(Memory::new(clock()), Through);
-        Subject::new(stack(fs, Arc::new(Through)), Profile::posix())
+        TestSubject::new(stack(fs, Arc::new(Through)), Profile::posix())
     }
 
     vfs_testkit::conformance!(subject);
@@ -40,7 +40,7 @@ mod empty {
 mod idmap {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let ranges = [(0, 0, 1), (1, 100_001, 65_535)];
         let ranges = ranges.map(|(client, host, count)| IdRange {
             client,
@@ -60,7 +60,7 @@ mod idmap {
 mod squash_none {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over(Squash::new(Whom::None))
     }
 
@@ -71,7 +71,7 @@ mod squash_none {
 mod squash_all {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let options = Options {
             uid: NOBODY,
             gid: NOBODY,
@@ -83,7 +83,7 @@ mod squash_all {
             root: false,
             ..Profile::posix()
         };
-        Subject::new(stack(fs, Squash::new(Whom::All)), profile)
+        TestSubject::new(stack(fs, Squash::new(Whom::All)), profile)
     }
 
     vfs_testkit::conformance!(subject);
@@ -93,7 +93,7 @@ mod squash_all {
 mod xattrmap {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over(
             "/map/trusted./user.virtiofs./"
                 .parse::<XattrMap>()
@@ -107,7 +107,7 @@ mod xattrmap {
 mod trace {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over(Trace::new(still()))
     }
 
@@ -117,7 +117,7 @@ mod trace {
 mod record {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over(Record::new(still(), Box::new(|_| ())))
     }
 
@@ -127,7 +127,7 @@ mod record {
 mod touched {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over(Touched::new(Box::new(|_, _| ())))
     }
 
@@ -137,7 +137,7 @@ mod touched {
 mod clients {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over("10.0.0.1(ro)".parse::<Clients>().expect("a list"))
     }
 
@@ -146,7 +146,7 @@ mod clients {
 
 /// Stacks a page cache over `fs`, small enough for evictions. Reads from the cache do not change
 /// atime.
-fn cached(fs: Arc<dyn FileSystem>, mode: Mode, profile: Profile) -> Subject {
+fn cached(fs: Arc<dyn FileSystem>, mode: Mode, profile: Profile) -> TestSubject {
     let options = pagecache::Options {
         mode,
         memory: 1 << 20,
@@ -157,13 +157,13 @@ fn cached(fs: Arc<dyn FileSystem>, mode: Mode, profile: Profile) -> Subject {
         atime: false,
         ..profile
     };
-    Subject::new(stack(fs, cache), profile)
+    TestSubject::new(stack(fs, cache), profile)
 }
 
 mod pagecache_readahead {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         cached(Memory::new(clock()), Mode::ReadAhead, Profile::posix())
     }
 
@@ -173,7 +173,7 @@ mod pagecache_readahead {
 mod pagecache_loose {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         cached(Memory::new(clock()), Mode::Loose, Profile::posix())
     }
 
@@ -183,7 +183,7 @@ mod pagecache_loose {
 mod pagecache_mmap {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         cached(Memory::new(clock()), Mode::Mmap, Profile::posix())
     }
 
@@ -191,7 +191,7 @@ mod pagecache_mmap {
 }
 
 /// Stacks a small disk cache in `dir` over `fs`. Reads from a copy do not change atime.
-fn kept(fs: Arc<dyn FileSystem>, dir: Arc<dyn FileSystem>, profile: Profile) -> Subject {
+fn kept(fs: Arc<dyn FileSystem>, dir: Arc<dyn FileSystem>, profile: Profile) -> TestSubject {
     let options = kept::Options {
         dir,
         size: 4 << 20,
@@ -205,13 +205,13 @@ fn kept(fs: Arc<dyn FileSystem>, dir: Arc<dyn FileSystem>, profile: Profile) -> 
         atime: false,
         ..profile
     };
-    Subject::new(stack(fs, kept), profile)
+    TestSubject::new(stack(fs, kept), profile)
 }
 
 mod kept_memory {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let (fs, dir) = (Memory::new(clock()), Memory::new(clock()));
         kept(fs, dir, Profile::posix())
     }
@@ -222,7 +222,7 @@ mod kept_memory {
 mod kept_hostdir {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let (dir, fs, profile) = host_directory();
         let (copies, into, _) = host_directory();
         let mut subject = kept(fs, into, profile);
@@ -237,7 +237,7 @@ mod kept_hostdir {
 mod kept_and_pagecache {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let (fs, dir) = (Memory::new(clock()), Memory::new(clock()));
         let kept = kept(fs, dir, Profile::posix());
         cached(kept.fs, Mode::Mmap, kept.profile)
@@ -250,7 +250,7 @@ mod kept_and_pagecache {
 mod gate {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over(Gate::new(Terms {
             squash: Squash::new(Whom::None),
             read_only: false,
@@ -265,7 +265,7 @@ mod gate {
 mod fault {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let fault = Fault::new(7, still());
         fault.add(None, When::Chance(0.5), What::Block);
         over(fault)
@@ -325,8 +325,8 @@ impl FileSystem for Inside {
 mod bundled_memory {
     use super::*;
 
-    fn subject() -> Subject {
-        Subject::new(Inside::of(Memory::new(clock())), Inside::profile())
+    fn subject() -> TestSubject {
+        TestSubject::new(Inside::of(Memory::new(clock())), Inside::profile())
     }
 
     vfs_testkit::conformance!(subject);
@@ -357,7 +357,7 @@ fn host_directory() -> (tempfile::TempDir, Arc<dyn FileSystem>, Profile) {
 mod pagecache_hostdir {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let (dir, fs, profile) = host_directory();
         let mut subject = cached(fs, Mode::Mmap, profile);
         subject.keep = Box::new(dir);
@@ -370,10 +370,10 @@ mod pagecache_hostdir {
 mod bundled_hostdir {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let (dir, fs, profile) = host_directory();
         let skip = Inside::profile().skip;
-        let mut subject = Subject::new(Inside::of(fs), Profile { skip, ..profile });
+        let mut subject = TestSubject::new(Inside::of(fs), Profile { skip, ..profile });
         subject.keep = Box::new(dir);
         subject
     }
@@ -382,7 +382,7 @@ mod bundled_hostdir {
 }
 
 /// Returns an overlay of an empty tree: changes of lower files have tests of their own.
-fn over_nothing(over: Arc<dyn FileSystem>, profile: Profile) -> Subject {
+fn over_nothing(over: Arc<dyn FileSystem>, profile: Profile) -> TestSubject {
     let overlay = layers::Overlay::new(Memory::new(clock()), over).expect("an overlay");
     let mut skip = profile.skip;
     skip.extend([(
@@ -395,13 +395,13 @@ fn over_nothing(over: Arc<dyn FileSystem>, profile: Profile) -> Subject {
         skip,
         ..profile
     };
-    Subject::new(overlay, profile)
+    TestSubject::new(overlay, profile)
 }
 
 mod overlay_memory {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         over_nothing(Memory::new(clock()), Profile::posix())
     }
 
@@ -411,7 +411,7 @@ mod overlay_memory {
 mod overlay_hostdir {
     use super::*;
 
-    fn subject() -> Subject {
+    fn subject() -> TestSubject {
         let (dir, fs, profile) = host_directory();
         let mut subject = over_nothing(fs, profile);
         subject.keep = Box::new(dir);

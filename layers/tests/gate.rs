@@ -8,7 +8,7 @@ use layers::{Gate, stack};
 use memory::{Memory, Options};
 use vfs::lock::{HostLock, Space};
 use vfs::{Caller, Errno, Node};
-use vfs_testkit::bed::{RW, Seen, ok, refused};
+use vfs_testkit::context::{RW, Seen, ok, refused};
 use vfs_testkit::{clock, run};
 
 const ALICE: Caller = Caller::new(1000, 1000);

@@ -12,7 +12,7 @@ use vfs::{
     Access, Call, Caller, Cx, Errno, FileSystem, Groups, Handle, HandleKey, Kind, Make, Mode, Op,
     OpenFlags, Origin, Patience, Peer, SetAttr, SetTime, Time, XattrFlags,
 };
-use vfs_testkit::bed::{R, RW, Seen, W, ok, refused};
+use vfs_testkit::context::{R, RW, Seen, W, ok, refused};
 use vfs_testkit::{Answer, Script, run};
 
 const ALICE: Caller = Caller::new(1000, 1000);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use layers::{XattrMap, stack};
 use memory::{Memory, Options};
 use vfs::{Allocate, Caller, Errno, FileSystem, Level, OpenFlags, SetAttr, Time, XattrFlags};
-use vfs_testkit::bed::{RW, Seen, W, ok, refused};
+use vfs_testkit::context::{RW, Seen, W, ok, refused};
 use vfs_testkit::run;
 
 const ALICE: Caller = Caller::new(1000, 1000);

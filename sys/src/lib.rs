@@ -23,6 +23,7 @@ pub mod lease;
 pub mod limits;
 pub mod lock;
 pub mod net;
+pub mod netns;
 pub mod pages;
 pub mod path;
 pub mod peer;

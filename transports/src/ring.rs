@@ -10,15 +10,14 @@ pub trait Ring: Send + Sync {
     /// Pops the next request, if any. `frame` returns how many bytes of a request must be in
     /// [`Incoming::bytes`], given its first bytes, or `None` if it needs more of them. Returns an
     /// error if the peer has corrupted its queue: no more requests can be popped.
-    fn take(&self, frame: &dyn Fn(&[u8]) -> Option<usize>)
-    -> io::Result<Option<Box<dyn Exchange>>>;
+    fn pop(&self, frame: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>>;
 
     /// Returns a request, with its reply, to the peer as used, perhaps without a notification yet:
-    /// see [`Ring::tell`].
-    fn give(&self, exchange: Box<dyn Exchange>);
+    /// see [`Ring::signal`].
+    fn push_used(&self, exchange: Box<dyn Exchange>);
 
-    /// Notifies the peer of used requests, unless it suppressed notifications.
-    fn tell(&self);
+    /// Signals the peer that there are used requests, unless it suppressed notifications.
+    fn signal(&self);
 
     /// Waits until there may be a request. Without `wait`, returns `WouldBlock` unless there is
     /// one. Returns false once the ring is stopped.
@@ -26,14 +25,14 @@ pub trait Ring: Send + Sync {
 
     /// Enables notifications: from now on the notifier is readable when there is a request. Returns
     /// whether there is one already, for which the peer need not kick.
-    fn leave(&self) -> io::Result<bool>;
+    fn enable_notifications(&self) -> io::Result<bool>;
 
     /// Disables notifications: the peer need not kick any more.
-    fn come_back(&self) -> io::Result<()>;
+    fn disable_notifications(&self) -> io::Result<()>;
 
-    /// Returns the notifier, readable after a kick since [`Ring::leave`], perhaps until the next
-    /// one.
-    fn bell(&self) -> BorrowedFd<'_>;
+    /// Returns the descriptor that is readable after a kick since [`Ring::enable_notifications`],
+    /// perhaps until the next one.
+    fn notifier(&self) -> BorrowedFd<'_>;
 
     /// Returns its name, for logs.
     fn name(&self) -> &str;

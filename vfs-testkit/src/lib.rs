@@ -1,8 +1,8 @@
 //! Test tools for every implementation of the file-system traits.
 //!
 //! - The conformance suite: [`conformance!`] makes one test per case of [`cases`], each on a fresh
-//!   [`Subject`] of the source, layer or client half under test. Error numbers are those of Linux.
-//!   A [`Profile`] states the expectations where file systems differ.
+//!   [`TestSubject`] of the source, layer or client half under test. Error numbers are those of
+//!   Linux. A [`Profile`] states the expectations where file systems differ.
 //! - [`Script`]: a file system that returns scripted answers, and records its calls.
 //! - [`Room`] and [`Bytes`]: sinks and payloads for reads and writes, in memory; [`Message`] and
 //!   [`Room`] serve as request and reply of a [`wire::Session`], which [`session`] drives in place
@@ -17,17 +17,17 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bed;
 pub mod cases;
-mod exhaust;
+pub mod context;
 pub mod payload;
 pub mod script;
 mod seen;
 pub mod session;
 mod suite;
+mod walk;
 
-pub use bed::{Bed, Opened, Profile, Seen, Subject, clock, run};
-pub use exhaust::exhaust;
+pub use context::{Opened, Profile, Seen, TestContext, TestSubject, clock, run};
 pub use payload::{Bytes, Message, Room};
-pub use script::{Answer, Called, Gate, Script};
+pub use script::{Answer, Called, Latch, Script};
 pub use seen::Kept;
+pub use walk::walk_all;

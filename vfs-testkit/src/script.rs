@@ -2,7 +2,7 @@
 //!
 //! Each operation ([`Op`]) has a queue of answers; a call takes the first one, or returns a default
 //! if there is none: success, a file with number 2, no data. An answer can be an error, a request
-//! for more patience, parking until a [`Gate`] opens, or blocking the thread until then. Calls are
+//! for more patience, parking until a [`Latch`] opens, or blocking the thread until then. Calls are
 //! recorded.
 //!
 //! Deliberately absent: storage of written data and created nodes.
@@ -32,10 +32,10 @@ pub enum Answer {
     /// `WOULD_BLOCK` for calls with less patience; others take the next answer.
     Needs(Patience),
     /// `PARKED` until the gate opens, which wakes the call; then it takes the next answer.
-    Park(Gate),
+    Park(Latch),
     /// Blocks the thread until the gate opens or the call is cancelled (`EINTR`), then takes the
     /// next answer. A call with less than full patience gets `WOULD_BLOCK`.
-    Hold(Gate),
+    Hold(Latch),
     /// For attr and setattr: these attributes.
     Attr(Attr),
     /// For operations that return a node: this one.
@@ -69,18 +69,18 @@ pub struct Called {
 
 /// A gate that calls wait for. Closed until it is opened, for good.
 #[derive(Clone, Debug, Default)]
-pub struct Gate(Arc<Mutex<GateState>>);
+pub struct Latch(Arc<Mutex<LatchState>>);
 
 #[derive(Debug, Default)]
-struct GateState {
+struct LatchState {
     open: bool,
     wakers: Vec<Waker>,
 }
 
-impl Gate {
+impl Latch {
     /// Creates a closed gate.
-    pub fn new() -> Gate {
-        Gate::default()
+    pub fn new() -> Latch {
+        Latch::default()
     }
 
     /// Opens it, and wakes all waiters.
@@ -116,7 +116,7 @@ impl Gate {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, GateState> {
+    fn state(&self) -> MutexGuard<'_, LatchState> {
         self.0.lock().expect("no panic holds it")
     }
 }

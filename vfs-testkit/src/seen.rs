@@ -8,7 +8,7 @@ use vfs::{
     Want, XattrFlags,
 };
 
-use crate::bed::{ok, run};
+use crate::context::{ok, run};
 use crate::payload::{Bytes, Room};
 
 /// A node with a caller.

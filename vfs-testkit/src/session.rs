@@ -88,20 +88,20 @@ impl Parked {
 }
 
 /// The result of serving a request.
-pub enum Came<R> {
+pub enum Served<R> {
     /// A reply.
     Reply(R),
     /// The request is parked.
     Parked(Parked),
 }
 
-impl<R: Debug> Came<R> {
+impl<R: Debug> Served<R> {
     /// Returns the parked request; panics if there is a reply.
     #[track_caller]
     pub fn parked(self) -> Parked {
         match self {
-            Came::Parked(parked) => parked,
-            Came::Reply(reply) => panic!("expected it to wait, got {reply:?}"),
+            Served::Parked(parked) => parked,
+            Served::Reply(reply) => panic!("expected it to wait, got {reply:?}"),
         }
     }
 
@@ -109,8 +109,8 @@ impl<R: Debug> Came<R> {
     #[track_caller]
     pub fn reply(self) -> R {
         match self {
-            Came::Reply(reply) => reply,
-            Came::Parked(_) => panic!("expected a reply, but it waits"),
+            Served::Reply(reply) => reply,
+            Served::Parked(_) => panic!("expected a reply, but it waits"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The macro [`crate::conformance!`], which makes a test of each case.
 
 /// Makes a `#[test]` of each case of [`crate::cases`], in a module per area. `$make` names a
-/// function that returns a fresh [`crate::Subject`].
+/// function that returns a fresh [`crate::TestSubject`].
 #[macro_export]
 macro_rules! conformance {
     ($make:ident) => {
@@ -235,7 +235,7 @@ macro_rules! conformance {
                 #[test]
                 fn $case() {
                     let name = concat!(stringify!($area), "::", stringify!($case));
-                    $crate::Bed::run(name, $crate::cases::$area::$case, super::$make());
+                    $crate::TestContext::run(name, $crate::cases::$area::$case, super::$make());
                 }
             )*
         }

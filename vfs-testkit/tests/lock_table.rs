@@ -14,7 +14,7 @@ use LockKind::{Exclusive, Shared};
 
 const ALL: u64 = u64::MAX;
 
-struct Bed {
+struct Fixture {
     table: LockTable,
     script: Arc<Script>,
     node: Arc<dyn Node>,
@@ -46,10 +46,10 @@ fn flock(client: u64, kind: LockKind) -> Lock {
     }
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl Fixture {
+    fn new() -> Fixture {
         let script = Script::new();
-        Bed {
+        Fixture {
             table: LockTable::default(),
             node: script.node(5, Kind::File),
             script,
@@ -134,79 +134,85 @@ impl Woken {
 
 #[test]
 fn writers_exclude_and_readers_share() {
-    let bed = Bed::new();
-    assert_eq!(bed.lock(posix(1, Shared, 0, 9)), Ok(()));
-    assert_eq!(bed.lock(posix(2, Shared, 5, 15)), Ok(()));
-    assert_eq!(bed.lock(posix(3, Exclusive, 9, 9)), Err(Errno::EAGAIN));
-    assert_eq!(bed.lock(posix(3, Exclusive, 16, ALL)), Ok(()));
-    assert_eq!(bed.lock(posix(1, Shared, ALL, ALL)), Err(Errno::EAGAIN));
-    assert_eq!(bed.lock(flock(1, Exclusive)), Ok(()), "another world");
+    let fixture = Fixture::new();
+    assert_eq!(fixture.lock(posix(1, Shared, 0, 9)), Ok(()));
+    assert_eq!(fixture.lock(posix(2, Shared, 5, 15)), Ok(()));
+    assert_eq!(fixture.lock(posix(3, Exclusive, 9, 9)), Err(Errno::EAGAIN));
+    assert_eq!(fixture.lock(posix(3, Exclusive, 16, ALL)), Ok(()));
+    assert_eq!(fixture.lock(posix(1, Shared, ALL, ALL)), Err(Errno::EAGAIN));
+    assert_eq!(fixture.lock(flock(1, Exclusive)), Ok(()), "another world");
     assert_eq!(
-        bed.holder(posix(3, Exclusive, 0, 100)),
+        fixture.holder(posix(3, Exclusive, 0, 100)),
         Some(posix(1, Shared, 0, 9))
     );
 }
 
 #[test]
 fn a_range_that_ends_before_it_starts_is_einval() {
-    let bed = Bed::new();
-    assert_eq!(bed.lock(posix(1, Shared, 5, 4)), Err(Errno::EINVAL));
-    assert_eq!(bed.unlock(1, 5, 4), Err(Errno::EINVAL));
-    assert!(bed.table.is_empty());
+    let fixture = Fixture::new();
+    assert_eq!(fixture.lock(posix(1, Shared, 5, 4)), Err(Errno::EINVAL));
+    assert_eq!(fixture.unlock(1, 5, 4), Err(Errno::EINVAL));
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn an_owner_is_known_without_its_process_id() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let mut lock = posix(1, Exclusive, 0, 9);
-    assert_eq!(bed.lock(lock.clone()), Ok(()));
+    assert_eq!(fixture.lock(lock.clone()), Ok(()));
     lock.owner.pid = 0;
     assert_eq!(
-        bed.lock(lock.clone()),
+        fixture.lock(lock.clone()),
         Ok(()),
         "its own lock is not in the way"
     );
-    let unlocked = bed
-        .table
-        .unlock(&bed.cx(), &*bed.node, Space::Posix, 0, ALL, &lock.owner);
+    let unlocked = fixture.table.unlock(
+        &fixture.cx(),
+        &*fixture.node,
+        Space::Posix,
+        0,
+        ALL,
+        &lock.owner,
+    );
     assert_eq!(unlocked, Ok(()));
-    assert!(bed.table.is_empty());
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn the_host_is_told_of_each_stretch_that_changes() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Shared, 10, 19)).expect("free");
-    assert_eq!(bed.told(), ["Posix 10..=19 Shared"]);
-    bed.lock(posix(2, Shared, 15, 29)).expect("shared");
-    assert_eq!(bed.told(), ["Posix 20..=29 Shared"]);
-    bed.lock(posix(1, Exclusive, 0, 14)).expect("its own");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Shared, 10, 19)).expect("free");
+    assert_eq!(fixture.told(), ["Posix 10..=19 Shared"]);
+    fixture.lock(posix(2, Shared, 15, 29)).expect("shared");
+    assert_eq!(fixture.told(), ["Posix 20..=29 Shared"]);
+    fixture.lock(posix(1, Exclusive, 0, 14)).expect("its own");
     assert_eq!(
-        bed.told(),
+        fixture.told(),
         ["Posix 0..=9 Exclusive", "Posix 10..=14 Exclusive"]
     );
-    bed.unlock(1, 0, ALL).expect("its own");
+    fixture.unlock(1, 0, ALL).expect("its own");
     assert_eq!(
-        bed.told(),
+        fixture.told(),
         ["Posix 0..=14 Unlocked"],
         "15..=19 is still the other's"
     );
-    bed.release(2);
-    assert_eq!(bed.told(), ["Posix 15..=29 Unlocked"]);
-    assert!(bed.table.is_empty());
+    fixture.release(2);
+    assert_eq!(fixture.told(), ["Posix 15..=29 Unlocked"]);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn a_host_that_refuses_midway_is_put_back() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Shared, 10, 19)).expect("free");
-    bed.told();
-    bed.script
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Shared, 10, 19)).expect("free");
+    fixture.told();
+    fixture
+        .script
         .next(Op::HostLock, Answer::Done)
         .next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
-    assert_eq!(bed.lock(posix(1, Exclusive, 0, 29)), Err(Errno::EAGAIN));
+    assert_eq!(fixture.lock(posix(1, Exclusive, 0, 29)), Err(Errno::EAGAIN));
     assert_eq!(
-        bed.told(),
+        fixture.told(),
         [
             "Posix 0..=9 Exclusive",
             "Posix 10..=19 Exclusive",
@@ -214,265 +220,304 @@ fn a_host_that_refuses_midway_is_put_back() {
         ]
     );
     assert_eq!(
-        bed.holder(posix(2, Exclusive, 0, ALL)),
+        fixture.holder(posix(2, Exclusive, 0, ALL)),
         Some(posix(1, Shared, 10, 19))
     );
 }
 
 #[test]
 fn an_outsider_is_tried_again_soon() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let (_woken, call) = Woken::call();
-    bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+    fixture
+        .script
+        .next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
     let lock = posix(1, Exclusive, 0, 9);
-    assert_eq!(bed.wait(&call, lock.clone()), Err(Errno::PARKED));
+    assert_eq!(fixture.wait(&call, lock.clone()), Err(Errno::PARKED));
     let again = call.take_wake_within().expect("nobody else wakes it");
     assert!(again <= Duration::from_millis(100));
-    assert_eq!(bed.wait(&call, lock), Ok(()));
-    bed.release(1);
-    assert!(bed.table.is_empty());
+    assert_eq!(fixture.wait(&call, lock), Ok(()));
+    fixture.release(1);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn an_outsider_is_told_as_holder() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let outsider = Outsider {
         start: 3,
         end: 4,
         kind: Shared,
         pid: 99,
     };
-    bed.script
+    fixture
+        .script
         .next(Op::HostLockHolder, Answer::Outsider(outsider));
-    let holder = bed.holder(posix(1, Exclusive, 0, 9)).expect("an outsider");
+    let holder = fixture
+        .holder(posix(1, Exclusive, 0, 9))
+        .expect("an outsider");
     assert_eq!((holder.start, holder.end, holder.owner.pid), (3, 4, 99));
-    assert!(bed.table.is_empty(), "asking leaves nothing behind");
+    assert!(fixture.table.is_empty(), "asking leaves nothing behind");
 }
 
 #[test]
 fn a_waiter_is_woken_when_its_range_is_free() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
     let (woken, call) = Woken::call();
     let wanted = posix(2, Exclusive, 5, 20);
-    assert_eq!(bed.wait(&call, wanted.clone()), Err(Errno::PARKED));
-    bed.lock(posix(3, Exclusive, 100, 200)).expect("free");
-    bed.unlock(3, 0, ALL).expect("its own");
-    bed.unlock(1, 0, 4).expect("its own");
+    assert_eq!(fixture.wait(&call, wanted.clone()), Err(Errno::PARKED));
+    fixture.lock(posix(3, Exclusive, 100, 200)).expect("free");
+    fixture.unlock(3, 0, ALL).expect("its own");
+    fixture.unlock(1, 0, 4).expect("its own");
     assert_eq!(woken.times(), 0, "nothing in its way went");
-    bed.unlock(1, 5, 9).expect("its own");
+    fixture.unlock(1, 5, 9).expect("its own");
     assert_eq!(woken.times(), 1);
-    assert_eq!(bed.wait(&call, wanted), Ok(()));
-    bed.release(2);
-    assert!(bed.table.is_empty());
+    assert_eq!(fixture.wait(&call, wanted), Ok(()));
+    fixture.release(2);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn a_weaker_lock_wakes_readers() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
     let (woken, call) = Woken::call();
-    assert_eq!(bed.wait(&call, posix(2, Shared, 0, 9)), Err(Errno::PARKED));
-    bed.lock(posix(1, Shared, 0, 9)).expect("its own");
+    assert_eq!(
+        fixture.wait(&call, posix(2, Shared, 0, 9)),
+        Err(Errno::PARKED)
+    );
+    fixture.lock(posix(1, Shared, 0, 9)).expect("its own");
     assert_eq!(woken.times(), 1);
-    assert_eq!(bed.wait(&call, posix(2, Shared, 0, 9)), Ok(()));
+    assert_eq!(fixture.wait(&call, posix(2, Shared, 0, 9)), Ok(()));
 }
 
 #[test]
 fn two_requests_of_one_owner_are_both_woken() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
     let (first, first_call) = Woken::call();
     let (second, second_call) = Woken::call();
     let wanted = posix(2, Exclusive, 0, 9);
-    assert_eq!(bed.wait(&first_call, wanted.clone()), Err(Errno::PARKED));
-    assert_eq!(bed.wait(&second_call, wanted.clone()), Err(Errno::PARKED));
-    bed.release(1);
+    assert_eq!(
+        fixture.wait(&first_call, wanted.clone()),
+        Err(Errno::PARKED)
+    );
+    assert_eq!(
+        fixture.wait(&second_call, wanted.clone()),
+        Err(Errno::PARKED)
+    );
+    fixture.release(1);
     assert_eq!((first.times(), second.times()), (1, 1));
-    assert_eq!(bed.wait(&first_call, wanted.clone()), Ok(()));
-    assert_eq!(bed.wait(&second_call, wanted), Ok(()));
-    bed.release(2);
-    assert!(bed.table.is_empty());
+    assert_eq!(fixture.wait(&first_call, wanted.clone()), Ok(()));
+    assert_eq!(fixture.wait(&second_call, wanted), Ok(()));
+    fixture.release(2);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn a_cancelled_waiter_is_gone() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
     let (woken, call) = Woken::call();
     let wanted = posix(2, Exclusive, 0, 9);
-    assert_eq!(bed.wait(&call, wanted.clone()), Err(Errno::PARKED));
+    assert_eq!(fixture.wait(&call, wanted.clone()), Err(Errno::PARKED));
     call.cancel();
-    assert_eq!(bed.wait(&call, wanted), Err(Errno::EINTR));
-    bed.release(1);
+    assert_eq!(fixture.wait(&call, wanted), Err(Errno::EINTR));
+    fixture.release(1);
     assert_eq!(woken.times(), 0);
-    assert!(bed.table.is_empty());
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn the_end_of_a_client_wakes_what_it_waits_for() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
     let (woken, call) = Woken::call();
-    assert_eq!(bed.wait(&call, posix(2, Shared, 0, 9)), Err(Errno::PARKED));
+    assert_eq!(
+        fixture.wait(&call, posix(2, Shared, 0, 9)),
+        Err(Errno::PARKED)
+    );
     call.cancel();
-    bed.release(2);
+    fixture.release(2);
     assert_eq!(woken.times(), 1);
-    bed.release(1);
-    assert!(bed.table.is_empty(), "also if it never asks again");
+    fixture.release(1);
+    assert!(fixture.table.is_empty(), "also if it never asks again");
 }
 
 #[test]
 fn a_release_goes_through_whatever_the_host_says() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
-    bed.script.always(Op::HostLock, Answer::Fail(Errno::EIO));
-    assert_eq!(bed.unlock(1, 0, 9), Err(Errno::EIO));
-    assert!(!bed.table.is_empty());
-    bed.release(1);
-    assert!(bed.table.is_empty());
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    fixture
+        .script
+        .always(Op::HostLock, Answer::Fail(Errno::EIO));
+    assert_eq!(fixture.unlock(1, 0, 9), Err(Errno::EIO));
+    assert!(!fixture.table.is_empty());
+    fixture.release(1);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn waiting_needs_patience_and_something_to_wake() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
     let (_woken, call) = Woken::call();
     let hurried = Cx {
         patience: Patience::None,
         ..Cx::new(&Caller::ROOT, &call)
     };
     let wanted = posix(2, Shared, 0, 9);
-    let answer = bed.table.lock(&hurried, &*bed.node, wanted.clone(), true);
+    let answer = fixture
+        .table
+        .lock(&hurried, &*fixture.node, wanted.clone(), true);
     assert_eq!(answer, Err(Errno::WOULD_BLOCK));
-    assert_eq!(bed.wait(&bed.call, wanted), Err(Errno::EAGAIN));
-    bed.release(1);
-    assert!(bed.table.is_empty());
+    assert_eq!(fixture.wait(&fixture.call, wanted), Err(Errno::EAGAIN));
+    fixture.release(1);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn refused_requests_leave_nothing_behind() {
-    let bed = Bed::new();
-    bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
-    assert_eq!(bed.lock(posix(1, Shared, 0, 9)), Err(Errno::EAGAIN));
-    assert!(bed.table.is_empty());
-    bed.script.next(Op::HostLock, Answer::Fail(Errno::ENOLCK));
-    assert_eq!(bed.lock(posix(1, Shared, 0, 9)), Err(Errno::ENOLCK));
-    assert!(bed.table.is_empty());
-    assert_eq!(bed.unlock(1, 0, ALL), Ok(()));
-    bed.release(1);
-    assert!(bed.table.is_empty());
+    let fixture = Fixture::new();
+    fixture
+        .script
+        .next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+    assert_eq!(fixture.lock(posix(1, Shared, 0, 9)), Err(Errno::EAGAIN));
+    assert!(fixture.table.is_empty());
+    fixture
+        .script
+        .next(Op::HostLock, Answer::Fail(Errno::ENOLCK));
+    assert_eq!(fixture.lock(posix(1, Shared, 0, 9)), Err(Errno::ENOLCK));
+    assert!(fixture.table.is_empty());
+    assert_eq!(fixture.unlock(1, 0, ALL), Ok(()));
+    fixture.release(1);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn two_readers_that_both_want_to_write_do_not_wait_forever() {
-    let bed = Bed::new();
-    bed.lock(flock(1, Shared)).expect("free");
-    bed.lock(flock(2, Shared)).expect("shared");
+    let fixture = Fixture::new();
+    fixture.lock(flock(1, Shared)).expect("free");
+    fixture.lock(flock(2, Shared)).expect("shared");
     let (_woken, first) = Woken::call();
-    assert_eq!(bed.wait(&first, flock(1, Exclusive)), Err(Errno::PARKED));
+    assert_eq!(
+        fixture.wait(&first, flock(1, Exclusive)),
+        Err(Errno::PARKED)
+    );
     let (_woken, second) = Woken::call();
-    assert_eq!(bed.wait(&second, flock(2, Exclusive)), Ok(()));
-    bed.release(2);
-    assert_eq!(bed.wait(&first, flock(1, Exclusive)), Ok(()));
+    assert_eq!(fixture.wait(&second, flock(2, Exclusive)), Ok(()));
+    fixture.release(2);
+    assert_eq!(fixture.wait(&first, flock(1, Exclusive)), Ok(()));
 }
 
 #[test]
 fn one_that_comes_when_it_likes_keeps_its_place() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let parked = Err(Errno::PARKED);
     let wanted = |client| posix(client, Exclusive, 0, 9);
-    bed.lock(wanted(1)).expect("free");
+    fixture.lock(wanted(1)).expect("free");
     let (first_woken, first) = Woken::polled();
     let (second_woken, second) = Woken::polled();
     let (third_woken, third) = Woken::call();
-    assert_eq!(bed.wait(&first, wanted(2)), parked);
-    assert_eq!(bed.wait(&second, wanted(3)), parked);
-    assert_eq!(bed.wait(&third, wanted(4)), parked);
-    assert_eq!(bed.wait(&first, wanted(2)), parked);
+    assert_eq!(fixture.wait(&first, wanted(2)), parked);
+    assert_eq!(fixture.wait(&second, wanted(3)), parked);
+    assert_eq!(fixture.wait(&third, wanted(4)), parked);
+    assert_eq!(fixture.wait(&first, wanted(2)), parked);
     let woken = || [&first_woken, &second_woken, &third_woken].map(|one| one.times());
-    bed.release(1);
+    fixture.release(1);
     assert_eq!(woken(), [1, 0, 0], "the first is told");
-    assert_eq!(bed.wait(&third, wanted(4)), parked);
-    assert_eq!(bed.wait(&second, wanted(3)), parked);
+    assert_eq!(fixture.wait(&third, wanted(4)), parked);
+    assert_eq!(fixture.wait(&second, wanted(3)), parked);
     let (_woken, late) = Woken::call();
-    assert_eq!(bed.wait(&late, wanted(5)), parked);
-    let next = bed.table.next(bed.node.id(), &wanted(5));
+    assert_eq!(fixture.wait(&late, wanted(5)), parked);
+    let next = fixture.table.next(fixture.node.id(), &wanted(5));
     assert_eq!(next, Some(wanted(2)));
-    assert_eq!(bed.wait(&first, wanted(2)), Ok(()));
+    assert_eq!(fixture.wait(&first, wanted(2)), Ok(()));
     assert_eq!(woken(), [1, 0, 0]);
-    bed.release(2);
+    fixture.release(2);
     assert_eq!(woken(), [1, 1, 0]);
     second.cancel();
-    bed.table.leave(bed.node.id(), &second);
+    fixture.table.leave(fixture.node.id(), &second);
     assert_eq!(woken(), [1, 1, 1], "its place has gone to the next");
-    assert_eq!(bed.wait(&third, wanted(4)), Ok(()));
-    assert_eq!(bed.lock(wanted(5)), Err(Errno::EAGAIN));
+    assert_eq!(fixture.wait(&third, wanted(4)), Ok(()));
+    assert_eq!(fixture.lock(wanted(5)), Err(Errno::EAGAIN));
     late.cancel();
-    bed.table.leave(bed.node.id(), &late);
-    bed.release(4);
-    assert!(bed.table.is_empty());
+    fixture.table.leave(fixture.node.id(), &late);
+    fixture.release(4);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn one_that_waited_before_it_goes_before_it() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let wanted = |client| posix(client, Exclusive, 0, 9);
-    bed.lock(wanted(1)).expect("free");
+    fixture.lock(wanted(1)).expect("free");
     let (first_woken, first) = Woken::call();
     let (second_woken, second) = Woken::polled();
-    assert_eq!(bed.wait(&first, wanted(2)), Err(Errno::PARKED));
-    assert_eq!(bed.wait(&second, wanted(3)), Err(Errno::PARKED));
-    bed.release(1);
+    assert_eq!(fixture.wait(&first, wanted(2)), Err(Errno::PARKED));
+    assert_eq!(fixture.wait(&second, wanted(3)), Err(Errno::PARKED));
+    fixture.release(1);
     assert_eq!((first_woken.times(), second_woken.times()), (1, 1));
-    assert_eq!(bed.wait(&first, wanted(2)), Ok(()));
-    assert_eq!(bed.wait(&second, wanted(3)), Err(Errno::PARKED));
-    bed.release(2);
+    assert_eq!(fixture.wait(&first, wanted(2)), Ok(()));
+    assert_eq!(fixture.wait(&second, wanted(3)), Err(Errno::PARKED));
+    fixture.release(2);
     assert_eq!(second_woken.times(), 2);
-    bed.release(3);
-    assert!(bed.table.is_empty());
+    fixture.release(3);
+    assert!(fixture.table.is_empty());
 }
 
 #[test]
 fn a_place_is_in_the_way_of_nobody_who_does_not_wait() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let wanted = |client| posix(client, Exclusive, 0, 9);
-    bed.lock(wanted(1)).expect("free");
+    fixture.lock(wanted(1)).expect("free");
     let (woken, first) = Woken::polled();
-    assert_eq!(bed.wait(&first, wanted(2)), Err(Errno::PARKED));
-    bed.release(1);
-    assert_eq!(bed.holder(wanted(3)), None);
-    assert_eq!(bed.lock(wanted(3)), Ok(()));
-    assert_eq!(bed.wait(&first, wanted(2)), Err(Errno::PARKED));
-    bed.release(3);
+    assert_eq!(fixture.wait(&first, wanted(2)), Err(Errno::PARKED));
+    fixture.release(1);
+    assert_eq!(fixture.holder(wanted(3)), None);
+    assert_eq!(fixture.lock(wanted(3)), Ok(()));
+    assert_eq!(fixture.wait(&first, wanted(2)), Err(Errno::PARKED));
+    fixture.release(3);
     assert_eq!(woken.times(), 2);
 }
 
 #[test]
 fn a_place_that_cannot_be_used_is_in_the_way_of_nobody() {
-    let bed = Bed::new();
-    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let fixture = Fixture::new();
+    fixture.lock(posix(1, Exclusive, 0, 9)).expect("free");
     let (_woken, first) = Woken::polled();
     let (second_woken, second) = Woken::call();
     let first_wants = posix(2, Exclusive, 0, 19);
     let second_wants = posix(3, Exclusive, 10, 19);
-    assert_eq!(bed.wait(&first, first_wants.clone()), Err(Errno::PARKED));
-    bed.release(1);
-    assert_eq!(bed.wait(&second, second_wants.clone()), Err(Errno::PARKED));
-    bed.lock(posix(4, Exclusive, 0, 0))
+    assert_eq!(
+        fixture.wait(&first, first_wants.clone()),
+        Err(Errno::PARKED)
+    );
+    fixture.release(1);
+    assert_eq!(
+        fixture.wait(&second, second_wants.clone()),
+        Err(Errno::PARKED)
+    );
+    fixture
+        .lock(posix(4, Exclusive, 0, 0))
         .expect("it does not wait");
     assert_eq!(second_woken.times(), 1);
-    assert_eq!(bed.wait(&second, second_wants), Ok(()));
+    assert_eq!(fixture.wait(&second, second_wants), Ok(()));
     let of_the_holder = posix(4, Exclusive, 5, 9);
     let (_woken, call) = Woken::call();
-    assert_eq!(bed.wait(&call, of_the_holder), Ok(()), "or both would wait");
+    assert_eq!(
+        fixture.wait(&call, of_the_holder),
+        Ok(()),
+        "or both would wait"
+    );
 }
 
 #[test]
 fn the_ranges_of_a_node_are_bounded() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     for i in 0.. {
-        match bed.lock(posix(1, Shared, i * 2, i * 2)) {
+        match fixture.lock(posix(1, Shared, i * 2, i * 2)) {
             Ok(()) => assert!(i < LockTable::MAX_HELD as u64),
             Err(errno) => {
                 assert_eq!(errno, Errno::ENOLCK);
@@ -480,8 +525,8 @@ fn the_ranges_of_a_node_are_bounded() {
             }
         }
     }
-    assert_eq!(bed.unlock(1, 0, ALL), Ok(()));
-    assert!(bed.table.is_empty());
+    assert_eq!(fixture.unlock(1, 0, ALL), Ok(()));
+    assert!(fixture.table.is_empty());
 }
 
 /// Returns a call of `user`, charged to `budget`.
@@ -491,13 +536,13 @@ fn call_of(user: u32, budget: &Arc<MemoryBudget>) -> Call {
 
 #[test]
 fn a_peer_leaves_ranges_of_a_node_to_others() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let budget = MemoryBudget::new(1 << 30);
     let lock = |user, client, at: u64| {
         let call = call_of(user, &budget);
         let cx = Cx::new(&Caller::ROOT, &call);
         let lock = posix(client, Shared, at * 2, at * 2);
-        bed.table.lock(&cx, &*bed.node, lock, false)
+        fixture.table.lock(&cx, &*fixture.node, lock, false)
     };
     // Two clients of one user.
     let took = (0..).take_while(|at| lock(1, at % 2, *at).is_ok()).count();
@@ -506,31 +551,31 @@ fn a_peer_leaves_ranges_of_a_node_to_others() {
     let took = (0..).take_while(|at| lock(2, 2, *at).is_ok()).count();
     assert!(took >= LockTable::MAX_HELD / 4 - 2, "{took}");
     // Ranges that are unlocked can be locked again.
-    assert_eq!(bed.unlock(0, 0, ALL), Ok(()));
+    assert_eq!(fixture.unlock(0, 0, ALL), Ok(()));
     assert_eq!(lock(1, 0, 0), Ok(()));
     for client in 0..3 {
-        bed.release(client);
+        fixture.release(client);
     }
-    assert!(bed.table.is_empty());
+    assert!(fixture.table.is_empty());
     assert_eq!(budget.used(), 0);
 }
 
 #[test]
 fn ranges_are_part_of_the_memory_budget() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let budget = MemoryBudget::new(256 << 10);
     let lock = |user, at: u64| {
         let call = call_of(user, &budget);
         let cx = Cx::new(&Caller::ROOT, &call);
         let lock = posix(user.into(), Shared, at * 2, at * 2);
-        bed.table.lock(&cx, &*bed.node, lock, false)
+        fixture.table.lock(&cx, &*fixture.node, lock, false)
     };
     let took = (0..).take_while(|at| lock(1, *at).is_ok()).count();
     assert!((200..1000).contains(&took), "{took} ranges");
     assert!(budget.kept() <= budget.limit() / 4);
     assert_eq!(lock(2, 0), Ok(()));
-    bed.release(1);
-    bed.release(2);
+    fixture.release(1);
+    fixture.release(2);
     assert_eq!(budget.used(), 0);
 }
 
@@ -606,7 +651,7 @@ mod model {
     proptest! {
         #[test]
         fn agrees_with_an_array(requests in requests()) {
-            let bed = Bed::new();
+            let fixture = Fixture::new();
             let mut held: Held = [[None; CELLS]; OWNERS];
             let mut host = [HostLock::Unlocked; CELLS];
             for (request, refuses) in requests {
@@ -614,9 +659,9 @@ mod model {
                 let refuses = refuses.filter(|_| !matches!(request, Request::Release(_)));
                 if let Some(after) = refuses {
                     for _ in 0..after {
-                        bed.script.next(Op::HostLock, Answer::Done);
+                        fixture.script.next(Op::HostLock, Answer::Done);
                     }
-                    bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+                    fixture.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
                 }
                 let (answer, expected) = match request {
                     Request::Lock(who, kind, a, b) => {
@@ -629,19 +674,19 @@ mod model {
                             held[who][a..=b].fill(Some(kind));
                         }
                         let expected = if conflicts { Err(Errno::EAGAIN) } else { Ok(()) };
-                        (bed.lock(posix(who as u64, kind, cell(a).0, cell(b).1)), expected)
+                        (fixture.lock(posix(who as u64, kind, cell(a).0, cell(b).1)), expected)
                     }
                     Request::Unlock(who, a, b) => {
                         held[who][a..=b].fill(None);
-                        (bed.unlock(who as u64, cell(a).0, cell(b).1), Ok(()))
+                        (fixture.unlock(who as u64, cell(a).0, cell(b).1), Ok(()))
                     }
                     Request::Release(who) => {
                         held[who].fill(None);
-                        bed.release(who as u64);
+                        fixture.release(who as u64);
                         (Ok(()), Ok(()))
                     }
                 };
-                let told = bed.told();
+                let told = fixture.told();
                 let refused = refuses.is_some_and(|after| told.len() > after);
                 if refused {
                     prop_assert_eq!(answer, Err(Errno::EAGAIN));
@@ -667,7 +712,7 @@ mod model {
                 for (i, state) in host.iter().enumerate() {
                     prop_assert_eq!(*state, together(&held, i), "cell {}", i);
                 }
-                bed.script.forget(Op::HostLock);
+                fixture.script.forget(Op::HostLock);
                 for (who, i) in (0..OWNERS).flat_map(|who| (0..CELLS).map(move |i| (who, i))) {
                     for kind in [Shared, Exclusive] {
                         let in_the_way = (0..OWNERS).any(|other| {
@@ -678,60 +723,64 @@ mod model {
                             }
                         });
                         let (start, end) = cell(i);
-                        let holder = bed.holder(posix(who as u64, kind, start, end));
+                        let holder = fixture.holder(posix(who as u64, kind, start, end));
                         prop_assert_eq!(holder.is_some(), in_the_way);
                     }
                 }
             }
             for who in 0..OWNERS {
-                bed.release(who as u64);
+                fixture.release(who as u64);
             }
-            prop_assert!(bed.table.is_empty());
+            prop_assert!(fixture.table.is_empty());
         }
     }
 }
 
 /// Locks on behalf of another table, whose clients are one owner here.
-fn mirror(bed: &Bed, space: Space, range: (u64, u64), state: HostLock) -> Result<()> {
+fn mirror(fixture: &Fixture, space: Space, range: (u64, u64), state: HostLock) -> Result<()> {
     let range = space.range(range.0, range.1);
-    bed.table
-        .mirror(&bed.cx(), &*bed.node, &owner(9), range, state)
+    fixture
+        .table
+        .mirror(&fixture.cx(), &*fixture.node, &owner(9), range, state)
 }
 
 #[test]
 fn a_mirror_is_an_owner_that_keeps_what_it_has_when_refused() {
     for space in [Space::Posix, Space::Flock] {
-        let bed = Bed::new();
+        let fixture = Fixture::new();
         let lock = |client, kind| Lock {
             space,
             ..posix(client, kind, 0, ALL)
         };
-        let mirror = |state| mirror(&bed, space, (0, ALL), state);
+        let mirror = |state| mirror(&fixture, space, (0, ALL), state);
         assert_eq!(mirror(HostLock::Shared), Ok(()));
-        assert_eq!(bed.lock(lock(1, Shared)), Ok(()));
+        assert_eq!(fixture.lock(lock(1, Shared)), Ok(()));
         assert_eq!(mirror(HostLock::Exclusive), Err(Errno::EAGAIN));
-        bed.release(1);
-        bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+        fixture.release(1);
+        fixture
+            .script
+            .next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
         assert_eq!(mirror(HostLock::Exclusive), Err(Errno::EAGAIN));
-        assert_eq!(bed.lock(lock(1, Exclusive)), Err(Errno::EAGAIN));
+        assert_eq!(fixture.lock(lock(1, Exclusive)), Err(Errno::EAGAIN));
         let (woken, call) = Woken::call();
-        assert_eq!(bed.wait(&call, lock(1, Exclusive)), Err(Errno::PARKED));
+        assert_eq!(fixture.wait(&call, lock(1, Exclusive)), Err(Errno::PARKED));
         assert_eq!(mirror(HostLock::Unlocked), Ok(()));
         assert_eq!(woken.0.load(Ordering::SeqCst), 1);
-        assert!(bed.table.is_empty());
+        assert!(fixture.table.is_empty());
     }
 }
 
 #[test]
 fn what_a_mirror_unlocks_is_unlocked_whatever_the_host_says() {
-    let bed = Bed::new();
-    let mirror = |state| mirror(&bed, Space::Posix, (0, 9), state);
+    let fixture = Fixture::new();
+    let mirror = |state| mirror(&fixture, Space::Posix, (0, 9), state);
     assert_eq!(mirror(HostLock::Exclusive), Ok(()));
-    bed.script
+    fixture
+        .script
         .next(Op::HostLock, Answer::Fail(Errno::WOULD_BLOCK));
     assert_eq!(mirror(HostLock::Unlocked), Err(Errno::WOULD_BLOCK));
-    assert!(!bed.table.is_empty());
-    bed.script.next(Op::HostLock, Answer::Fail(Errno::EIO));
+    assert!(!fixture.table.is_empty());
+    fixture.script.next(Op::HostLock, Answer::Fail(Errno::EIO));
     assert_eq!(mirror(HostLock::Unlocked), Err(Errno::EIO));
-    assert!(bed.table.is_empty());
+    assert!(fixture.table.is_empty());
 }

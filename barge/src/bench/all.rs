@@ -8,7 +8,7 @@ use super::report::machine::Machine;
 use super::report::shape::{Entry, Outcome, Report};
 use super::steps::Steps;
 use super::{BenchArgs, Table, guest};
-use crate::{Done, Failure};
+use crate::{CommandResult as Done, Failure};
 
 /// The tables of `all`, each with its duration in seconds when quick and when not, on two idle
 /// cores of 2023. The progress bar estimates the remaining time from them.

@@ -41,7 +41,7 @@ use self::all::Unmeasured;
 use self::process::BusyLoops;
 use self::report::{Outputs, Results};
 use self::steps::Steps;
-use crate::{Done, Failure};
+use crate::{CommandResult as Done, Failure};
 
 #[derive(Args, Clone)]
 pub(crate) struct BenchArgs {

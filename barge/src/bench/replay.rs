@@ -21,7 +21,7 @@ use vfs::{
 use wire::payload::{SlicePayload, VecSink};
 
 use crate::Failure;
-use crate::calls::Line;
+use crate::call_log::Line;
 use crate::source::Source;
 
 /// The longest read or write in bytes; a longer one is replayed with length 0.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Failure;
-use crate::signals::{Watch, on_signal};
+use crate::signals::{SignalHandler as Watch, on_signal};
 
 /// The length of the progress bar: long enough that every step of any table moves it.
 const WHOLE: u64 = 1_000_000;

@@ -1,5 +1,4 @@
-//! `barge.toml`, the configuration file of `barge serve`, and `barge config`, which checks and
-//! prints it.
+//! `barge.toml`, the configuration file of `barge serve`.
 //!
 //! A key is an option of `barge serve` without its dashes and takes the same values: the definition
 //! of the command line is also that of the file ([`schema`]). The settings become arguments that
@@ -9,67 +8,22 @@
 //! Deliberately absent: includes, variables, and keys without an option except `name`, `source` and
 //! `clients` of shares.
 
-mod page;
+pub(crate) mod command;
+pub(crate) mod page;
 mod read;
 mod schema;
 
 use std::fmt;
-use std::io::{Write, stdout};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use clap::{ArgMatches, Args, Subcommand};
+use clap::ArgMatches;
 
-pub(crate) use self::page::page;
 use self::schema::{Kind, Schema};
 use crate::source::Source;
-use crate::{Done, Failure, serve};
-
-#[derive(Args)]
-pub(crate) struct ConfigArgs {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Subcommand)]
-enum What {
-    /// Check a file and print its errors, one per line
-    ///
-    /// The exit status is 2 if there are errors. Sources are not opened.
-    Check {
-        /// File to check
-        #[arg(default_value = USUAL)]
-        file: PathBuf,
-    },
-    /// Print a file with the defaults of all options filled in
-    Show {
-        /// File to print
-        #[arg(default_value = USUAL)]
-        file: PathBuf,
-    },
-}
 
 /// The configuration file of the service.
 pub(crate) const USUAL: &str = "/etc/barge/barge.toml";
-
-/// `barge config`
-pub(crate) fn run(args: &ConfigArgs) -> Done {
-    let (What::Check { file } | What::Show { file }) = &args.what;
-    let config = match Config::read(file) {
-        Ok(config) => config,
-        Err(problems) => {
-            eprintln!("{problems}");
-            return Ok(ExitCode::from(2));
-        }
-    };
-    if let What::Show { .. } = args.what {
-        stdout()
-            .write_all(config.show().as_bytes())
-            .map_err(|error| Failure::new(format!("standard output: {error}")))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
 
 /// A valid configuration file.
 #[derive(Clone, Debug)]
@@ -124,6 +78,13 @@ impl fmt::Display for Problems {
     }
 }
 
+impl Problems {
+    /// Returns an error of the file at `path` as a whole.
+    pub(crate) fn of_file(path: &Path, message: String) -> Problems {
+        Problems(vec![Problem::new(path, "", None, message)])
+    }
+}
+
 /// An error in a file.
 #[derive(Debug)]
 struct Problem {
@@ -168,11 +129,11 @@ impl Config {
         }
     }
 
-    /// Reads and validates the file at `path`, and returns all errors found. Sources are not
-    /// opened.
+    /// Reads the file at `path`, validates each setting and those of each share in combination, and
+    /// returns all errors found. Sources are not opened.
     pub(crate) fn read(path: &Path) -> Result<Config, Problems> {
         let text = std::fs::read_to_string(path)
-            .map_err(|error| Problems(vec![Problem::new(path, "", None, error.to_string())]))?;
+            .map_err(|error| Problems::of_file(path, error.to_string()))?;
         Config::parse(path, &text)
     }
 
@@ -182,7 +143,7 @@ impl Config {
         if problems.is_empty()
             && let Err((span, why)) = config.check()
         {
-            problems.push(Problem::new(path, text, span, why));
+            problems.push(Problem::new(path, text, Some(span), why));
         }
         match problems.is_empty() {
             true => Ok(config),
@@ -193,13 +154,13 @@ impl Config {
         }
     }
 
-    /// Checks the settings in combination.
-    fn check(&self) -> Result<(), (Option<Range<usize>>, String)> {
+    /// Checks the settings of each share in combination.
+    fn check(&self) -> Result<(), (Range<usize>, String)> {
         for share in &self.shares {
             let together = self.share_matches(share);
-            together.map_err(|why| (Some(share.at..share.at), why))?;
+            together.map_err(|why| (share.at..share.at, why))?;
         }
-        serve::check(self).map_err(|why| (None, why.message))
+        Ok(())
     }
 
     /// Returns the path of the file.

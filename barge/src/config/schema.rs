@@ -3,10 +3,11 @@
 
 use clap::builder::ArgAction;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgMatches, Args, Command, CommandFactory};
+use clap::{Arg, ArgMatches, Args, Command};
 
-use crate::cli::Cli;
-use crate::serve::{ShareArgs, TermsArgs};
+use crate::log::LogArgs;
+use crate::serve::args::ServeArgs;
+use crate::serve::args::share::{AccessArgs, ShareArgs};
 
 /// The options of `barge serve` by long name, which is the key in a file.
 pub(super) struct Schema {
@@ -44,14 +45,13 @@ pub(super) const SHARE: &str = "share";
 
 impl Schema {
     pub(super) fn new() -> Schema {
-        let mut all = Cli::command();
-        all.build();
-        let serve = all.find_subcommand("serve").expect("it is a command");
+        let mut serve = LogArgs::augment_args(ServeArgs::augment_args(Command::new("serve")));
+        serve.build();
         let options = |of: Command| of.get_arguments().filter_map(long).collect();
         Schema {
-            command: serve.clone(),
+            command: serve,
             shares: options(ShareArgs::augment_args(Command::new(SHARE))),
-            terms: options(TermsArgs::augment_args(Command::new(SHARE))),
+            terms: options(AccessArgs::augment_args(Command::new(SHARE))),
         }
     }
 

@@ -1,7 +1,8 @@
 use super::*;
+use crate::serve::plan;
 
 fn parse(text: &str) -> Result<Config, Vec<String>> {
-    let parsed = Config::parse(Path::new("f"), text);
+    let parsed = Config::parse(Path::new("f"), text).and_then(plan::checked);
     parsed.map_err(|Problems(all)| all.iter().map(ToString::to_string).collect())
 }
 

@@ -1,10 +1,10 @@
 //! `barge doctor`: reports which features work on this host, and what the others need.
 //!
-//! [`Machine`] collects facts, [`look`] evaluates them, [`show`] prints the report. The host is not
-//! changed, no program is run, and only a port of the loopback address is opened. Features that
+//! [`Machine`] collects facts, [`check`] evaluates them, [`show`] prints the report. The host is
+//! not changed, no program is run, and only a port of the loopback address is opened. Features that
 //! barge does not use are not reported: locked memory, io_uring of FUSE.
 
-mod look;
+mod check;
 mod machine;
 mod show;
 
@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use self::machine::Machine;
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
@@ -47,8 +47,8 @@ struct Report {
 }
 
 /// `barge doctor`
-pub(crate) fn run(args: &DoctorArgs) -> Done {
-    let report = look::look(&Machine::this());
+pub(crate) fn run(args: &DoctorArgs) -> CommandResult {
+    let report = check::check(&Machine::this());
     let mut out = stdout();
     let text = match args.json {
         true => serde_json::to_string_pretty(&report).map_err(Failure::new)? + "\n",

@@ -3,8 +3,8 @@
 
 use clap::Args;
 
-use super::place::Place;
-use crate::tier::TierArgs;
+use super::operand::Operand;
+use crate::disk_cache::DiskCacheArgs;
 
 #[derive(Args)]
 #[allow(
@@ -19,7 +19,7 @@ pub(crate) struct LsArgs {
     /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an
     /// object store (s3://BUCKET/KEY[/PATH], gs://, az://, https://).
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Show type, permissions, links, owner, group, size and modification time
     #[arg(short, long)]
     pub(super) long: bool,
@@ -36,7 +36,7 @@ pub(crate) struct LsArgs {
     #[arg(long, conflicts_with_all = ["long", "numeric"])]
     pub(super) json: bool,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
@@ -45,7 +45,7 @@ pub(crate) struct StatArgs {
     ///
     /// An image is shown as a file; image:IMAGE or IMAGE/ is the root of its tree.
     #[arg(value_name = "SOURCE[/PATH]", required = true)]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     pub(super) dereference: bool,
@@ -56,16 +56,16 @@ pub(crate) struct StatArgs {
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
 pub(crate) struct CatArgs {
     /// Files to write to standard output, in this order
     #[arg(value_name = "SOURCE/PATH", required = true)]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
@@ -75,7 +75,7 @@ pub(crate) struct CpArgs {
     /// The destination of several sources must be a directory. An image is copied as a file;
     /// image:IMAGE or IMAGE/ is the root of its tree.
     #[arg(value_name = "SOURCE[/PATH]", num_args = 2.., required = true)]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Copy directories recursively, and symbolic links, pipes and devices as such
     #[arg(short, long)]
     pub(super) recursive: bool,
@@ -93,7 +93,7 @@ pub(crate) struct CpArgs {
     #[arg(short, long)]
     pub(super) quiet: bool,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }
 
 #[derive(Args)]
@@ -102,7 +102,7 @@ pub(crate) struct TreeArgs {
     ///
     /// An image is shown as its tree; dir:IMAGE is the file itself.
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
-    pub(super) places: Vec<Place>,
+    pub(super) operands: Vec<Operand>,
     /// Include names that begin with a dot
     #[arg(short, long)]
     pub(super) all: bool,
@@ -114,5 +114,5 @@ pub(crate) struct TreeArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) level: Option<u32>,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
 }

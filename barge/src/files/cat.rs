@@ -6,33 +6,33 @@ use vfs::{Errno, Kind, OpenFlags};
 use wire::payload::SliceSink;
 
 use super::args::CatArgs;
-use super::{Troubles, ended};
-use crate::Done;
+use super::{ErrorReporter, ended};
+use crate::CommandResult;
 use barge_client::tree::Tree;
 
 /// Writes each file to standard output.
-pub(crate) fn cat(args: &CatArgs) -> Done {
-    let troubles = Troubles::default();
+pub(crate) fn cat(args: &CatArgs) -> CommandResult {
+    let errors = ErrorReporter::default();
     let mut written = Ok(());
-    for place in &args.places {
-        let shown = place.to_string();
-        let (tree, path) = match place.open(&args.tier) {
+    for operand in &args.operands {
+        let shown = operand.to_string();
+        let (tree, path) = match operand.open(&args.disk_cache) {
             Ok(opened) => opened,
             Err(failure) => {
-                troubles.tell("cat", failure.message);
+                errors.report("cat", failure.message);
                 continue;
             }
         };
         match one(&tree, &path) {
             Ok(()) => {}
-            Err(Trouble::Source(errno)) => troubles.tell(&shown, errno),
+            Err(Trouble::Source(errno)) => errors.report(&shown, errno),
             Err(Trouble::Output(error)) => {
                 written = Err(error);
                 break;
             }
         }
     }
-    ended(written, &troubles)
+    ended(written, &errors)
 }
 
 enum Trouble {

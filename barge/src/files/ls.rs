@@ -8,28 +8,28 @@ use vfs::listing::NamedEntry;
 use vfs::{Attr, Entry, Kind};
 
 use super::args::LsArgs;
-use super::{Troubles, ended, format};
-use crate::Done;
+use super::{ErrorReporter, ended, format};
+use crate::CommandResult;
 use barge_client::tree::Tree;
 
 /// Lists files first, then directories, each with a heading if there are several.
-pub(crate) fn ls(args: &LsArgs) -> Done {
+pub(crate) fn ls(args: &LsArgs) -> CommandResult {
     let mut lister = Lister {
         args,
         terminal: io::stdout().is_terminal(),
         owners: Owners::default(),
-        troubles: Troubles::default(),
+        errors: ErrorReporter::default(),
         first: true,
     };
     let written = lister.run();
-    ended(written, &lister.troubles)
+    ended(written, &lister.errors)
 }
 
 struct Lister<'a> {
     args: &'a LsArgs,
     terminal: bool,
     owners: Owners,
-    troubles: Troubles,
+    errors: ErrorReporter,
     /// Whether there was no output yet.
     first: bool,
 }
@@ -37,12 +37,12 @@ struct Lister<'a> {
 impl Lister<'_> {
     fn run(&mut self) -> io::Result<()> {
         let mut directories = Vec::new();
-        for place in &self.args.places {
-            let shown = place.to_string();
-            let (tree, path) = match place.open_tree(&self.args.tier) {
+        for operand in &self.args.operands {
+            let shown = operand.to_string();
+            let (tree, path) = match operand.open_tree(&self.args.disk_cache) {
                 Ok(opened) => opened,
                 Err(failure) => {
-                    self.troubles.tell("ls", failure.message);
+                    self.errors.report("ls", failure.message);
                     continue;
                 }
             };
@@ -60,10 +60,10 @@ impl Lister<'_> {
                     let entry = Some(entry);
                     self.show(&tree, &[NamedEntry { name, entry }])?;
                 }
-                Err(errno) => self.troubles.tell(&shown, errno),
+                Err(errno) => self.errors.report(&shown, errno),
             }
         }
-        let titled = self.args.recursive || self.args.places.len() > 1;
+        let titled = self.args.recursive || self.args.operands.len() > 1;
         for (tree, entry, shown) in directories {
             self.directory(&tree, &entry, &shown, titled)?;
         }
@@ -77,7 +77,7 @@ impl Lister<'_> {
             let mut listed = match tree.list(&*dir.node) {
                 Ok(listed) => listed,
                 Err(errno) => {
-                    self.troubles.tell(&shown, errno);
+                    self.errors.report(&shown, errno);
                     continue;
                 }
             };
@@ -92,8 +92,8 @@ impl Lister<'_> {
             }
             for gone in listed.iter().filter(|listed| listed.entry.is_none()) {
                 let name = String::from_utf8_lossy(&gone.name);
-                self.troubles
-                    .tell(&format!("{shown}/{name}"), "cannot be looked at");
+                self.errors
+                    .report(&format!("{shown}/{name}"), "cannot be looked at");
             }
             if self.args.json {
                 let base = if titled { Some(shown.as_str()) } else { None };

@@ -1,6 +1,6 @@
 //! `ls`, `stat`, `cat`, `cp` and `tree` on any source.
 //!
-//! A [`place::Place`] is an argument; opened, it is a file system and a path in it (`tree`). An
+//! A [`operand::Operand`] is an argument; opened, it is a file system and a path in it (`tree`). An
 //! error of one file is reported as a line on standard error, the command continues, and the exit
 //! status is 1. Formatting (`format`) does no I/O.
 //!
@@ -12,7 +12,7 @@ mod cat;
 mod cp;
 mod format;
 mod ls;
-mod place;
+mod operand;
 mod stat;
 mod tree;
 
@@ -28,15 +28,15 @@ pub(crate) use ls::ls;
 pub(crate) use stat::stat;
 pub(crate) use tree::tree;
 
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 /// Whether errors of single files have been reported.
 #[derive(Default)]
-struct Troubles(AtomicBool);
+struct ErrorReporter(AtomicBool);
 
-impl Troubles {
+impl ErrorReporter {
     /// Reports an error as a line on standard error.
-    fn tell(&self, shown: &str, what: impl Display) {
+    fn report(&self, shown: &str, what: impl Display) {
         self.0.store(true, Ordering::Relaxed);
         eprintln!("barge: {shown}: {what}");
     }
@@ -48,10 +48,10 @@ impl Troubles {
 
 /// Ends a command that wrote to standard output. A closed pipe is not a failure: the reader has
 /// seen enough.
-fn ended(written: io::Result<()>, troubles: &Troubles) -> Done {
+fn ended(written: io::Result<()>, errors: &ErrorReporter) -> CommandResult {
     match written.and_then(|()| io::stdout().flush()) {
-        Ok(()) => Ok(troubles.status()),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(troubles.status()),
+        Ok(()) => Ok(errors.status()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(errors.status()),
         Err(error) => Err(Failure::new(format!("standard output: {error}"))),
     }
 }

@@ -6,24 +6,24 @@ use serde_json::json;
 use vfs::{Attr, Kind, Result, StatFs, Want};
 
 use super::args::StatArgs;
-use super::{Troubles, ended, format};
-use crate::Done;
+use super::{ErrorReporter, ended, format};
+use crate::CommandResult;
 
 /// Shows the attributes of each file, or of its file system.
-pub(crate) fn stat(args: &StatArgs) -> Done {
-    let troubles = Troubles::default();
+pub(crate) fn stat(args: &StatArgs) -> CommandResult {
+    let errors = ErrorReporter::default();
     let mut text = Vec::new();
-    for place in &args.places {
-        let shown = place.to_string();
-        match place.open(&args.tier) {
-            Err(failure) => troubles.tell("stat", failure.message),
+    for operand in &args.operands {
+        let shown = operand.to_string();
+        match operand.open(&args.disk_cache) {
+            Err(failure) => errors.report("stat", failure.message),
             Ok((tree, path)) => match one(args, &tree, &path, &shown) {
                 Ok(lines) => text.extend(lines),
-                Err(errno) => troubles.tell(&shown, errno),
+                Err(errno) => errors.report(&shown, errno),
             },
         }
     }
-    ended(io::stdout().write_all(&text), &troubles)
+    ended(io::stdout().write_all(&text), &errors)
 }
 
 fn one(

@@ -6,27 +6,27 @@ use vfs::Kind;
 use vfs::listing::NamedEntry;
 
 use super::args::TreeArgs;
-use super::{Troubles, ended, format};
-use crate::Done;
+use super::{ErrorReporter, ended, format};
+use crate::CommandResult;
 use barge_client::tree::Tree;
 
 /// Shows each directory and its descendants.
-pub(crate) fn tree(args: &TreeArgs) -> Done {
+pub(crate) fn tree(args: &TreeArgs) -> CommandResult {
     let mut shower = Shower {
         args,
         terminal: io::stdout().is_terminal(),
-        troubles: Troubles::default(),
+        errors: ErrorReporter::default(),
         directories: 0,
         files: 0,
     };
     let written = shower.run();
-    ended(written, &shower.troubles)
+    ended(written, &shower.errors)
 }
 
 struct Shower<'a> {
     args: &'a TreeArgs,
     terminal: bool,
-    troubles: Troubles,
+    errors: ErrorReporter,
     directories: u64,
     files: u64,
 }
@@ -40,10 +40,10 @@ struct Level {
 
 impl Shower<'_> {
     fn run(&mut self) -> io::Result<()> {
-        for place in &self.args.places {
-            let shown = place.to_string();
-            match place.open_tree(&self.args.tier) {
-                Err(failure) => self.troubles.tell("tree", failure.message),
+        for operand in &self.args.operands {
+            let shown = operand.to_string();
+            match operand.open_tree(&self.args.disk_cache) {
+                Err(failure) => self.errors.report("tree", failure.message),
                 Ok((tree, path)) => self.show(&tree, &path, &shown)?,
             }
         }
@@ -65,7 +65,7 @@ impl Shower<'_> {
         let root = match tree.resolve(path, true) {
             Ok(root) => root,
             Err(errno) => {
-                self.troubles.tell(shown, errno);
+                self.errors.report(shown, errno);
                 return Ok(());
             }
         };
@@ -126,7 +126,7 @@ impl Shower<'_> {
         let mut listed = match tree.list(dir) {
             Ok(listed) => listed,
             Err(errno) => {
-                self.troubles.tell(&shown, errno);
+                self.errors.report(&shown, errno);
                 return None;
             }
         };

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Event, MountArgs};
-use crate::{Done, Failure, background, service, signals};
+use crate::{CommandResult, Failure, background, service, signals};
 
 /// Mounts `image` on `dir`. The kernel mounts files from Linux 6.12 on, and block devices.
 pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<()> {
@@ -34,7 +34,7 @@ pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<
 
 /// Waits for a signal to stop, and unmounts then, or until the image is unmounted by another
 /// process.
-pub(super) fn stay(args: &MountArgs) -> Done {
+pub(super) fn stay(args: &MountArgs) -> CommandResult {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mounted = fs::metadata(&args.dir).map_err(failed)?.dev();
     let (tell, told) = channel();

@@ -1,12 +1,11 @@
 //! `barge mount`: mounts a source on a directory of this host with FUSE, or an image with the
 //! kernel's EROFS if possible.
 
-mod kept;
 mod kernel;
 pub(crate) mod options;
-mod passing;
+mod passthrough;
+mod readahead;
 mod remount;
-mod window;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -16,20 +15,22 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Args;
-use engine::{Driven, Engine, Tuning};
+use engine::{Engine, QueueThread, Tuning};
 use fuse::server::{Server, Session};
-use layers::{Owned, PageCache, stack};
+use layers::PageCache;
 use rustix::thread::CapabilitySet;
 use transports::Addr;
 use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
-use self::passing::Passing;
-use crate::seeing::{Seeing, SourceCache, Sources};
-use crate::source::{self, Source};
-use crate::touched::TouchedFile;
-use crate::{Done, Failure, background, seeing, serve, service, signals, trouble};
+use self::passthrough::Passthrough;
+use crate::listen::listen;
+use crate::read_trace::TraceFile;
+use crate::source::Source;
+use crate::stack::Stack;
+use crate::status::{SourceCache, Sources, StatusServer};
+use crate::{CommandResult, Failure, background, diagnose, service, signals, status};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
 /// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
@@ -130,7 +131,7 @@ impl MountArgs {
 }
 
 /// `barge mount`
-pub(crate) fn run(args: &MountArgs) -> Done {
+pub(crate) fn run(args: &MountArgs) -> CommandResult {
     if args.options.contains(&MountOption::Remount) {
         return remount::remount(&args.dir, &args.options, args.helper.sloppy);
     }
@@ -138,7 +139,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     let overlaid = args.overlay.is_some();
     let mut options = options::settle(&args.options, &source, overlaid, args.helper.sloppy)?;
     if !background::is_background() {
-        trouble::mount_point(&args.dir)?;
+        diagnose::mount_point(&args.dir)?;
     }
     if !background::is_background() && by_kernel(args, &options) {
         return match args.foreground {
@@ -155,32 +156,29 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     if options.passthrough && sys::caps::have(CapabilitySet::SYS_ADMIN) {
         take_files(&mut options.from);
     }
-    let mut fs = options.from.open(hostdir::Options::default())?;
-    let mut cache = SourceCache::Image(fs.clone());
-    if let (Some(kept), Source::Tree(barge_client::Source::Remote(url))) =
-        (&options.kept, &options.from)
-    {
-        fs = kept.over(fs, url)?;
-    }
-    let touched = args
-        .record_trace
-        .as_deref()
-        .map(TouchedFile::create)
-        .transpose()?;
-    if let Some(touched) = &touched {
-        fs = touched.over(fs);
-    }
-    if let Some(dir) = &args.overlay {
-        fs = source::overlaid(fs, dir, hostdir::Options::default())?;
-    }
-    if let Some(pages) = options.pages {
-        let pages = Arc::new(PageCache::new(pages).map_err(Failure::new)?);
-        cache = SourceCache::Pages(pages.clone());
-        fs = stack(fs, pages);
-    }
-    if options.owned != Owned::default() {
-        fs = stack(fs, options.owned);
-    }
+    let source = options.from.open(hostdir::Options::default())?;
+    let pages = options.pages.map(PageCache::new).transpose();
+    let pages = pages.map_err(Failure::new)?.map(Arc::new);
+    let cache = match &pages {
+        Some(pages) => SourceCache::Pages(pages.clone()),
+        None => SourceCache::Image(source.clone()),
+    };
+    let trace = args.record_trace.as_deref().map(TraceFile::create);
+    let trace = trace.transpose()?;
+    let stack = Stack {
+        disk_cache: match &options.from {
+            Source::Tree(barge_client::Source::Remote(url)) => {
+                options.disk_cache.as_ref().map(|cache| (cache, url))
+            }
+            _ => None,
+        },
+        read_trace: trace.clone(),
+        overlay: (args.overlay.clone()).map(|dir| (dir, hostdir::Options::default())),
+        page_cache: pages,
+        owner: options.owned,
+        ..Stack::default()
+    };
+    let fs = stack.over(source)?;
     // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
     if fs.capabilities().read_only {
         // The kernel then sends no requests to change files.
@@ -188,7 +186,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let tuning = Tuning {
-        counts: options.http.is_some(),
+        operation_stats: options.http.is_some(),
         poll: POLL,
         ..Tuning::default()
     };
@@ -198,12 +196,12 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         // At the end, no other reference to the source may exist.
         None => drop(cache),
     }
-    let failed = |error| Failure::new(trouble::mounting(&args.dir, "fuse", &error));
+    let failed = |error| Failure::new(diagnose::mounting(&args.dir, "fuse", &error));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
     let mut session = server.session();
     if options.passthrough {
         let files = mount.files().map_err(Failure::new)?;
-        session = session.passing_through(Arc::new(Passing(files)));
+        session = session.passing_through(Arc::new(Passthrough(files)));
     }
     let channels = drive(&engine, session, server.longest(), &mount).map_err(|error| {
         // The first error is reported.
@@ -215,10 +213,10 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     // Fails only if the receiver is gone, when the mount has ended anyway.
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     std::thread::spawn(move || {
-        channels.into_iter().for_each(Driven::wait);
+        channels.into_iter().for_each(QueueThread::join);
         tell.send(Event::Unmounted)
     });
-    window::widen(&args.dir);
+    readahead::set(&args.dir);
     background::ready()?;
     service::tell_ready("ready");
     if let Ok(Event::Stop) = told.recv() {
@@ -245,7 +243,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         None => not_synced(&args.dir, &"the server does not answer"),
     }
     drop(signals);
-    touched.map_or(Ok(()), |touched| touched.finish())?;
+    trace.map_or(Ok(()), |trace| trace.finish())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -256,14 +254,14 @@ fn show(
     source: &Source,
     cache: SourceCache,
 ) -> Result<(), Failure> {
-    let listener = serve::listen(addr, None)?;
-    let source = seeing::Source {
+    let listener = listen(addr, None)?;
+    let source = status::Source {
         name: String::new(),
         source: source.to_string(),
         cache,
     };
     let sources = Arc::new(Sources::new(vec![source]));
-    Seeing::new(engine.clone(), sources).serve(listener, &[])
+    StatusServer::new(engine.clone(), sources).serve(listener, &[])
 }
 
 /// Mounts an image with the kernel's EROFS if possible. Returns whether it is mounted.
@@ -334,10 +332,10 @@ fn drive(
     session: Session,
     longest: usize,
     mount: &Mount,
-) -> std::io::Result<Vec<Driven>> {
+) -> std::io::Result<Vec<QueueThread>> {
     let queues = engine.queues(Arc::new(session));
     (0..available_parallelism()?.get())
-        .map(|_| queues.drive(Arc::new(mount.channel(longest)?), None))
+        .map(|_| queues.start(Arc::new(mount.channel(longest)?), None))
         .collect()
 }
 

@@ -13,9 +13,10 @@ use rustix::mount::MountFlags;
 use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions};
 
-use super::kept::KeptIn;
+use crate::Failure;
+use crate::disk_cache::files::DiskCache;
+use crate::serve::args::virtiofs as kernel;
 use crate::source::Source;
-use crate::{Failure, serve};
 
 /// An option after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(super) enum MountOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cache {
     /// The kernel's alone, named as by virtiofsd.
-    Kernel(serve::Cache),
+    Kernel(kernel::Cache),
     /// The kernel's with write-back; for remote sources also the page cache, with pages around
     /// small random reads.
     Loose,
@@ -72,11 +73,11 @@ impl FromStr for Cache {
     fn from_str(text: &str) -> Result<Cache, String> {
         Ok(match text {
             // Names of Linux's 9P client.
-            "none" => Cache::Kernel(serve::Cache::Never),
+            "none" => Cache::Kernel(kernel::Cache::Never),
             "readahead" => Cache::Pages(Mode::ReadAhead),
             "mmap" => Cache::Pages(Mode::Mmap),
             "loose" => Cache::Loose,
-            other => Cache::Kernel(serve::Cache::from_str(other, false)?),
+            other => Cache::Kernel(kernel::Cache::from_str(other, false)?),
         })
     }
 }
@@ -88,9 +89,9 @@ impl Cache {
         match source {
             Source::Tree(barge_client::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
             Source::Tree(tree) if tree.image().is_some() && !overlaid => {
-                Cache::Kernel(serve::Cache::Always)
+                Cache::Kernel(kernel::Cache::Always)
             }
-            _ => Cache::Kernel(serve::Cache::Auto),
+            _ => Cache::Kernel(kernel::Cache::Auto),
         }
     }
 }
@@ -135,7 +136,7 @@ impl FromStr for MountOption {
                 Retry::seconds(value).map_err(|what| format!("expected {what}"))?,
             ),
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
-            ("http", value) => MountOption::Http(crate::seeing::addr(value)?),
+            ("http", value) => MountOption::Http(crate::status::addr(value)?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("remount", "") => MountOption::Remount,
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "")
@@ -166,7 +167,7 @@ pub(super) struct Settled {
     /// Page cache, if enabled.
     pub(super) pages: Option<pagecache::Options>,
     /// Disk cache for files of another server.
-    pub(super) kept: Option<KeptIn>,
+    pub(super) disk_cache: Option<DiskCache>,
     /// Owner and group of all files.
     pub(super) owned: Owned,
     /// Source with the timeouts of the options.
@@ -252,11 +253,11 @@ pub(super) fn settle(
             }
         }
     }
-    let mut kept = None;
+    let mut disk_cache = None;
     match (dir, &mut from) {
         (Some(dir), Source::Tree(barge_client::Source::Remote(_))) => {
             let size = size.unwrap_or(TierOptions::SIZE);
-            kept = Some(KeptIn { dir, size });
+            disk_cache = Some(DiskCache { dir, size });
         }
         (Some(dir), Source::Tree(tree @ barge_client::Source::Object(_))) => {
             tree.keep_in(&TierOptions::new(dir, size));
@@ -313,7 +314,7 @@ pub(super) fn settle(
         mount,
         fuse,
         pages,
-        kept,
+        disk_cache,
         kernel_flags,
         owned,
         from,
@@ -474,9 +475,12 @@ mod tests {
         let remote = |text: &str| settled_of("9p://server/", text, false, false).expect("known");
         let pages = remote("cache=loose").pages.expect("a page cache");
         assert_eq!(pages.mode, Mode::Loose);
-        let kept = remote("cache_dir=/x").kept;
-        let kept = kept.expect("what is read is kept");
-        assert_eq!((kept.dir, kept.size), ("/x".into(), TierOptions::SIZE));
+        let disk_cache = remote("cache_dir=/x").disk_cache;
+        let disk_cache = disk_cache.expect("a disk cache");
+        assert_eq!(
+            (disk_cache.dir, disk_cache.size),
+            ("/x".into(), TierOptions::SIZE)
+        );
         for bad in [
             "",
             "cache=",

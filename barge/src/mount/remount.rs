@@ -14,11 +14,11 @@ use rustix::mount::{MountFlags, mount_remount};
 use transports::fusedev::MountFlag;
 
 use super::options::MountOption;
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 /// Applies the flags in `options` to the mount at `dir`. Unknown options are ignored if `sloppy`,
 /// and an error otherwise.
-pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> Done {
+pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> CommandResult {
     let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", dir.display()));
     let at = place(dir).map_err(|error| failed(&error))?;
     let table = fs::read("/proc/self/mountinfo").map_err(|error| failed(&error))?;

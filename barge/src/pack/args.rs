@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use pack::erofs::{Compression, Options};
 
 use crate::Failure;
-use crate::tier::TierArgs;
+use crate::disk_cache::DiskCacheArgs;
 
 #[derive(Args)]
 pub(crate) struct PackArgs {
@@ -104,7 +104,7 @@ pub(crate) struct CheckArgs {
     #[arg(value_name = "IMAGE")]
     pub(super) image: Source,
     #[command(flatten)]
-    pub(super) tier: TierArgs,
+    pub(super) disk_cache: DiskCacheArgs,
     /// Public key that must have signed the image (PEM, Ed25519); may be repeated
     ///
     /// With several keys, the image must be signed with one of them.

@@ -15,19 +15,19 @@ use barge_client::Source;
 
 use self::fetched::fetched;
 use super::CheckArgs;
-use crate::{Done, Failure, trouble};
+use crate::{CommandResult, Failure, diagnose};
 
 /// Checks an image, and writes its errors to standard error, one per line.
-pub(crate) fn check(args: &CheckArgs) -> Done {
+pub(crate) fn check(args: &CheckArgs) -> CommandResult {
     let shown = &args.image;
     let failed = |error: io::Error| {
         Failure::new(format!(
             "{shown}: {}",
-            trouble::opening(&args.image, &error)
+            diagnose::opening(&args.image, &error)
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
-    let mut file = match args.tier.apply(&args.image) {
+    let mut file = match args.disk_cache.apply(&args.image) {
         Source::Object(url) => fetched(&url),
         Source::Image(image) => image.file().and_then(|(path, _)| File::open(path)),
         Source::HostDir(path) => File::open(path),

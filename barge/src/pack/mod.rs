@@ -18,12 +18,12 @@ pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;
 
 use self::args::Format;
+use crate::diagnose::opening;
 use crate::files::Progress;
-use crate::trouble::opening;
-use crate::{Done, Failure};
+use crate::{CommandResult, Failure};
 
 /// Writes an image of a tree.
-pub(crate) fn pack(args: &PackArgs) -> Done {
+pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let mut options = args.erofs()?;
     if args.format == Format::Rofs && args.asks_for_erofs() {
         return Err(Failure::usage(

@@ -1,19 +1,19 @@
 //! The exports of a server: layered sources with names.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
-use ::nfs::server::{Listed, Referral};
 use block::nbd::Image;
 use layers::{Bundle, Clients, Gate, ReadOnly, stack};
+use nfs::server::Referral;
 use vfs::Export;
 
-use super::opening::{Opened, Opener};
-use super::plan::{Plan, Share};
-use crate::calls::Recorder;
+use super::args::access::ClientList;
+use super::opening::{Demands, Opened, Opener};
+use super::share::{Share, Sources};
+use crate::call_log::CallLogFile;
+use crate::read_trace::TraceFile;
 use crate::source::Source;
-use crate::touched::TouchedFile;
-use crate::{Failure, seeing};
+use crate::{Failure, status};
 
 /// All exports of a server.
 pub(super) struct Exports {
@@ -27,13 +27,13 @@ pub(super) struct Exports {
     /// The tree of `whole`, if it has several sources.
     pub(super) bundle: Option<Arc<Bundle>>,
     /// Each source as it was opened, before layers, for the status page.
-    pub(super) sources: Vec<seeing::Source>,
+    pub(super) sources: Arc<status::Sources>,
+    /// The clients that may use each source.
+    client_lists: Vec<ClientList>,
     /// The log of all calls, if one is written.
-    pub(super) calls: Option<Recorder>,
+    pub(super) call_log: Option<CallLogFile>,
     /// The read traces that are written.
-    pub(super) touched: Vec<Arc<TouchedFile>>,
-    /// The exports that NFS clients see in listings (MOUNT's EXPORT).
-    pub(super) listed: Vec<Listed>,
+    pub(super) traces: Vec<Arc<TraceFile>>,
     /// Referrals to other servers.
     pub(super) referrals: Vec<Referral>,
     /// The image files of sources that are images, by the names of the sources; empty unless disks
@@ -41,29 +41,6 @@ pub(super) struct Exports {
     pub(super) images: Vec<Image>,
     /// Opens further shares at a reload.
     pub(super) opener: Arc<Opener>,
-}
-
-/// A line of exports(5) with a source's name in place of the path.
-#[derive(Clone, Debug)]
-pub(super) struct ClientList {
-    name: String,
-    clients: Arc<Clients>,
-}
-
-impl FromStr for ClientList {
-    type Err = String;
-
-    fn from_str(line: &str) -> Result<ClientList, String> {
-        let line = line.trim();
-        let (name, clients) = line
-            .split_once(char::is_whitespace)
-            .ok_or_else(|| format!("expected NAME CLIENT(OPTIONS), got '{line}'"))?;
-        let clients: Clients = clients.parse().map_err(|error| format!("{error}"))?;
-        Ok(ClientList {
-            name: name.trim_start_matches('/').into(),
-            clients: Arc::new(clients),
-        })
-    }
 }
 
 impl Exports {
@@ -81,41 +58,71 @@ impl Exports {
         })
     }
 
+    /// Returns the exports that clients can choose from.
+    pub(super) fn catalog(&self) -> Catalog<'_> {
+        Catalog {
+            each: &self.each,
+            whole: &self.whole,
+            client_lists: &self.client_lists,
+        }
+    }
+
+    /// Drops the references to single sources. Those of a source that a reload removes are closed
+    /// once no client uses them.
+    pub(super) fn release(&mut self) {
+        self.each.clear();
+        self.gates.clear();
+    }
+}
+
+/// The exports that clients can choose from; a reload may change them.
+pub(super) struct Catalog<'a> {
+    pub(super) each: &'a [Arc<Export>],
+    /// See [`Exports::whole`].
+    pub(super) whole: &'a Arc<Export>,
+    pub(super) client_lists: &'a [ClientList],
+}
+
+impl Catalog<'_> {
+    /// Returns whether the default export is a tree of several sources.
+    pub(super) fn is_tree(&self) -> bool {
+        !self
+            .each
+            .iter()
+            .any(|export| Arc::ptr_eq(export, self.whole))
+    }
+
     /// Returns all exports with distinct names, the empty name included; the last is the default
     /// export.
     pub(super) fn list(&self) -> Vec<Arc<Export>> {
-        list(&self.each, &self.whole)
+        let mut list = self.each.to_vec();
+        if self.is_tree() {
+            list.push(self.whole.clone());
+        }
+        list
     }
 }
 
-/// See [`Exports::list`].
-pub(super) fn list(each: &[Arc<Export>], whole: &Arc<Export>) -> Vec<Arc<Export>> {
-    let mut list = each.to_vec();
-    if !each.iter().any(|export| Arc::ptr_eq(export, whole)) {
-        list.push(whole.clone());
-    }
-    list
-}
-
-/// Opens the sources of `plan`. `unnamed` says that no address was given.
-pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
-    let calls = plan.record_calls.as_deref().map(|path| {
-        Recorder::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+/// Opens `sources` as `demands` require.
+pub(super) fn open(sources: &Sources, demands: Demands) -> Result<Exports, Failure> {
+    let call_log = sources.record_calls.as_deref().map(|path| {
+        CallLogFile::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     });
-    let calls = calls.transpose()?;
-    let names = check(plan)?;
-    let opener = Arc::new(Opener::new(plan, unnamed, calls.clone())?);
+    let call_log = call_log.transpose()?;
+    let names = check(sources)?;
+    let serves_images = demands.images;
+    let opener = Arc::new(Opener::new(sources, demands, call_log.clone())?);
     let opened = names
         .iter()
-        .zip(&plan.shares)
-        .map(|(name, share)| opener.open(name, share, of(&plan.lists, name)));
+        .zip(&sources.shares)
+        .map(|(name, share)| opener.open(name, share, clients_of(&sources.client_lists, name)));
     let opened: Vec<Opened> = opened.collect::<Result<_, _>>()?;
-    let referrals = referrals(&plan.shares);
+    let referrals = referrals(&sources.shares);
     let each: Vec<_> = opened.iter().map(|opened| opened.export.clone()).collect();
     let (whole, bundle) = match each.as_slice() {
         // A referral needs a parent directory, and shares may be added to the named share of a
         // configuration file.
-        [only] if referrals.is_empty() && (only.name.is_empty() || plan.file.is_none()) => {
+        [only] if referrals.is_empty() && (only.name.is_empty() || !sources.reloadable) => {
             (only.clone(), None)
         }
         several => {
@@ -126,30 +133,33 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
             (Arc::new(whole), Some(bundle))
         }
     };
+    let images = match serves_images {
+        true => images(sources, &names, &opener)?,
+        false => Vec::new(),
+    };
     Ok(Exports {
-        listed: listed(&each, &whole, &plan.lists),
         gates: opened.iter().map(|opened| opened.gate.clone()).collect(),
-        touched: opened
+        traces: opened
             .iter()
-            .filter_map(|opened| opened.touched.clone())
+            .filter_map(|opened| opened.trace.clone())
             .collect(),
-        sources: opened.into_iter().map(|opened| opened.seen).collect(),
-        images: images(plan, names, &opener)?,
+        sources: Arc::new(status::Sources::new(
+            opened.into_iter().map(|opened| opened.unlayered).collect(),
+        )),
+        client_lists: sources.client_lists.clone(),
+        images,
         each,
         whole,
         bundle,
-        calls,
+        call_log,
         referrals,
         opener,
     })
 }
 
-fn images(plan: &Plan, names: Vec<String>, opener: &Opener) -> Result<Vec<Image>, Failure> {
+fn images(sources: &Sources, names: &[String], opener: &Opener) -> Result<Vec<Image>, Failure> {
     let mut images = Vec::new();
-    if plan.block.is_empty() {
-        return Ok(images);
-    }
-    for (name, share) in names.into_iter().zip(&plan.shares) {
+    for (name, share) in names.iter().zip(&sources.shares) {
         let Source::Tree(tree) = &share.named.source else {
             continue;
         };
@@ -160,9 +170,10 @@ fn images(plan: &Plan, names: Vec<String>, opener: &Opener) -> Result<Vec<Image>
         let dir = barge_client::Source::HostDir(file.to_owned());
         let (dir, path) = dir.find().map_err(Failure::new)?;
         let dir = stack(dir, ReadOnly);
-        let (dir, _) = opener.wrap(dir, &share.layers, of(&plan.lists, &name));
+        let clients = clients_of(&sources.client_lists, name);
+        let dir = opener.over_image_dir(dir, share, clients)?;
         images.push(Image {
-            name: name.into_bytes(),
+            name: name.clone().into_bytes(),
             export: Arc::new(Export::new("", dir)),
             path,
         });
@@ -170,7 +181,7 @@ fn images(plan: &Plan, names: Vec<String>, opener: &Opener) -> Result<Vec<Image>
     Ok(images)
 }
 
-pub(super) fn referrals(shares: &[Share]) -> Vec<Referral> {
+fn referrals(shares: &[Share]) -> Vec<Referral> {
     let referral = |share: &Share| match &share.named.source {
         Source::Referral { path, hosts } => Some(Referral {
             name: share.named.name.clone()?,
@@ -182,37 +193,15 @@ pub(super) fn referrals(shares: &[Share]) -> Vec<Referral> {
     shares.iter().filter_map(referral).collect()
 }
 
-/// Returns each source for listings, and the tree of all sources, which is open to all clients.
-pub(super) fn listed(
-    each: &[Arc<Export>],
-    whole: &Arc<Export>,
-    lists: &[ClientList],
-) -> Vec<Listed> {
-    let several = !each.iter().any(|export| Arc::ptr_eq(export, whole));
-    let whole = several.then(|| Listed {
-        path: "/".into(),
-        clients: Vec::new(),
-    });
-    let each = each.iter().map(|export| Listed {
-        path: format!("/{}", export.name),
-        clients: of(lists, &export.name)
-            .iter()
-            .flat_map(|list| list.entries())
-            .map(|entry| entry.pattern.to_string())
-            .collect(),
-    });
-    whole.into_iter().chain(each).collect()
-}
-
 /// Returns the clients that may use the source called `name`, or `None` if all may.
-pub(super) fn of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clients>> {
+pub(super) fn clients_of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clients>> {
     let list = lists.iter().find(|list| list.name == name);
     list.map(|list| &list.clients)
 }
 
 /// Returns the name of each share. Fails if a list is for no share, or if a share has two lists.
-pub(super) fn check(plan: &Plan) -> Result<Vec<String>, Failure> {
-    let (names, lists) = (names(&plan.shares)?, &plan.lists);
+pub(super) fn check(sources: &Sources) -> Result<Vec<String>, Failure> {
+    let (names, lists) = (names(&sources.shares)?, &sources.client_lists);
     for (at, ClientList { name, .. }) in lists.iter().enumerate() {
         if !names.contains(name) {
             let known = names.iter().map(|name| format!("'/{name}'"));
@@ -222,7 +211,7 @@ pub(super) fn check(plan: &Plan) -> Result<Vec<String>, Failure> {
                 known.join(" or ")
             )));
         }
-        if of(&lists[..at], name).is_some() {
+        if clients_of(&lists[..at], name).is_some() {
             return Err(Failure::usage(format!(
                 "--export: expected one line for '/{name}', got two"
             )));

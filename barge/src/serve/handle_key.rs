@@ -9,10 +9,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, OFlags, RenameFlags};
-use transports::Addr;
 use vfs::HandleKey;
 
-use super::recovery;
+use super::recovery::{self, Identity};
 use crate::Failure;
 
 /// The name of the secret's file.
@@ -34,17 +33,17 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Returns the secret of the NFS server at `addr`, from `dir` or else from the default state
-/// directory, and creates it if there is none. Returns a temporary secret if there is no such
-/// directory, or if the port is chosen anew at each start. Fails if other users may know the
-/// secret, or if it cannot be stored in a `dir` that was named.
-pub(super) fn of_server(dir: Option<&Path>, addr: &Addr) -> Result<HandleKey, Failure> {
+/// Returns the secret of the server in its state directory, and creates it if there is none.
+/// Returns a temporary secret if there is no such directory, or if the port is chosen anew at each
+/// start. Fails if other users may know the secret, or if it cannot be stored in a directory that
+/// was named.
+pub(super) fn of_server(Identity { dir, addr }: &Identity) -> Result<HandleKey, Failure> {
     let usual = || {
         (!recovery::is_any_port(addr))
             .then(recovery::usual)
             .flatten()
     };
-    let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
+    let Some(path) = dir.clone().or_else(usual) else {
         return fresh();
     };
     match load(&path) {

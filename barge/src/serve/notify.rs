@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use nfs::client::v3::{GetPort, NlmCall, Notify};
-use nfs::client::{Ask, Body, Calls, Credentials, Received};
+use nfs::client::{Body, Calls, ClientCall, Credentials, Received};
 use nfs::nlm::Procedure;
 use nfs::portmap;
-use nfs::server::{CallBack, Monitored, Server};
+use nfs::server::{Monitored, NlmCallback, Server};
 use vfs::Caller;
 
 /// Number of clients that are notified at once, so that clients that do not reply delay few others.
@@ -107,9 +107,9 @@ const CALLS: usize = 1024;
 
 /// Returns a function that sends NLM calls to clients on a pool of threads, which end when the
 /// function is dropped.
-pub(super) fn caller() -> io::Result<Arc<dyn Fn(CallBack) + Send + Sync>> {
+pub(super) fn caller() -> io::Result<Arc<dyn Fn(NlmCallback) + Send + Sync>> {
     const THREADS: usize = 4;
-    let (send, calls) = sync_channel::<CallBack>(CALLS);
+    let (send, calls) = sync_channel::<NlmCallback>(CALLS);
     let calls = Arc::new(Mutex::new(calls));
     for _ in 0..THREADS {
         let calls = calls.clone();
@@ -129,7 +129,7 @@ pub(super) fn caller() -> io::Result<Arc<dyn Fn(CallBack) + Send + Sync>> {
 }
 
 /// Sends a call to the client whose portmapper is at `portmapper`.
-fn make(portmapper: SocketAddr, call: &CallBack) -> io::Result<()> {
+fn make(portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
     let machine = "";
     let socket = connect(portmapper, machine, &GetPort::NLM)?;
     let arguments = &call.arguments;
@@ -152,7 +152,7 @@ fn make(portmapper: SocketAddr, call: &CallBack) -> io::Result<()> {
 }
 
 /// Sends a call in a datagram, and waits for the reply.
-fn ask<A: Ask, T>(
+fn ask<A: ClientCall, T>(
     socket: &UdpSocket,
     machine: &str,
     ask: &A,
@@ -227,7 +227,7 @@ mod tests {
         let [portmapper, nlm] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bound"));
         let at = portmapper.local_addr().expect("an address");
         let port = u32::from(nlm.local_addr().expect("an address").port());
-        let call = CallBack {
+        let call = NlmCallback {
             addr: at.ip(),
             procedure: Procedure::LockRes,
             arguments: b"results!".to_vec(),

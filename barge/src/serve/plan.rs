@@ -1,129 +1,184 @@
 //! The plan of a server: all command lines and configuration files that serve are parsed into it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
-use engine::Tuning;
-use layers::gate::Terms;
-use layers::{MapIds, XattrMap};
+use clap::FromArgMatches;
+use engine::{Timeouts, Tuning};
 use transports::Addr;
 use vfs::Trust;
 
 use super::activation;
-use super::block::Block;
-use super::exports::ClientList;
-#[cfg(feature = "gss")]
-use super::gss::Security;
-use super::secure::Tls;
-use super::vhost::{Socket, Vhost};
-use super::virtio9p::Channel;
-use super::virtiofs::Tag;
-use crate::config::Config;
-use crate::source::Named;
+use super::args::{ServeArgs, TimeoutArgs};
+use super::endpoint::Endpoint;
+use super::endpoints;
+use super::exports;
+use super::opening::Demands;
+use super::share::{Share, Sources};
+use crate::Failure;
+use crate::config::{Config, Problems};
+use crate::source::{Named, Source};
 
 pub(super) struct Plan {
-    pub(super) shares: Vec<Share>,
+    pub(super) sources: Sources,
     /// The configuration file, if there is one; it is read again on SIGHUP.
     pub(super) file: Option<Config>,
-    /// Whether directories without kernel file handles are refused.
-    pub(super) kernel_handles: bool,
-    /// The file to log every call to.
-    pub(super) record_calls: Option<PathBuf>,
-    /// The clients that may use each source; a source without a list is open to all clients.
-    pub(super) lists: Vec<ClientList>,
-    /// 9P, if it is served.
-    pub(super) nine: Option<Nine>,
-    /// NFS, if it is served.
-    pub(super) nfs: Option<Nfs>,
-    pub(super) virtiofs: Virtiofs,
-    pub(super) block: Block,
-    pub(super) vhost: Vhost,
+    /// The protocols, in the order of the ready message.
+    pub(super) endpoints: Vec<Box<dyn Endpoint>>,
+    /// The group whose members may connect to Unix sockets.
+    pub(super) socket_group: Option<String>,
     /// Local users whose processes may act as any user.
     pub(super) trust: Trust,
-    /// The status page, if it is served.
-    pub(super) http: Option<Http>,
     pub(super) tuning: Tuning,
     /// The command of `--run`, after which the server ends.
     pub(super) run: Option<String>,
 }
 
 impl Plan {
+    /// Returns the plan of a command line without a configuration file.
+    pub(super) fn of_args(args: &ServeArgs) -> Result<Plan, Failure> {
+        let current = Named {
+            name: None,
+            source: Source::Tree(barge_client::Source::HostDir(".".into())),
+        };
+        let (sources, read_only) = match args.sources.as_slice() {
+            [] => (vec![current], true),
+            sources => (sources.to_vec(), false),
+        };
+        args.share.check_alone(args.sources.len())?;
+        let share = |named: Named| args.share.plan(named, read_only);
+        let shares = sources.into_iter().map(share).collect::<Result<_, _>>()?;
+        Plan::of_shares(args, shares, None)
+    }
+
+    /// Returns the plan of `config`.
+    pub(super) fn of_file(config: &Config) -> Result<Plan, Failure> {
+        let args = |matches: Result<clap::ArgMatches, String>| {
+            let matches = matches.map_err(Failure::usage)?;
+            ServeArgs::from_arg_matches(&matches).map_err(Failure::usage)
+        };
+        let all = args(config.matches())?;
+        let shares = config.shares().iter().map(|share| {
+            let named = Named {
+                name: share.name.clone(),
+                source: share.source.1.clone(),
+            };
+            args(config.share_matches(share))?.share.plan(named, false)
+        });
+        let shares: Vec<_> = shares.collect::<Result<_, _>>()?;
+        if shares.is_empty() {
+            return Err(Failure::usage("expected a [[share]], got none"));
+        }
+        all.share.check_alone(shares.len())?;
+        let plan = Plan::of_shares(&all, shares, Some(config))?;
+        exports::check(&plan.sources)?;
+        Ok(plan)
+    }
+
+    /// Returns the plan to serve `shares` with the options `args`, which `file` has if it is not
+    /// `None`.
+    fn of_shares(
+        args: &ServeArgs,
+        shares: Vec<Share>,
+        file: Option<&Config>,
+    ) -> Result<Plan, Failure> {
+        Ok(Plan {
+            sources: Sources {
+                shares,
+                client_lists: args.identity.export.clone(),
+                reloadable: file.is_some(),
+                kernel_handles: false,
+                record_calls: args.observability.record_calls.clone(),
+            },
+            file: file.cloned(),
+            endpoints: endpoints::of(args)?,
+            socket_group: args.identity.socket_group.clone(),
+            trust: args
+                .identity
+                .trust_uids
+                .clone()
+                .map_or(Trust::default(), Trust::from),
+            tuning: tuning(args),
+            run: args.run.clone(),
+        })
+    }
+
+    /// Returns whether the endpoints with default addresses use them: the options name no address.
+    pub(super) fn is_by_default(&self) -> bool {
+        let mut endpoints = self.endpoints.iter();
+        !activation::is_activated()
+            && endpoints.all(|one| one.requested().is_empty() && one.devices().is_empty())
+    }
+
+    /// Returns the demands on the exports. `by_default` is [`Plan::is_by_default`].
+    pub(super) fn demands(&self, by_default: bool) -> Demands {
+        let mut endpoints = self.endpoints.iter();
+        Demands {
+            identity: endpoints.find_map(|one| one.identity(by_default)),
+            networked: by_default || self.is_networked(),
+            images: self.endpoints.iter().any(|one| one.serves_images()),
+            connections: self.tuning.connections,
+        }
+    }
+
     /// Returns whether clients of other hosts may connect, as far as the plan says: to a TCP port,
     /// or to an inherited socket that may be one.
-    pub(super) fn is_networked(&self) -> bool {
-        let nine = self.nine.iter().flat_map(|nine| &nine.addrs);
-        let nfs = self.nfs.iter().flat_map(|nfs| &nfs.addrs);
-        let mut all = nine.chain(nfs).chain(&self.block.nbd);
+    fn is_networked(&self) -> bool {
+        let mut all = self.endpoints.iter().flat_map(|one| one.requested());
         all.any(|addr| matches!(addr, Addr::Tcp { .. } | Addr::Fd(_))) || activation::is_activated()
     }
 }
 
-/// A source and its options.
-pub(super) struct Share {
-    pub(super) named: Named,
-    /// The file to write a read trace to.
-    pub(super) record: Option<PathBuf>,
-    /// The options of a source that is a directory of this host. The descriptor budget is set by
-    /// the opener, which divides it among the shares.
-    pub(super) hostdir: hostdir::Options,
-    /// The directory that stores changes to the source.
-    pub(super) overlay: Option<PathBuf>,
-    /// Whether descriptors of open files are passed to clients of this host.
-    pub(super) hands_over: bool,
-    pub(super) layers: Layers,
+/// Reads the configuration file at `path`, and returns it if it can be served, or else all errors
+/// found. Sources are not opened.
+pub(crate) fn read_config(path: &Path) -> Result<Config, Problems> {
+    Config::read(path).and_then(checked)
 }
 
-/// The address of the status page, and further host names that it accepts.
-pub(super) struct Http {
-    pub(super) addr: Addr,
-    pub(super) names: Vec<String>,
+/// Returns `config` if it can be served, as far as this is known before anything is opened.
+pub(crate) fn checked(config: Config) -> Result<Config, Problems> {
+    match Plan::of_file(&config) {
+        Ok(_) => Ok(config),
+        Err(failure) => Err(Problems::of_file(config.path(), failure.message)),
+    }
 }
 
-/// The layers between a source and clients, from the source up.
-pub(super) struct Layers {
-    pub(super) ids: Vec<MapIds>,
-    pub(super) xattrs: Option<XattrMap>,
-    /// Everything but the clients, which are in [`Plan::lists`].
-    pub(super) terms: Terms,
+fn tuning(args: &ServeArgs) -> Tuning {
+    let default = Tuning::default();
+    Tuning {
+        poll: args
+            .limits
+            .poll_us
+            .map_or(default.poll, Duration::from_micros),
+        operation_stats: args.observability.http.is_some(),
+        workers: args.limits.workers.map_or(default.workers, usize::from),
+        connections: args.limits.max_connections,
+        connections_per_client: args.limits.max_connections_per_client,
+        timeouts: timeouts(&args.limits.timeouts),
+        memory: args
+            .limits
+            .memory
+            .unwrap_or(default.memory)
+            .min(most_memory()),
+        in_flight: args.limits.max_in_flight as usize,
+        zerocopy: !args.limits.no_zerocopy,
+        ..default
+    }
 }
 
-/// The options of 9P. Without addresses, the sockets of a service manager and, if no other protocol
-/// has addresses, the default address are used.
-pub(super) struct Nine {
-    pub(super) addrs: Vec<Addr>,
-    /// 9P devices of virtual machines.
-    pub(super) channels: Vec<Channel>,
-    pub(super) max_msize: u32,
-    /// Whether a request for a lock that conflicts is answered only when the lock is granted.
-    pub(super) wait_for_locks: bool,
+fn timeouts(args: &TimeoutArgs) -> Timeouts {
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    Timeouts {
+        handshake: seconds(args.handshake_timeout),
+        message: seconds(args.message_timeout),
+        send: seconds(args.send_timeout),
+        idle: (args.idle_timeout > 0).then(|| seconds(args.idle_timeout)),
+    }
 }
 
-/// The options of NFS.
-pub(super) struct Nfs {
-    pub(super) addrs: Vec<Addr>,
-    /// Whether a portmapper is served, and its address if it is not the default port of the first
-    /// address.
-    pub(super) rpcbind: Option<Option<Addr>>,
-    pub(super) lease: Duration,
-    /// Whether READ_PLUS is offered, which reports holes.
-    pub(super) read_plus: bool,
-    /// Whether SELinux labels are reported and set.
-    pub(super) security_labels: bool,
-    /// Whether delegations are granted to clients of v4.1 and later.
-    pub(super) delegations: bool,
-    /// The directory of the state that clients need after a restart, if it is not the default.
-    pub(super) state_dir: Option<PathBuf>,
-    /// The options of TLS, if TLS is offered.
-    pub(super) tls: Option<Tls>,
-    /// The security flavors, if others than AUTH_SYS are configured.
-    #[cfg(feature = "gss")]
-    pub(super) security: Option<Security>,
-}
-
-/// The options of virtiofs.
-pub(super) struct Virtiofs {
-    pub(super) shares: Vec<Socket>,
-    pub(super) options: fuse::server::Options,
-    /// The tag in the device's configuration; without one there is no configuration.
-    pub(super) tag: Option<Tag>,
+/// Returns half of the control group's memory limit, if it has one: the rest is for sources,
+/// threads and sockets.
+fn most_memory() -> usize {
+    let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }

@@ -21,6 +21,13 @@ use vfs::Errno;
 
 use crate::{Failure, private};
 
+/// The identity of a server in its state directory.
+pub(super) struct Identity {
+    /// The state directory, if it is not the default.
+    pub(super) dir: Option<PathBuf>,
+    pub(super) addr: Addr,
+}
+
 /// The stored state of a server, for one boot.
 pub(super) struct Recovery {
     /// The server's name, the same after each restart.
@@ -33,11 +40,11 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// Opens the state of the server at `addr`, in `dir` or else in the default directory. The
-    /// state is in memory only if the address is chosen anew at each start, or if the default
-    /// directory cannot be used.
-    pub(super) fn open(dir: Option<&Path>, addr: &Addr) -> Result<Recovery, Failure> {
-        if is_anew(addr) {
+    /// Opens the state of a server. It is in memory only if the address is chosen anew at each
+    /// start, or if the default directory cannot be used.
+    pub(super) fn open(Identity { dir, addr }: &Identity) -> Result<Recovery, Failure> {
+        let dir = dir.as_deref();
+        if is_ephemeral(addr) {
             return Ok(Recovery::in_memory());
         }
         let file = format!("{}.redb", file_name(addr));
@@ -81,13 +88,14 @@ impl Recovery {
 }
 
 /// Returns the file that records what the handles of the source called `name` need after a restart,
-/// for the server at `addr`, in `dir` or else in the default directory. Returns `None` if the
-/// address is chosen anew at each start, or if the directory cannot be created.
-pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<PathBuf> {
-    if is_anew(addr) {
+/// for the server `identity`. Returns `None` if the address is chosen anew at each start, or if the
+/// directory cannot be created.
+pub(super) fn names_file(identity: &Identity, name: &str) -> Option<PathBuf> {
+    let Identity { dir, addr } = identity;
+    if is_ephemeral(addr) {
         return None;
     }
-    let dir = dir.map(Path::to_owned).or_else(usual)?;
+    let dir = dir.clone().or_else(usual)?;
     make_dir(&dir).ok()?;
     Some(dir.join(format!("{}-{name}.names", file_name(addr))))
 }
@@ -111,7 +119,7 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 }
 
 /// Returns whether `addr` is, or may be, another at each start.
-fn is_anew(addr: &Addr) -> bool {
+fn is_ephemeral(addr: &Addr) -> bool {
     is_any_port(addr) || matches!(addr, Addr::Fd(_))
 }
 
@@ -169,7 +177,7 @@ const CACHE: usize = 1 << 20;
 struct Records(Arc<Database>);
 
 /// One table of a database.
-struct Kept {
+struct RecordTable {
     file: Arc<Database>,
     table: Table,
 }
@@ -221,11 +229,11 @@ impl Records {
 
     fn table(&self, table: Table) -> Arc<dyn Stable> {
         let file = self.0.clone();
-        Arc::new(Kept { file, table })
+        Arc::new(RecordTable { file, table })
     }
 }
 
-impl Kept {
+impl RecordTable {
     fn read(&self) -> Result<Vec<Box<[u8]>>, redb::Error> {
         let clients = self.file.begin_read()?.open_table(self.table)?;
         let keys = clients.iter()?;
@@ -265,7 +273,7 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-impl Stable for Kept {
+impl Stable for RecordTable {
     fn list(&self) -> Vec<Box<[u8]>> {
         self.read().unwrap_or_else(|error| {
             tracing::warn!("nobody may reclaim: {error}");
@@ -288,9 +296,16 @@ mod tests {
 
     use super::*;
 
+    fn identity(dir: &Path, addr: &str) -> Identity {
+        Identity {
+            dir: Some(dir.to_owned()),
+            addr: addr.parse().expect("an address"),
+        }
+    }
+
     fn open(dir: &Path) -> Recovery {
-        let addr = "tcp:127.0.0.1:2049".parse().expect("an address");
-        Recovery::open(Some(dir), &addr).unwrap_or_else(|failure| panic!("{failure:?}"))
+        let identity = identity(dir, "tcp:127.0.0.1:2049");
+        Recovery::open(&identity).unwrap_or_else(|failure| panic!("{failure:?}"))
     }
 
     #[test]
@@ -329,15 +344,11 @@ mod tests {
     fn two_servers_do_not_share_a_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let one = open(dir.path());
-        let again = Recovery::open(
-            Some(dir.path()),
-            &"tcp:127.0.0.1:2049".parse().expect("one"),
-        );
+        let again = Recovery::open(&identity(dir.path(), "tcp:127.0.0.1:2049"));
         let why = again.err().expect("refused").message;
         assert!(why.contains("another server uses it"), "{why}");
-        let other = "unix:/run/nfs".parse().expect("an address");
-        let other =
-            Recovery::open(Some(dir.path()), &other).unwrap_or_else(|why| panic!("{why:?}"));
+        let other = Recovery::open(&identity(dir.path(), "unix:/run/nfs"))
+            .unwrap_or_else(|why| panic!("{why:?}"));
         assert_ne!(one.name, other.name);
         assert!(dir.path().join("nfs-unix:%2Frun%2Fnfs.redb").exists());
     }
@@ -354,12 +365,11 @@ mod tests {
     fn a_place_that_cannot_be_had_is_an_error_only_if_it_was_asked_for() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("file"), "").expect("written");
-        let addr = "tcp:127.0.0.1:2049".parse().expect("an address");
-        let refused = Recovery::open(Some(&dir.path().join("file")), &addr);
+        let file = dir.path().join("file");
+        let refused = Recovery::open(&identity(&file, "tcp:127.0.0.1:2049"));
         assert!(refused.err().expect("refused").message.contains("file"));
-        let none = "tcp:127.0.0.1:0".parse().expect("an address");
-        let kept_nowhere = Recovery::open(Some(dir.path()), &none);
-        assert!(kept_nowhere.is_ok_and(|it| (2..u32::MAX).contains(&it.boot)));
+        let in_memory = Recovery::open(&identity(dir.path(), "tcp:127.0.0.1:0"));
+        assert!(in_memory.is_ok_and(|it| (2..u32::MAX).contains(&it.boot)));
     }
 
     #[test]

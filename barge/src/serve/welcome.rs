@@ -1,29 +1,24 @@
 //! The introduction for a user who named no address: prints the sources, how to use them from this
 //! host, and how to stop the server. All lines are comments or commands of a shell.
 
-use transports::Addr;
-
-use super::Addrs;
+use super::endpoints::p9;
 use super::exports::Exports;
 use super::plan::Plan;
 
-/// Returns the text before and the text after the mount commands. Returns `None` if 9P is not at a
-/// TCP port, as then the default address is not in use.
-pub(super) fn around(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Option<[String; 2]> {
-    let url = match addrs.nine.first()? {
-        Addr::Tcp { host, port } => format!("9p://{host}:{port}/"),
-        _ => return None,
-    };
-    let sources: Vec<_> = (plan.shares.iter())
+/// Returns the text before and the text after the mount commands, for a server at the default
+/// address of 9P.
+pub(super) fn introduction(exports: &Exports, plan: &Plan) -> [String; 2] {
+    let url = p9::default_url();
+    let sources: Vec<_> = (plan.sources.shares.iter())
         .map(|share| share.named.source.to_string())
         .collect();
     let whole = &exports.whole.fs;
-    Some(text(
+    text(
         &sources.join(", "),
         whole.capabilities().read_only,
         &url,
         &program(),
-    ))
+    )
 }
 
 fn text(sources: &str, read_only: bool, url: &str, barge: &str) -> [String; 2] {

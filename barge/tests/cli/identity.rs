@@ -281,7 +281,7 @@ fn clients_get_the_modes_that_they_ask_for_and_the_command_keeps_the_caller_s_um
         "{} cp {} ${{BARGE_9P}}open/new; echo then; umask; touch {}; read end; echo ready",
         BARGE,
         bed.text("file"),
-        bed.text("touched"),
+        bed.text("trace"),
     ));
     let mut child = command
         .stdin(Stdio::piped())
@@ -316,7 +316,7 @@ fn clients_get_the_modes_that_they_ask_for_and_the_command_keeps_the_caller_s_um
     end.expect("piped").write_all(b"\n").expect("told");
     assert_eq!(line(), "ready");
     assert!(child.wait().expect("ends").success());
-    assert_eq!(mode(&bed.path("touched")).0, 0o600);
+    assert_eq!(mode(&bed.path("trace")).0, 0o600);
 }
 
 /// A process in a network namespace of its own, as another host.

@@ -196,12 +196,12 @@ fn nonsense_closes_that_connection_alone() {
 }
 
 #[test]
-fn beyond_the_limits_in_flight_a_client_is_not_heard() {
+fn a_lane_at_its_limits_of_requests_in_flight_does_not_receive() {
     // Two requests, or as many bytes.
-    for (in_flight, held) in [(2, usize::MAX), (usize::MAX, 6)] {
+    for (in_flight, in_flight_bytes) in [(2, usize::MAX), (usize::MAX, 6)] {
         within_limits(Tuning {
             in_flight,
-            held,
+            in_flight_bytes,
             ..Tuning::default()
         });
     }

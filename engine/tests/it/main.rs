@@ -2,5 +2,5 @@
 
 mod fake;
 mod lanes;
-mod look;
 mod queues;
+mod snapshot;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use engine::{Driven, Queues, Tuning};
+use engine::{QueueThread, Queues, Tuning};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Outbox, Ring};
 use vfs_testkit::Message;
@@ -19,7 +19,7 @@ use crate::fake::{FakeSession, Rig};
 struct Memory {
     state: Mutex<State>,
     changed: Condvar,
-    bell: OwnedFd,
+    notifier: OwnedFd,
 }
 
 impl Default for Memory {
@@ -28,31 +28,31 @@ impl Default for Memory {
         Memory {
             state: Mutex::default(),
             changed: Condvar::new(),
-            bell: eventfd(0, flags).expect("an event"),
+            notifier: eventfd(0, flags).expect("an event"),
         }
     }
 }
 
 #[derive(Default)]
 struct State {
-    asked: VecDeque<Vec<u8>>,
-    given: Vec<Vec<u8>>,
+    available: VecDeque<Vec<u8>>,
+    used: Vec<Vec<u8>>,
     /// The number of those that the peer was notified of.
-    told: usize,
+    signalled: usize,
     stopped: bool,
     broken: bool,
     /// Whether notifications are enabled, because no thread pops requests.
-    left: bool,
+    notifications: bool,
     /// How often a thread has resumed popping requests.
-    come_back: usize,
+    resumed: usize,
     /// Requests that the peer sends in turn, each after a reply.
     next: VecDeque<Vec<u8>>,
 }
 
 impl State {
-    fn ring_if_left(&self, bell: &OwnedFd) {
-        if self.left && (self.stopped || !self.asked.is_empty()) {
-            rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
+    fn notify_if_enabled(&self, notifier: &OwnedFd) {
+        if self.notifications && (self.stopped || !self.available.is_empty()) {
+            rustix::io::write(notifier, &1u64.to_ne_bytes()).expect("written");
         }
     }
 }
@@ -62,16 +62,16 @@ impl Memory {
         let mut state = self.state.lock().expect("no panic holds it");
         for message in messages {
             let len = [message.len() as u8 + 1];
-            state.asked.push_back([&len, *message].concat());
+            state.available.push_back([&len, *message].concat());
         }
-        state.ring_if_left(&self.bell);
+        state.notify_if_enabled(&self.notifier);
         self.changed.notify_all();
     }
 
     fn stop(&self) {
         let mut state = self.state.lock().expect("no panic holds it");
         state.stopped = true;
-        state.ring_if_left(&self.bell);
+        state.notify_if_enabled(&self.notifier);
         self.changed.notify_all();
     }
 
@@ -81,10 +81,11 @@ impl Memory {
         let state = self.state.lock().expect("no panic holds it");
         let state = self
             .changed
-            .wait_while(state, |state| state.told < count)
+            .wait_while(state, |state| state.signalled < count)
             .expect("no panic holds it");
-        let told = state.given[..state.told].iter();
-        told.map(|reply| reply.get(1..).unwrap_or_default().to_vec())
+        let signalled = state.used[..state.signalled].iter();
+        signalled
+            .map(|reply| reply.get(1..).unwrap_or_default().to_vec())
             .collect()
     }
 }
@@ -105,13 +106,13 @@ impl Exchange for Pair {
 }
 
 impl Ring for Memory {
-    fn take(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
+    fn pop(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
         let mut state = self.state.lock().expect("no panic holds it");
         if state.broken {
             return Err(ErrorKind::InvalidData.into());
         }
-        let asked = state.asked.pop_front().filter(|_| !state.stopped);
-        Ok(asked.map(|message| {
+        let next = state.available.pop_front().filter(|_| !state.stopped);
+        Ok(next.map(|message| {
             Box::new(Pair {
                 message: Message::new(message),
                 reply: Outbox::default(),
@@ -119,22 +120,22 @@ impl Ring for Memory {
         }))
     }
 
-    fn give(&self, exchange: Box<dyn Exchange>) {
+    fn push_used(&self, exchange: Box<dyn Exchange>) {
         let pair: Box<Pair> = exchange.into_any().downcast().expect("ours");
         let mut state = self.state.lock().expect("no panic holds it");
-        state.given.push(pair.reply.bytes().to_vec());
+        state.used.push(pair.reply.bytes().to_vec());
         if let Some(next) = state.next.pop_front() {
-            state.asked.push_back(next);
-            state.ring_if_left(&self.bell);
+            state.available.push_back(next);
+            state.notify_if_enabled(&self.notifier);
             drop(state);
             // Gives a stand-in the time to start.
             std::thread::yield_now();
         }
     }
 
-    fn tell(&self) {
+    fn signal(&self) {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.told = state.given.len();
+        state.signalled = state.used.len();
         self.changed.notify_all();
     }
 
@@ -144,7 +145,7 @@ impl Ring for Memory {
             if state.stopped {
                 return Ok(false);
             }
-            if !state.asked.is_empty() || state.broken {
+            if !state.available.is_empty() || state.broken {
                 return Ok(true);
             }
             if !wait {
@@ -154,22 +155,22 @@ impl Ring for Memory {
         }
     }
 
-    fn leave(&self) -> io::Result<bool> {
+    fn enable_notifications(&self) -> io::Result<bool> {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.left = true;
-        Ok(!state.stopped && !state.asked.is_empty())
+        state.notifications = true;
+        Ok(!state.stopped && !state.available.is_empty())
     }
 
-    fn come_back(&self) -> io::Result<()> {
+    fn disable_notifications(&self) -> io::Result<()> {
         let mut state = self.state.lock().expect("no panic holds it");
-        state.left = false;
-        state.come_back += 1;
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        state.notifications = false;
+        state.resumed += 1;
+        let _ = rustix::io::read(&self.notifier, &mut [0; 8]);
         Ok(())
     }
 
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    fn notifier(&self) -> BorrowedFd<'_> {
+        self.notifier.as_fd()
     }
 
     fn name(&self) -> &str {
@@ -183,21 +184,21 @@ fn queues(rig: &Rig) -> Arc<Queues> {
     rig.engine.queues(Arc::new(FakeSession(rig.fake.clone())))
 }
 
-fn drive(queues: &Arc<Queues>) -> (Arc<Memory>, Driven) {
+fn start(queues: &Arc<Queues>) -> (Arc<Memory>, QueueThread) {
     let ring = Arc::new(Memory::default());
-    let driven = queues.drive(ring.clone(), None);
-    (ring, driven.expect("driven"))
+    let queue = queues.start(ring.clone(), None);
+    (ring, queue.expect("started"))
 }
 
-/// Creates a ring that `rig` drives.
-fn driven(rig: &Rig) -> (Arc<Memory>, Driven) {
-    drive(&queues(rig))
+/// Creates a ring and starts its queue.
+fn started(rig: &Rig) -> (Arc<Memory>, QueueThread) {
+    start(&queues(rig))
 }
 
 #[test]
 fn what_blocks_stops_nothing_else_of_its_queue() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01w", b"\x02p", b"\x03e"]);
     assert_eq!(ring.replies(1), [b"\x03e"]);
     rig.fake.await_reached(2);
@@ -206,35 +207,35 @@ fn what_blocks_stops_nothing_else_of_its_queue() {
     rig.fake.open(1);
     assert_eq!(ring.replies(3)[2], b"\x01w");
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
-fn many_are_told_of_by_and_by_and_all_in_the_end() {
+fn used_requests_are_signalled_in_batches_and_all_in_the_end() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     let asked: Vec<[u8; 2]> = (0..100).map(|id| [id, b'e']).collect();
     let asked: Vec<&[u8]> = asked.iter().map(|message| &message[..]).collect();
     ring.ask(&asked);
     assert_eq!(ring.replies(100), asked);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
-fn what_cannot_be_read_is_given_back_empty_and_the_queue_goes_on() {
+fn a_malformed_request_is_returned_empty_and_the_queue_continues() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01x", b"\x02e"]);
     assert_eq!(ring.replies(2), [&b""[..], b"\x02e"]);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01p", b"\x02p"]);
     rig.fake.await_reached(1);
     rig.fake.await_reached(2);
@@ -243,13 +244,13 @@ fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
     rig.fake.open(1);
     assert_eq!(ring.replies(3)[2], b"\x01p");
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn a_cancellation_is_answered_after_what_it_cancels_and_so_is_one_of_that() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     // It is not notified before its end.
     ring.ask(&[b"\x01w"]);
     rig.fake.await_reached(1);
@@ -261,14 +262,14 @@ fn a_cancellation_is_answered_after_what_it_cancels_and_so_is_one_of_that() {
         [&b"\x01w"[..], b"\x02c\x01", b"\x03c\x02"]
     );
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
 fn a_cancellation_that_waits_is_answered_before_the_queue_ends() {
     let rig = Rig::new(Tuning::default());
     let queues = queues(&rig);
-    let ((one, first), (other, second)) = (drive(&queues), drive(&queues));
+    let ((one, first), (other, second)) = (start(&queues), start(&queues));
     one.ask(&[b"\x01w"]);
     rig.fake.await_reached(1);
     other.ask(&[b"\x02c\x01", b"\x03e"]);
@@ -286,22 +287,22 @@ fn a_cancellation_that_waits_is_answered_before_the_queue_ends() {
 fn a_request_is_cancelled_through_another_queue_of_its_session() {
     let rig = Rig::new(Tuning::default());
     let queues = queues(&rig);
-    let ((one, first), (other, second)) = (drive(&queues), drive(&queues));
+    let ((one, first), (other, second)) = (start(&queues), start(&queues));
     one.ask(&[b"\x01p"]);
     rig.fake.await_reached(1);
     other.ask(&[b"\x02c\x01"]);
     assert_eq!(one.replies(1), [b"\x01i"]);
     assert_eq!(other.replies(1), [b"\x02c\x01"]);
-    for (ring, driven) in [(one, first), (other, second)] {
+    for (ring, queue) in [(one, first), (other, second)] {
         ring.stop();
-        driven.join();
+        queue.cancel_and_join();
     }
 }
 
 #[test]
 fn what_goes_through_queues_counts_while_they_are_there_and_after() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01e and more", b"\x02p", b"\x02p"]);
     rig.fake.await_reached(2);
     ring.ask(&[b"\x03c\x02"]);
@@ -314,7 +315,7 @@ fn what_goes_through_queues_counts_while_they_are_there_and_after() {
     assert_eq!(before.received, 12 + 3 + 3 + 4 + 3);
     assert_eq!((before.cancelled, before.sent), (1, 12 + 3 + 4));
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     let after = rig.engine.stats().1;
     assert_eq!((after.cancelled, after.sent), (2, before.sent + 3));
 }
@@ -322,12 +323,12 @@ fn what_goes_through_queues_counts_while_they_are_there_and_after() {
 #[test]
 fn a_stopped_queue_ends_when_what_is_in_flight_is_answered() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01p", b"\x01p", b"\x02p"]);
     rig.fake.await_reached(1);
     rig.fake.await_reached(2);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     let mut replies = ring.replies(3);
     replies.sort();
     assert_eq!(replies, [b"\x01i", b"\x01i", b"\x02i"]);
@@ -342,11 +343,11 @@ fn a_stop_ends_what_the_queues_own_thread_is_at() {
             ..Tuning::default()
         };
         let rig = Rig::new(tuning);
-        let (ring, driven) = driven(&rig);
+        let (ring, queue) = started(&rig);
         ring.ask(&[b"\x01s", b"\x02s", b"\x03p"]);
         (1..=3).for_each(|id| rig.fake.await_reached(id));
         ring.stop();
-        driven.join();
+        queue.cancel_and_join();
         let mut replies = ring.replies(3);
         replies.sort();
         assert_eq!(replies, [b"\x01i", b"\x02i", b"\x03i"]);
@@ -357,19 +358,19 @@ fn a_stop_ends_what_the_queues_own_thread_is_at() {
 #[test]
 fn a_stop_ends_what_lasts_in_a_broken_ring() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01s"]);
     rig.fake.await_reached(1);
     ring.state.lock().expect("no panic holds it").broken = true;
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     assert_eq!(ring.replies(1), [b"\x01i"]);
 }
 
 #[test]
 fn whoever_is_back_first_has_the_ring() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     // No stand-in starts: the queue's own thread is back before the next request.
     ring.ask(&[b"\x01s"]);
     rig.fake.await_reached(1);
@@ -389,7 +390,7 @@ fn whoever_is_back_first_has_the_ring() {
         assert_eq!(ring.replies(at + 2)[at + 1], [id, b'e']);
     }
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     assert_eq!(ring.replies(6).len(), 6);
 }
 
@@ -397,22 +398,22 @@ fn whoever_is_back_first_has_the_ring() {
 fn who_asks_again_as_soon_as_there_is_an_answer_calls_nobody_else() {
     const TIMES: usize = 300;
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     rig.fake.open(1);
     ring.state.lock().expect("no panic holds it").next =
         vec![b"\x03\x01w".to_vec(); TIMES - 1].into();
     ring.ask(&[b"\x01w"]);
     assert_eq!(ring.replies(TIMES).len(), TIMES);
     ring.stop();
-    driven.join();
-    let come_back = ring.state.lock().expect("no panic holds it").come_back;
-    assert_eq!(come_back, TIMES, "each time its own thread");
+    queue.cancel_and_join();
+    let resumed = ring.state.lock().expect("no panic holds it").resumed;
+    assert_eq!(resumed, TIMES, "each time its own thread");
 }
 
 #[test]
 fn a_reset_ends_what_runs_and_what_waits_before_it_is_answered() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.ask(&[b"\x01s", b"\x02s", b"\x03p"]);
     (1..=3).for_each(|id| rig.fake.await_reached(id));
     ring.ask(&[b"\x04r", b"\x05e"]);
@@ -421,7 +422,7 @@ fn a_reset_ends_what_runs_and_what_waits_before_it_is_answered() {
     replies.sort();
     assert_eq!(replies, [b"\x01i", b"\x02i", b"\x03i"]);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
 }
 
 #[test]
@@ -431,7 +432,7 @@ fn more_that_last_than_there_may_be_at_once_are_ended_by_a_stop() {
         ..Tuning::default()
     };
     let rig = Rig::new(tuning);
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     let asked: Vec<[u8; 2]> = (1..=50).map(|id| [id, b's']).collect();
     let asked: Vec<&[u8]> = asked.iter().map(|message| &message[..]).collect();
     ring.ask(&asked);
@@ -440,7 +441,7 @@ fn more_that_last_than_there_may_be_at_once_are_ended_by_a_stop() {
     ring.ask(&[b"\x64e"]);
     assert_eq!(ring.replies(1), [b"\x64e"]);
     ring.stop();
-    driven.join();
+    queue.cancel_and_join();
     let mut replies = ring.replies(51);
     replies[1..].sort();
     let ended: Vec<[u8; 2]> = (1..=50).map(|id| [id, b'i']).collect();
@@ -450,8 +451,8 @@ fn more_that_last_than_there_may_be_at_once_are_ended_by_a_stop() {
 #[test]
 fn a_broken_ring_ends_its_queue() {
     let rig = Rig::new(Tuning::default());
-    let (ring, driven) = driven(&rig);
+    let (ring, queue) = started(&rig);
     ring.state.lock().expect("no panic holds it").broken = true;
     ring.changed.notify_all();
-    driven.join();
+    queue.cancel_and_join();
 }

@@ -7,7 +7,7 @@ use layers::kept::identity;
 use memory::Memory;
 use vfs::lock::{HostLock, Space};
 use vfs::{Caller, CopyHow, File, FileSystem, Name, OpenFlags, SetAttr, Time, Want};
-use vfs_testkit::bed::pattern;
+use vfs_testkit::context::pattern;
 
 use crate::common::{RW, create, open, with};
 use crate::{Bed, LEN, READ, cut, listed, read, rest, write};

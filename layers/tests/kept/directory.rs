@@ -8,7 +8,7 @@ use layers::fault::{Fault, What, When};
 use layers::{Layer, forward, stack};
 use vfs::attr::SetTime;
 use vfs::{Cx, Errno, File, Make, Mode, Name, NodeId, Op, RenameFlags, Result, SetAttr, Time};
-use vfs_testkit::bed::pattern;
+use vfs_testkit::context::pattern;
 
 use crate::common::{RW, open, with};
 use crate::{Bed, LEN, cut, listed, put, read, rest, unlink, write};

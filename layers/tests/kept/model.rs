@@ -8,7 +8,7 @@ use layers::fault::{Fault, What, When};
 use layers::kept::{Kept, Options};
 use layers::stack;
 use vfs::{Errno, File, Op};
-use vfs_testkit::bed::{Random, pattern};
+use vfs_testkit::context::{Random, pattern};
 
 use crate::{Bed, LEN, Mount, put, read, rest};
 

@@ -8,7 +8,7 @@ xdr_enum! {
     pub enum Procedure {
         /// No operation.
         Null = 0,
-        /// [`Changed`], without results.
+        /// [`StatChange`], without results.
         Notify = 6,
     }
 }
@@ -16,7 +16,7 @@ xdr_enum! {
 xdr_struct! {
     /// The arguments of NOTIFY (`stat_chge`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Changed<'a> {
+    pub struct StatChange<'a> {
         /// The name that the restarted host claims.
         pub name: &'a [u8],
         /// Its NSM state number.

@@ -11,10 +11,11 @@ use rustix::path::DecInt;
 use sys::errno;
 use vfs::{Attr, Cx, Errno, Kind, Result, SetAttr, SetTime, Time, Want};
 
-use crate::device::{self, Device};
-use crate::node;
-use crate::proc_path::ProcPath;
-use crate::tree::{self, Tree};
+use crate::device::Device;
+use crate::host::Host;
+use crate::identity;
+use crate::proc_fd::ProcPath;
+use crate::stat::{dev_of, incarnation_of, stat};
 
 /// Converts the result of statx(2) for a node on `device`, without a generation.
 ///
@@ -54,15 +55,15 @@ pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
         btime: (stx.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0)
             .then(|| time(stx.stx_btime)),
         change,
-        device: device::dev_of(stx),
+        device: dev_of(stx),
     }
 }
 
 /// Returns the attributes of the object that `fd` is open on, on `device`.
 pub(crate) fn read(device: &Device, fd: BorrowedFd<'_>, want: Want) -> Result<Attr> {
-    let mut attr = of(device, &tree::stat(fd)?);
+    let mut attr = of(device, &stat(fd)?);
     if want.contains(Want::GENERATION) {
-        attr.generation = node::life_of(fd);
+        attr.generation = incarnation_of(fd);
     }
     Ok(attr)
 }
@@ -85,32 +86,32 @@ pub(crate) enum Target<'a> {
 
 /// Applies the changes in `set`: owner, mode, times, size. Permissions are those of the caller,
 /// whose identity the thread has. An error ends it; earlier changes stay.
-fn change(tree: &Tree, target: Target<'_>, set: &SetAttr) -> Result<()> {
+fn change(host: &Host, target: Target<'_>, set: &SetAttr) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         target.chown(set.uid, set.gid)?;
     }
     // After the owner, whose change removes set-id bits.
     if let Some(mode) = set.mode {
-        target.chmod(tree, mode)?;
+        target.chmod(host, mode)?;
     }
     let timed = set.atime.is_some() || set.mtime.is_some();
     if timed {
-        target.touch(set)?;
+        target.set_times(set)?;
     }
     if let Some(size) = set.size {
         target.truncate(size)?;
         // Truncating has set the mtime to now.
         if matches!(set.mtime, Some(SetTime::At(_))) {
-            target.touch(set)?;
+            target.set_times(set)?;
         }
     }
     let changed = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || timed;
     if set.ctime && !changed && set.size.is_none() {
-        target.mark_changed(tree)?;
+        target.set_ctime(host)?;
     }
     if set.kill_priv {
-        tree.act_as_server()?;
-        target.kill_privileges(tree)?;
+        identity::assume_server()?;
+        target.kill_privileges(host)?;
     }
     Ok(())
 }
@@ -131,11 +132,11 @@ impl<'a> Target<'a> {
         .map_err(errno)
     }
 
-    fn chmod(self, tree: &Tree, mode: u32) -> Result<()> {
+    fn chmod(self, host: &Host, mode: u32) -> Result<()> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         match self {
             Target::Path(fd) => {
-                rustix::fs::chmodat(tree.proc_fds(), DecInt::from_fd(fd), mode, AtFlags::empty())
+                rustix::fs::chmodat(&host.proc_fds, DecInt::from_fd(fd), mode, AtFlags::empty())
             }
             Target::Open(fd) => rustix::fs::fchmod(fd, mode),
         }
@@ -149,7 +150,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn touch(self, set: &SetAttr) -> Result<()> {
+    fn set_times(self, set: &SetAttr) -> Result<()> {
         let times = Timestamps {
             last_access: timespec(set.atime),
             last_modification: timespec(set.mtime),
@@ -182,22 +183,22 @@ impl<'a> Target<'a> {
     }
 
     /// Sets only the ctime to now.
-    fn mark_changed(self, tree: &Tree) -> Result<()> {
-        let stx = tree::stat(self.fd())?;
+    fn set_ctime(self, host: &Host) -> Result<()> {
+        let stx = stat(self.fd())?;
         let mode = RawMode::from(stx.stx_mode);
         // A change of owner without ids needs no permission, but removes a file's set-id bits; for
         // such a file the same mode is set instead.
         if mode & 0o6000 == 0 {
             self.chown(None, None)
         } else {
-            self.chmod(tree, mode & 0o7777)
+            self.chmod(host, mode & 0o7777)
         }
     }
 
     /// Removes set-id bits and file capabilities, as the kernel does when an unprivileged process
     /// changes a file.
-    fn kill_privileges(self, tree: &Tree) -> Result<()> {
-        let mode = RawMode::from(tree::stat(self.fd())?.stx_mode);
+    fn kill_privileges(self, host: &Host) -> Result<()> {
+        let mode = RawMode::from(stat(self.fd())?.stx_mode);
         if Kind::from_mode(mode) != Some(Kind::File) {
             return Ok(());
         }
@@ -207,7 +208,7 @@ impl<'a> Target<'a> {
             kept &= !0o2000;
         }
         if kept != mode & 0o7777 {
-            self.chmod(tree, kept)?;
+            self.chmod(host, kept)?;
         }
         match rustix::fs::removexattr(ProcPath::of(self.fd()).as_c_str(), c"security.capability") {
             // For an ordinary user's change the kernel removes them itself.
@@ -228,7 +229,7 @@ fn timespec(time: Option<SetTime>) -> Timespec {
 
 /// Returns `EINVAL` for values that system calls cannot express: an id of -1 leaves the owner in
 /// chown(2), and a time has less than a second of nanoseconds.
-pub(crate) fn check(set: &SetAttr) -> Result<()> {
+pub(crate) fn validate(set: &SetAttr) -> Result<()> {
     let time_is_good =
         |time| !matches!(time, Some(SetTime::At(Time { nsec, .. })) if nsec > 999_999_999);
     if set.uid == Some(u32::MAX)
@@ -243,9 +244,9 @@ pub(crate) fn check(set: &SetAttr) -> Result<()> {
 
 /// Applies [`change`] on behalf of `cx`'s caller, and returns the attributes afterwards.
 pub(crate) fn set(device: &Device, cx: &Cx<'_>, target: Target<'_>, set: &SetAttr) -> Result<Attr> {
-    check(set)?;
-    device.brief(cx.patience)?;
-    device.tree.act(cx)?;
-    change(&device.tree, target, set)?;
+    validate(set)?;
+    device.allow_brief(cx.patience)?;
+    device.host.identity.assume(cx)?;
+    change(&device.host, target, set)?;
     read(device, target.fd(), Want::STAT)
 }

@@ -8,32 +8,45 @@ use rustix::fs::{FileType, OFlags, RawMode, Statx};
 use sys::handle::FileHandle;
 use vfs::{Errno, Patience, Result};
 
-use crate::fds::Fd;
-use crate::ids::{self, DeviceKey, Prefix};
-use crate::limits;
-use crate::tree::Tree;
+use crate::descriptors::Fd;
+use crate::host::Host;
+use crate::identity;
+use crate::node_ids::{self, DeviceKey, Prefix};
 
 /// A file system of the host. Lives as long as a node on it, so that an unused one can be
 /// unmounted.
 pub(crate) struct Device {
-    pub(crate) tree: Arc<Tree>,
+    pub(crate) host: Arc<Host>,
     /// `st_dev`.
     pub(crate) dev: u64,
     pub(crate) prefix: Prefix,
     /// The type of the file system (`include/uapi/linux/magic.h`).
     pub(crate) magic: u64,
-    class: Class,
+    class: SpeedClass,
     /// A descriptor on it that is open for reading, if the server may open one.
-    real: Option<Fd>,
+    readable: Option<Fd>,
     /// Whether its nodes can be opened by kernel handle.
     by_handle: bool,
     /// Whether reads support `RWF_NOWAIT`: 0 unknown, 1 yes, 2 no.
-    tells_waiting: AtomicU8,
+    nowait: AtomicU8,
 }
+
+/// File systems with a ctime finer than a clock tick as change counter, from Linux 6.13 on
+/// (`FS_MGTIME`).
+const FINE_TIMES: [u64; 4] = [
+    0xef53,      // ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+];
+
+/// overlayfs: it reads merged directories into memory, and their positions are not valid in another
+/// open.
+const OVERLAY: u64 = 0x794c_7630;
 
 /// The speed class of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum SpeedClass {
     /// All data are in memory.
     Memory,
     /// Metadata are normally in memory.
@@ -45,63 +58,66 @@ pub(crate) enum Class {
 impl Device {
     /// Returns the device of `fd`, whose attributes are `stx`. May open a second descriptor, as the
     /// server itself.
-    pub(crate) fn new(tree: &Arc<Tree>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Device> {
+    pub(crate) fn new(host: &Arc<Host>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Device> {
         let magic = rustix::fs::fstatfs(fd).map_err(sys::errno)?.f_type as u64;
         let key = DeviceKey::of(fd, stx)?;
-        let real = open_for_real(tree, fd, stx);
-        let by_handle = tree.by_handle && real.as_ref().is_some_and(|real| leads_back(real, fd));
+        let readable = open_readable(host, fd, stx);
+        let by_handle = host.by_handle
+            && readable
+                .as_ref()
+                .is_some_and(|readable| leads_back(readable, fd));
         Ok(Device {
-            tree: tree.clone(),
+            host: host.clone(),
             dev: key.dev,
-            prefix: tree.prefix(key)?,
+            prefix: host.prefix(key)?,
             magic,
-            class: Class::of(magic),
-            real,
+            class: SpeedClass::of(magic),
+            readable,
             by_handle,
-            tells_waiting: AtomicU8::new(0),
+            nowait: AtomicU8::new(0),
         })
     }
 
     /// Returns the node number of inode `ino`.
     pub(crate) fn id(&self, ino: u64) -> vfs::NodeId {
-        ids::compose(self.tree.number_key(), self.prefix, ino)
+        node_ids::compose(&self.host.number_key, self.prefix, ino)
     }
 
     /// Returns whether `id` may be one of its node numbers.
     pub(crate) fn may_have(&self, id: vfs::NodeId) -> bool {
-        ids::prefix_of(id) == Some(self.prefix)
+        node_ids::prefix_of(id) == Some(self.prefix)
     }
 
     /// Returns the descriptor for opening kernel handles, if it supports these.
     pub(crate) fn mount(&self) -> Option<BorrowedFd<'_>> {
-        self.real().filter(|_| self.by_handle)
+        self.readable().filter(|_| self.by_handle)
     }
 
     /// Returns a descriptor on it that is open for reading, if the server may open one.
-    pub(crate) fn real(&self) -> Option<BorrowedFd<'_>> {
-        self.real.as_ref().map(AsFd::as_fd)
+    pub(crate) fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.readable.as_ref().map(AsFd::as_fd)
     }
 
     /// Checks the patience before an operation in memory on an open object.
-    pub(crate) fn memory(&self, patience: Patience) -> Result<()> {
-        enough(self.class.memory(patience))
+    pub(crate) fn allow_cached(&self, patience: Patience) -> Result<()> {
+        require(self.class.memory(patience))
     }
 
     /// Checks the patience before an operation that a local file system normally performs in
     /// memory.
-    pub(crate) fn brief(&self, patience: Patience) -> Result<()> {
-        enough(self.class.brief(patience))
+    pub(crate) fn allow_brief(&self, patience: Patience) -> Result<()> {
+        require(self.class.brief(patience))
     }
 
     /// Checks the patience before an operation that waits for a disk.
-    pub(crate) fn long(&self, patience: Patience) -> Result<()> {
-        enough(self.class.long(patience))
+    pub(crate) fn allow_disk_wait(&self, patience: Patience) -> Result<()> {
+        require(self.class.long(patience))
     }
 
     /// Returns whether only cached names may be looked up; otherwise all look-ups are permitted or
     /// fail.
     pub(crate) fn cached_names(&self, patience: Patience) -> Result<bool> {
-        self.memory(patience)?;
+        self.allow_cached(patience)?;
         Ok(!self.class.brief(patience))
     }
 
@@ -112,77 +128,77 @@ impl Device {
         file: BorrowedFd<'_>,
         patience: Patience,
     ) -> Result<Patience> {
-        if self.class == Class::Memory || patience == Patience::Full {
+        if self.class == SpeedClass::Memory || patience == Patience::Full {
             return Ok(Patience::Full);
         }
-        self.memory(patience)?;
-        if self.tells_waiting.load(Ordering::Relaxed) == 0 {
+        self.allow_cached(patience)?;
+        if self.nowait.load(Ordering::Relaxed) == 0 {
             let answer = if sys::file_io::supports_nowait(file) {
                 1
             } else {
                 2
             };
-            self.tells_waiting.store(answer, Ordering::Relaxed);
+            self.nowait.store(answer, Ordering::Relaxed);
         }
-        enough(self.tells_waiting.load(Ordering::Relaxed) == 1)?;
+        require(self.nowait.load(Ordering::Relaxed) == 1)?;
         Ok(patience)
     }
 
-    /// Returns whether it is known to timestamp each change of a directory with this machine's
-    /// clock.
+    /// Returns whether it is known to timestamp each change with this machine's clock, finer than a
+    /// clock tick from Linux 6.13 on.
     pub(crate) fn stamps_changes(&self) -> bool {
-        limits::FINE_TIMES.contains(&self.magic)
+        FINE_TIMES.contains(&self.magic)
     }
 
     /// Returns whether I/O on an open file is known not to depend on the caller.
-    pub(crate) fn reads_for_anybody(&self) -> bool {
+    pub(crate) fn io_is_caller_independent(&self) -> bool {
         sys::anybody::reads_for_anybody(self.magic)
     }
 
     /// Returns whether a directory entry's cookie is valid in another open of the directory.
     pub(crate) fn keeps_cookies(&self) -> bool {
-        !self.is_remote() && self.magic != limits::OVERLAY
+        !self.is_remote() && self.magic != OVERLAY
     }
 
     /// Returns whether all its data are in memory.
     pub(crate) fn is_memory(&self) -> bool {
-        self.class == Class::Memory
+        self.class == SpeedClass::Memory
     }
 
     /// Returns whether another machine or a program serves it.
     pub(crate) fn is_remote(&self) -> bool {
-        self.class == Class::Remote
+        self.class == SpeedClass::Remote
     }
 }
 
-fn enough(yes: bool) -> Result<()> {
+fn require(yes: bool) -> Result<()> {
     if yes { Ok(()) } else { Err(Errno::WOULD_BLOCK) }
 }
 
-impl Class {
+impl SpeedClass {
     fn memory(self, patience: Patience) -> bool {
-        self != Class::Remote || patience == Patience::Full
+        self != SpeedClass::Remote || patience == Patience::Full
     }
 
     fn brief(self, patience: Patience) -> bool {
         match self {
-            Class::Memory => true,
-            Class::Local => patience >= Patience::Brief,
-            Class::Remote => patience == Patience::Full,
+            SpeedClass::Memory => true,
+            SpeedClass::Local => patience >= Patience::Brief,
+            SpeedClass::Remote => patience == Patience::Full,
         }
     }
 
     fn long(self, patience: Patience) -> bool {
-        self == Class::Memory || patience == Patience::Full
+        self == SpeedClass::Memory || patience == Patience::Full
     }
 
     /// Returns the class of a file system type (`include/uapi/linux/magic.h` unless noted).
-    fn of(magic: u64) -> Class {
+    fn of(magic: u64) -> SpeedClass {
         match magic {
             0x0102_1994 // tmpfs
             | 0x8584_58f6 // ramfs
             | 0x9584_58f6 // hugetlbfs
-            => Class::Memory,
+            => SpeedClass::Memory,
             0x6969 // NFS
             | 0xff53_4d42 | 0xfe53_4d42 | 0x517b // CIFS, SMB2, SMB
             | 0x6573_5546 // FUSE, virtiofs
@@ -197,31 +213,26 @@ impl Class {
             | 0x4750_4653 // GPFS (its own headers)
             | 0x2003_0528 // OrangeFS (fs/orangefs)
             | 0x786f_4256 // vboxsf (fs/vboxsf)
-            => Class::Remote,
-            _ => Class::Local,
+            => SpeedClass::Remote,
+            _ => SpeedClass::Local,
         }
     }
 }
 
-/// Returns `st_dev` as one number.
-pub(crate) fn dev_of(stx: &Statx) -> u64 {
-    rustix::fs::makedev(stx.stx_dev_major, stx.stx_dev_minor)
-}
-
 /// Opens `fd` for reading, as the server itself, if that has no side effects for its file type.
-fn open_for_real(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
+fn open_readable(host: &Host, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
     let flags = match FileType::from_raw_mode(RawMode::from(stx.stx_mode)) {
         FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
         FileType::RegularFile => OFlags::RDONLY | OFlags::NONBLOCK,
         _ => return None,
     };
-    tree.act_as_server().ok()?;
-    tree.open(|| tree.reopen(fd, flags)).ok()
+    identity::assume_server().ok()?;
+    host.open(|| host.proc_fds.reopen(fd, flags)).ok()
 }
 
 /// Returns whether `fd` has a kernel handle that can be opened.
-fn leads_back(real: &Fd, fd: BorrowedFd<'_>) -> bool {
-    FileHandle::of(fd).is_ok_and(|handle| handle.open(real.as_fd(), OFlags::PATH).is_ok())
+fn leads_back(readable: &Fd, fd: BorrowedFd<'_>) -> bool {
+    FileHandle::of(fd).is_ok_and(|handle| handle.open(readable.as_fd(), OFlags::PATH).is_ok())
 }
 
 #[cfg(test)]
@@ -231,7 +242,7 @@ mod tests {
     #[test]
     fn others_answer_only_those_who_wait_and_memory_everybody() {
         let (none, brief, full) = (Patience::None, Patience::Brief, Patience::Full);
-        let allowed = |class: Class, patience| {
+        let allowed = |class: SpeedClass, patience| {
             [
                 class.memory(patience),
                 class.brief(patience),
@@ -239,16 +250,16 @@ mod tests {
             ]
         };
         for patience in [none, brief] {
-            assert_eq!(allowed(Class::Remote, patience), [false; 3]);
-            assert_eq!(allowed(Class::Memory, patience), [true; 3]);
+            assert_eq!(allowed(SpeedClass::Remote, patience), [false; 3]);
+            assert_eq!(allowed(SpeedClass::Memory, patience), [true; 3]);
         }
-        assert_eq!(allowed(Class::Local, none), [true, false, false]);
-        assert_eq!(allowed(Class::Local, brief), [true, true, false]);
-        for class in [Class::Remote, Class::Local, Class::Memory] {
+        assert_eq!(allowed(SpeedClass::Local, none), [true, false, false]);
+        assert_eq!(allowed(SpeedClass::Local, brief), [true, true, false]);
+        for class in [SpeedClass::Remote, SpeedClass::Local, SpeedClass::Memory] {
             assert_eq!(allowed(class, full), [true; 3]);
         }
-        assert_eq!(Class::of(0x6573_5546), Class::Remote);
-        assert_eq!(Class::of(0x0102_1994), Class::Memory);
-        assert_eq!(Class::of(0xef53), Class::Local);
+        assert_eq!(SpeedClass::of(0x6573_5546), SpeedClass::Remote);
+        assert_eq!(SpeedClass::of(0x0102_1994), SpeedClass::Memory);
+        assert_eq!(SpeedClass::of(0xef53), SpeedClass::Local);
     }
 }

@@ -12,7 +12,7 @@ use sys::errno;
 use sys::fiemap::{self, BATCH};
 use vfs::{Errno, Extent, Result, Seek};
 
-use crate::tree;
+use crate::stat::stat;
 
 /// Returns the offset of the next data or hole at or after `offset`. Moves the file's position,
 /// which is not used otherwise.
@@ -32,14 +32,16 @@ pub(crate) fn walk(
     len: u64,
     each: &mut dyn FnMut(Extent) -> bool,
 ) -> Result<()> {
-    let end = offset.saturating_add(len).min(tree::stat(fd)?.stx_size);
-    let mut out = Joined {
+    let end = offset.saturating_add(len).min(stat(fd)?.stx_size);
+    let mut out = MergedExtents {
         at: offset,
         pending: None,
         each,
     };
-    match by_map(fd, end, &mut out) {
-        Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EINVAL) => by_seeking(fd, end, &mut out)?,
+    match walk_fiemap(fd, end, &mut out) {
+        Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EINVAL) => {
+            walk_by_seeking(fd, end, &mut out)?
+        }
         done => done?,
     };
     out.finish();
@@ -47,9 +49,9 @@ pub(crate) fn walk(
 }
 
 /// Whether to continue.
-type GoOn = bool;
+type Continue = bool;
 
-fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
+fn walk_fiemap(fd: BorrowedFd<'_>, end: u64, out: &mut MergedExtents<'_>) -> Result<Continue> {
     let mut batch = [fiemap::Extent::default(); BATCH];
     while out.at < end {
         let before = out.at;
@@ -60,12 +62,12 @@ fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
             if !out.hole_until(start) {
                 return Ok(false);
             }
-            let go_on = if extent.flags & fiemap::UNWRITTEN != 0 {
-                by_seeking(fd, stop, out)?
+            let continues = if extent.flags & fiemap::UNWRITTEN != 0 {
+                walk_by_seeking(fd, stop, out)?
             } else {
                 out.data_until(stop)
             };
-            if !go_on {
+            if !continues {
                 return Ok(false);
             }
         }
@@ -75,13 +77,13 @@ fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
         }
         if out.at == before {
             // The map makes no progress.
-            return by_seeking(fd, end, out);
+            return walk_by_seeking(fd, end, out);
         }
     }
     Ok(true)
 }
 
-fn by_seeking(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
+fn walk_by_seeking(fd: BorrowedFd<'_>, end: u64, out: &mut MergedExtents<'_>) -> Result<Continue> {
     while out.at < end {
         let data = match rustix::fs::seek(fd, SeekFrom::Data(out.at)) {
             // No more data: a hole up to the end.
@@ -107,27 +109,27 @@ fn by_seeking(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn
 }
 
 /// Collects extents without gaps, merging adjacent ones of the same kind.
-struct Joined<'a> {
+struct MergedExtents<'a> {
     at: u64,
     pending: Option<Extent>,
     each: &'a mut dyn FnMut(Extent) -> bool,
 }
 
-impl Joined<'_> {
-    fn hole_until(&mut self, end: u64) -> GoOn {
+impl MergedExtents<'_> {
+    fn hole_until(&mut self, end: u64) -> Continue {
         self.until(end, true)
     }
 
-    fn data_until(&mut self, end: u64) -> GoOn {
+    fn data_until(&mut self, end: u64) -> Continue {
         self.until(end, false)
     }
 
-    fn until(&mut self, end: u64, hole: bool) -> GoOn {
+    fn until(&mut self, end: u64, hole: bool) -> Continue {
         if end <= self.at {
             return true;
         }
         let len = end - self.at;
-        let mut go_on = true;
+        let mut continues = true;
         match &mut self.pending {
             Some(pending) if pending.hole == hole => pending.len += len,
             pending => {
@@ -137,15 +139,15 @@ impl Joined<'_> {
                     hole,
                 };
                 if let Some(ready) = pending.replace(next) {
-                    go_on = (self.each)(ready);
+                    continues = (self.each)(ready);
                 }
-                if !go_on {
+                if !continues {
                     self.pending = None;
                 }
             }
         }
         self.at = end;
-        go_on
+        continues
     }
 
     fn finish(mut self) {

@@ -8,22 +8,22 @@ use rustix::fs::{FallocateFlags, OFlags};
 use sys::errno;
 use vfs::{
     Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
-    LeaseKind, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    LeaseKind, Name, Node, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use crate::attr::{self, Target};
-use crate::dir::Stream;
-use crate::fds::{Fd, Share};
+use crate::descriptors::{Fd, Share};
+use crate::dir_cursor::{DirCursor, OpenDir};
 use crate::node::HostNode;
-use crate::opened::OpenFile;
-use crate::{copy, direct, extents, lease};
+use crate::open_files::OpenFile;
+use crate::{copy, direct_io, extents};
 
 /// A file or directory that a client has open. It has a descriptor of its own, so it survives
 /// unlink, rename and chmod.
 pub struct HostFile {
     opened: Arc<OpenFile>,
     flags: OpenFlags,
-    stream: Option<Arc<Stream>>,
+    cursor: Option<Arc<DirCursor>>,
     /// The share for a descriptor that is never evicted.
     _share: Option<Share>,
 }
@@ -38,11 +38,11 @@ impl HostFile {
         raw: OFlags,
         share: Option<Share>,
     ) -> HostFile {
-        let stream = (node.what() == Kind::Directory).then(Arc::default);
+        let cursor = (node.kind() == Kind::Directory).then(Arc::default);
         HostFile {
             opened: OpenFile::new(node, fd, raw),
             flags,
-            stream,
+            cursor,
             _share: share,
         }
     }
@@ -56,20 +56,15 @@ impl HostFile {
         self.opened.node()
     }
 
-    /// Returns the flags that the client requested.
-    pub(crate) fn flags(&self) -> OpenFlags {
-        self.flags
-    }
-
     /// Returns `to` as a file of the same export, or `EXDEV`.
     pub(crate) fn sibling<'f>(&self, to: &'f dyn File) -> Result<&'f HostFile> {
         let to = to.as_any().downcast_ref::<HostFile>();
-        to.filter(|to| Arc::ptr_eq(&to.node().device().tree, &self.node().device().tree))
+        to.filter(|to| Arc::ptr_eq(to.node().tree(), self.node().tree()))
             .ok_or(Errno::EXDEV)
     }
 
-    fn is_plain(&self) -> Result<()> {
-        match self.stream {
+    fn is_not_directory(&self) -> Result<()> {
+        match self.cursor {
             None => Ok(()),
             Some(_) => Err(Errno::EISDIR),
         }
@@ -82,13 +77,13 @@ impl File for HostFile {
     }
 
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.node().device().memory(cx.patience)?;
+        self.node().device().allow_cached(cx.patience)?;
         attr::read(self.node().device(), self.fd(cx.patience)?.as_fd(), want)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         let fd = self.fd(cx.patience)?;
-        let leases = &self.node().device().tree.leases;
+        let leases = &self.node().tree().leases;
         leases.clear(cx, self.node().number(), Some(&fd))?;
         attr::set(self.node().device(), cx, Target::Open(fd.as_fd()), set)
     }
@@ -97,7 +92,7 @@ impl File for HostFile {
         // The kernel rejects ranges beyond the largest offset; a read there returns no bytes.
         let below = (i64::MAX as u64).saturating_sub(offset);
         if below == 0 {
-            return self.is_plain().map(|()| 0);
+            return self.is_not_directory().map(|()| 0);
         }
         let len = len
             .min(sink.room())
@@ -105,8 +100,8 @@ impl File for HostFile {
         let fd = self.fd(cx.patience)?;
         let fd = fd.as_fd();
         if self.flags.contains(OpenFlags::DIRECT) {
-            self.node().device().long(cx.patience)?;
-            return direct::read(fd, offset, len, sink);
+            self.node().device().allow_disk_wait(cx.patience)?;
+            return direct_io::read(fd, offset, len, sink);
         }
         let patience = self.node().device().read_patience(fd, cx.patience)?;
         sink.file(fd, offset, len, patience)
@@ -116,28 +111,37 @@ impl File for HostFile {
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         let waits = OpenFlags::DIRECT | OpenFlags::DSYNC | OpenFlags::SYNC;
         if self.flags.intersects(waits) {
-            self.node().device().long(cx.patience)?;
+            self.node().device().allow_disk_wait(cx.patience)?;
         } else {
-            self.node().device().brief(cx.patience)?;
+            self.node().device().allow_brief(cx.patience)?;
         }
         let fd = self.fd(cx.patience)?;
-        self.node().device().tree.act(cx)?;
+        self.node().host().identity.assume(cx)?;
         if self.flags.contains(OpenFlags::DIRECT) {
-            return direct::write(fd.as_fd(), offset, data);
+            return direct_io::write(fd.as_fd(), offset, data);
         }
         data.file(fd.as_fd(), offset)
     }
 
     /// Serialises its callers: a directory has one position.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        self.node().device().brief(cx.patience)?;
-        let stream = self.stream.as_ref().ok_or(Errno::ENOTDIR)?;
+        self.node().device().allow_brief(cx.patience)?;
+        let cursor = self.cursor.as_ref().ok_or(Errno::ENOTDIR)?;
         let fd = self.fd(cx.patience)?;
-        stream.read(&self.opened, fd.as_fd(), cx, cookie, plus, sink)
+        let node = self.node();
+        let dir = OpenDir {
+            device: node.device(),
+            fd: fd.as_fd(),
+            reopened: self.opened.reopened(),
+            cursors: &node.tree().cursors,
+            dir_cache: &node.tree().dir_cache,
+            look_up: |name: Name<'_>| node.lookup(cx, name),
+        };
+        cursor.read(&dir, cx, cookie, plus, sink)
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        self.node().device().long(cx.patience)?;
+        self.node().device().allow_disk_wait(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         if datasync {
             rustix::fs::fdatasync(&*fd).map_err(errno)
@@ -152,10 +156,10 @@ impl File for HostFile {
     }
 
     fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
-        self.is_plain()?;
-        self.node().device().long(cx.patience)?;
+        self.is_not_directory()?;
+        self.node().device().allow_disk_wait(cx.patience)?;
         let fd = self.fd(cx.patience)?;
-        self.node().device().tree.act(cx)?;
+        self.node().host().identity.assume(cx)?;
         let flags = match how {
             Allocate::Extend => FallocateFlags::empty(),
             Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
@@ -170,8 +174,8 @@ impl File for HostFile {
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
-        self.is_plain()?;
-        self.node().device().brief(cx.patience)?;
+        self.is_not_directory()?;
+        self.node().device().allow_brief(cx.patience)?;
         extents::seek(self.fd(cx.patience)?.as_fd(), offset, what)
     }
 
@@ -182,8 +186,8 @@ impl File for HostFile {
         len: u64,
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()> {
-        self.is_plain()?;
-        self.node().device().brief(cx.patience)?;
+        self.is_not_directory()?;
+        self.node().device().allow_brief(cx.patience)?;
         extents::walk(self.fd(cx.patience)?.as_fd(), offset, len, each)
     }
 
@@ -197,20 +201,51 @@ impl File for HostFile {
         how: CopyHow,
     ) -> Result<u64> {
         let to = self.sibling(to)?;
-        self.is_plain().and_then(|()| to.is_plain())?;
+        self.is_not_directory()
+            .and_then(|()| to.is_not_directory())?;
         match how {
-            CopyHow::Any => copy::any(self, cx, offset, to, to_offset, len),
-            CopyHow::Clone => copy::clone(self, cx, offset, to, to_offset, len),
+            CopyHow::Any => {
+                if len > copy::MAX_INLINE {
+                    cx.may_wait()?;
+                }
+                self.node().device().allow_brief(cx.patience)?;
+                to.node().device().allow_brief(cx.patience)?;
+            }
+            CopyHow::Clone if len == 0 => return Ok(0),
+            // The ioctl writes out dirty pages first.
+            CopyHow::Clone => self.node().device().allow_disk_wait(cx.patience)?,
+        }
+        let (from_fd, to_fd) = (self.fd(cx.patience)?, to.fd(cx.patience)?);
+        let (from_fd, to_fd) = (from_fd.as_fd(), to_fd.as_fd());
+        self.node().host().identity.assume(cx)?;
+        match how {
+            CopyHow::Any => copy::range(cx, from_fd, offset, to_fd, to_offset, len),
+            CopyHow::Clone => copy::clone(from_fd, offset, to_fd, to_offset, len),
         }
     }
 
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
-        lease::take(self, cx, kind, broken)
+        let device = self.node().device();
+        if !device.stamps_changes() || self.node().kind() != Kind::File {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        device.allow_brief(cx.patience)?;
+        let fits = match kind {
+            LeaseKind::Read => OpenFlags::READ,
+            LeaseKind::Write => OpenFlags::READ | OpenFlags::WRITE,
+        };
+        if self.flags & (OpenFlags::READ | OpenFlags::WRITE) != fits {
+            return Err(Errno::EBADF);
+        }
+        let fd = self.fd(cx.patience)?;
+        let (leases, node) = (&self.node().tree().leases, self.node().number());
+        leases.take(device, node, fd, kind, broken)
     }
 
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
-        let plain = self.is_plain().is_ok() && self.node().device().reads_for_anybody();
-        plain
+        let has_data =
+            self.is_not_directory().is_ok() && self.node().device().io_is_caller_independent();
+        has_data
             .then(|| self.fd(cx.patience).ok())
             .flatten()
             .map(|fd| fd as _)
@@ -219,8 +254,8 @@ impl File for HostFile {
 
 impl Drop for HostFile {
     fn drop(&mut self) {
-        if let Some(stream) = &self.stream {
-            stream.close(&self.node().device().tree);
+        if let Some(cursor) = &self.cursor {
+            cursor.close(&self.node().tree().cursors);
         }
         self.opened.close();
     }

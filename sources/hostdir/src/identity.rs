@@ -20,26 +20,27 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Gid, Mode};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
-use vfs::{Caller, Errno, Groups, Patience, Result};
+use vfs::{Caller, Cx, Errno, Groups, Patience, Result};
 
 /// The capabilities required to serve as other users.
-pub(crate) const NEEDED: CapabilitySet = CapabilitySet::SETUID
+const REQUIRED: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::FOWNER);
 
 /// The lifetime of a cached list of groups: an NFS server's default.
-const GROUPS_LAST: Duration = Duration::from_secs(60);
+const GROUPS_TTL: Duration = Duration::from_secs(60);
 
 /// The most users with cached groups: a few hundred bytes each.
-const USERS: usize = 4096;
+const MAX_USERS: usize = 4096;
 
 /// Whether any export of this process switches identities: before that, threads are unchanged.
 static SWITCHING: AtomicBool = AtomicBool::new(false);
@@ -47,127 +48,188 @@ static SWITCHING: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// This thread's identity; `None` before the first switch, when the thread may have inherited
     /// any identity from its parent.
-    static NOW: RefCell<Option<Now>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<ThreadIdentity>> = const { RefCell::new(None) };
 }
 
-struct Now {
+/// The identity under which the host's file system is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Identity {
+    /// [`Identity::Switch`] if that is possible, otherwise [`Identity::Fixed`].
+    #[default]
+    Auto,
+    /// The caller of each operation: owners are as on the host, and the host's kernel checks
+    /// permissions. Needs to run as user 0 with its capabilities.
+    Switch,
+    /// The process: it owns all new files, and its permissions apply to all clients.
+    Fixed,
+    /// The process, with owners, permissions and types in extended attributes ([`crate::mapped`]).
+    MappedXattr,
+}
+
+/// The identity of an export's operations.
+pub(crate) struct CallerIdentity(Option<IdentitySwitch>);
+
+impl CallerIdentity {
+    /// Returns the identity for `option`. Returns `PermissionDenied` if each caller's is required
+    /// and the process may not switch; `super_user` has root's privileges too.
+    pub(crate) fn new(option: Identity, super_user: u32) -> io::Result<CallerIdentity> {
+        let switches = match option {
+            Identity::Switch if !IdentitySwitch::permitted() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "expected to run as user 0 with CAP_SETUID, CAP_SETGID, CAP_DAC_OVERRIDE, \
+                     CAP_CHOWN and CAP_FOWNER, to work as each caller",
+                ));
+            }
+            Identity::Auto => IdentitySwitch::permitted(),
+            Identity::Switch => true,
+            Identity::Fixed | Identity::MappedXattr => false,
+        };
+        Ok(CallerIdentity(
+            switches.then(|| IdentitySwitch::new(super_user)),
+        ))
+    }
+
+    /// Gives the calling thread the caller's identity, if this export switches: directly before the
+    /// system calls that need the caller's permissions, and after all opens by handle.
+    pub(crate) fn assume(&self, cx: &Cx<'_>) -> Result<()> {
+        match &self.0 {
+            Some(switch) => switch.assume_identity(cx.caller, cx.patience),
+            None => assume_server(),
+        }
+    }
+
+    /// Returns whether `caller` is distinguished from root.
+    pub(crate) fn is_ordinary(&self, caller: &Caller) -> bool {
+        let switch = self.0.as_ref();
+        switch.is_some_and(|switch| !switch.is_super_user(caller))
+    }
+
+    /// Returns whether the host distinguishes callers.
+    pub(crate) fn switches(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+struct ThreadIdentity {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
     /// Whether the file-system capabilities are effective although the user is not 0.
-    powers: bool,
+    keeps_capabilities: bool,
     /// The expiry of groups from the user database.
-    until: Option<Instant>,
+    groups_expire: Option<Instant>,
 }
 
 /// Switches threads to the identities of callers.
-pub(crate) struct Switch {
-    users: Mutex<HashMap<u32, Believed>>,
-    none: Arc<[u32]>,
+struct IdentitySwitch {
+    users: Mutex<HashMap<u32, CachedGroups>>,
+    no_groups: Arc<[u32]>,
     super_user: u32,
 }
 
 /// A user's groups, with their expiry.
-type Believed = (Instant, Arc<[u32]>);
+type CachedGroups = (Instant, Arc<[u32]>);
 
-impl Switch {
+impl IdentitySwitch {
     /// Returns whether this process can switch identities.
     ///
     /// It has to run as user 0, because leaving user 0 is what drops the capabilities, unless the
     /// secure bits disable that. In a user namespace that an ordinary user created, groups cannot
     /// be set (user_namespaces(7)), and no other users exist.
-    pub(crate) fn permitted() -> bool {
+    fn permitted() -> bool {
         let groups = std::fs::read_to_string("/proc/self/setgroups");
         let own_namespace = groups.is_ok_and(|text| text.trim() == "deny");
         rustix::process::geteuid().is_root()
-            && sys::caps::have(NEEDED)
+            && sys::caps::have(REQUIRED)
             && rustix::thread::capabilities_secure_bits()
                 .is_ok_and(|bits| !bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP))
             && !own_namespace
     }
 
-    pub(crate) fn new(super_user: u32) -> Switch {
+    fn new(super_user: u32) -> IdentitySwitch {
         SWITCHING.store(true, Ordering::SeqCst);
-        Switch {
+        IdentitySwitch {
             users: Mutex::default(),
-            none: Arc::from([]),
+            no_groups: Arc::from([]),
             super_user,
         }
     }
 
     /// Returns whether `caller` has root's privileges.
-    pub(crate) fn is_super_user(&self, caller: &Caller) -> bool {
+    fn is_super_user(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.super_user
     }
 
     /// Gives the calling thread the identity of `caller`. Returns `WOULD_BLOCK` if the user
     /// database has to be queried and `patience` does not permit it.
-    pub(crate) fn become_caller(&self, caller: &Caller, patience: Patience) -> Result<()> {
-        NOW.with_borrow_mut(|now| {
-            let (groups, until) = match &caller.groups {
+    fn assume_identity(&self, caller: &Caller, patience: Patience) -> Result<()> {
+        CURRENT.with_borrow_mut(|now| {
+            let (groups, groups_expire) = match &caller.groups {
                 Groups::Known(groups) => (groups.clone(), None),
                 // Root's groups grant no further access.
-                Groups::Unknown if caller.uid == 0 => (self.none.clone(), None),
+                Groups::Unknown if caller.uid == 0 => (self.no_groups.clone(), None),
                 Groups::Unknown => match now {
-                    Some(now) if now.uid == caller.uid && now.still_believed() => {
-                        (now.groups.clone(), now.until)
+                    Some(now) if now.uid == caller.uid && now.groups_are_current() => {
+                        (now.groups.clone(), now.groups_expire)
                     }
                     _ => {
-                        let (until, groups) = self.groups(caller.uid, patience)?;
-                        (groups, Some(until))
+                        let (groups_expire, groups) = self.groups(caller.uid, patience)?;
+                        (groups, Some(groups_expire))
                     }
                 },
             };
-            switch(
+            change_thread(
                 now,
-                Now {
+                ThreadIdentity {
                     uid: caller.uid,
                     gid: caller.gid,
                     groups,
-                    powers: caller.uid != 0 && self.is_super_user(caller),
-                    until,
+                    keeps_capabilities: caller.uid != 0 && self.is_super_user(caller),
+                    groups_expire,
                 },
             )
         })
     }
 
     /// Returns the groups of user `uid` from the host's user database.
-    fn groups(&self, uid: u32, patience: Patience) -> Result<Believed> {
+    fn groups(&self, uid: u32, patience: Patience) -> Result<CachedGroups> {
         let now = Instant::now();
         let users = || self.users.lock().expect("no panic holds it");
-        if let Some((until, groups)) = users().get(&uid)
-            && *until > now
+        if let Some((groups_expire, groups)) = users().get(&uid)
+            && *groups_expire > now
         {
-            return Ok((*until, groups.clone()));
+            return Ok((*groups_expire, groups.clone()));
         }
         if patience < Patience::Full {
             return Err(Errno::WOULD_BLOCK);
         }
         let groups: Arc<[u32]> = match sys::users::by_uid(uid) {
             Ok(Some(user)) => sys::users::groups(&user).into(),
-            Ok(None) => self.none.clone(),
+            Ok(None) => self.no_groups.clone(),
             Err(error) => return Err(sys::errno(error)),
         };
         let mut users = users();
-        if users.len() >= USERS {
-            users.retain(|_, (until, _)| *until > now);
-            if users.len() >= USERS {
+        if users.len() >= MAX_USERS {
+            users.retain(|_, (groups_expire, _)| *groups_expire > now);
+            if users.len() >= MAX_USERS {
                 users.clear();
             }
         }
-        let until = now + GROUPS_LAST;
-        users.insert(uid, (until, groups.clone()));
-        Ok((until, groups))
+        let groups_expire = now + GROUPS_TTL;
+        users.insert(uid, (groups_expire, groups.clone()));
+        Ok((groups_expire, groups))
     }
 }
 
-impl Now {
+impl ThreadIdentity {
     fn is_super_user(&self) -> bool {
-        self.uid == 0 || self.powers
+        self.uid == 0 || self.keeps_capabilities
     }
 
-    fn still_believed(&self) -> bool {
-        self.until.is_some_and(|until| until > Instant::now())
+    fn groups_are_current(&self) -> bool {
+        self.groups_expire
+            .is_some_and(|groups_expire| groups_expire > Instant::now())
     }
 }
 
@@ -188,19 +250,19 @@ pub(crate) fn clear_umask() {
 }
 
 /// Gives the calling thread the process's own identity, if any export switches identities.
-pub(crate) fn become_server() -> Result<()> {
+pub(crate) fn assume_server() -> Result<()> {
     if !SWITCHING.load(Ordering::SeqCst) {
         return Ok(());
     }
-    NOW.with_borrow_mut(|now| {
-        let server = Now {
+    CURRENT.with_borrow_mut(|now| {
+        let server = ThreadIdentity {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             groups: Arc::from([]),
-            powers: false,
-            until: None,
+            keeps_capabilities: false,
+            groups_expire: None,
         };
-        switch(now, server)
+        change_thread(now, server)
     })
 }
 
@@ -208,25 +270,26 @@ pub(crate) fn become_server() -> Result<()> {
 /// switch. Required before it uses files for another purpose or starts a program. Returns `EPERM`
 /// if the kernel refuses.
 pub fn release_thread() -> Result<()> {
-    become_server()
+    assume_server()
 }
 
 /// Changes the parts that differ. After a failure the thread's identity counts as unknown, so that
 /// the next switch sets all of it: it never works under a wrong identity.
-fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
-    let (uid, gid, groups, powers) = match now {
+fn change_thread(now: &mut Option<ThreadIdentity>, to: ThreadIdentity) -> Result<()> {
+    let (uid, gid, groups, keeps_capabilities) = match now {
         Some(now) => (
             now.uid != to.uid,
             now.gid != to.gid,
             !Arc::ptr_eq(&now.groups, &to.groups) && now.groups != to.groups,
             // Leaving user 0, the kernel drops all capabilities but one.
-            now.is_super_user() != to.is_super_user() || (to.powers && now.uid != to.uid),
+            now.is_super_user() != to.is_super_user()
+                || (to.keeps_capabilities && now.uid != to.uid),
         ),
         None => (true, true, true, true),
     };
-    if !(uid || gid || groups || powers) {
+    if !(uid || gid || groups || keeps_capabilities) {
         if let Some(now) = now {
-            now.until = to.until;
+            now.groups_expire = to.groups_expire;
         }
         return Ok(());
     }
@@ -241,7 +304,7 @@ fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
     if uid {
         sys::creds::set_fs_uid(to.uid).map_err(sys::errno)?;
     }
-    if powers {
+    if keeps_capabilities {
         sys::caps::put_over_files(to.is_super_user()).map_err(sys::errno)?;
     }
     *now = Some(to);

@@ -6,13 +6,14 @@
 //! the host inotify reports a change directly afterwards. A thread of the export waits for both. It
 //! starts with the first lease.
 //!
-//! Lock order: the watch; then the posts. Holders are not notified under either.
+//! Lock order: the start of the watcher; then the registrations. Holders are not notified under
+//! either.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -20,60 +21,61 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
 use sys::lease::{Kind, Listener, Told, Wanted};
-use vfs::{Broken, Cx, Errno, Lease, LeaseKind, Name, NodeId, OpenFlags, Patience, Result};
+use vfs::{Broken, Cx, Errno, Lease, LeaseKind, Name, NodeId, Patience, Result};
 
-use crate::device::{self, Device};
-use crate::fds::Fd;
-use crate::file::HostFile;
-use crate::limits;
-use crate::proc_path::ProcPath;
-use crate::tree::{self, Tree};
+use crate::descriptors::Fd;
+use crate::device::Device;
+use crate::identity;
+use crate::proc_fd::ProcPath;
+use crate::stat::{dev_of, stat_child};
 
 /// The leases of a tree.
 #[derive(Default)]
 pub(crate) struct Leases {
-    /// The number of leases: while it is 0, no further check is made.
-    count: AtomicUsize,
-    watch: Mutex<Option<Arc<Watch>>>,
+    /// Started with the first lease.
+    watcher: OnceLock<Arc<LeaseWatcher>>,
+    /// Held while it starts.
+    starting: Mutex<()>,
 }
 
 /// The sources of events that the thread waits for.
-struct Watch {
+struct LeaseWatcher {
+    /// The number of leases: while it is 0, no further check is made.
+    count: AtomicUsize,
     told: Told,
     inotify: OwnedFd,
     /// Readable when the thread is to end.
     end: OwnedFd,
-    posts: Mutex<Posts>,
+    registrations: Mutex<Registrations>,
 }
 
-/// The leases, by descriptor, node and watch.
+/// The leases by descriptor, node and inotify watch.
 #[derive(Default)]
-struct Posts {
-    by_fd: HashMap<RawFd, Arc<Post>>,
+struct Registrations {
+    by_fd: HashMap<RawFd, Arc<Registration>>,
     by_node: HashMap<NodeId, Vec<RawFd>>,
-    by_watch: HashMap<i32, NodeId>,
+    by_watch_descriptor: HashMap<i32, NodeId>,
 }
 
 /// A lease as the thread sees it.
-struct Post {
+struct Registration {
     fd: Arc<Fd>,
     kind: Kind,
     node: NodeId,
-    watched: i32,
+    watch_descriptor: i32,
     is_broken: AtomicBool,
     broken: Broken,
 }
 
 /// A lease as its holder sees it.
 struct HostLease {
-    tree: Arc<Tree>,
-    watch: Arc<Watch>,
-    post: Arc<Post>,
+    watcher: Arc<LeaseWatcher>,
+    registration: Arc<Registration>,
 }
 
 /// The most leases of an export, and no more than a quarter of its descriptors, because each holds
 /// one. inotify has a limit of its own.
-const MOST: usize = 1 << 14;
+const MAX_LEASES: usize = 1 << 14;
 
 /// The minimum of `lease-break-time`, after which the kernel revokes a lease that is not released,
 /// in seconds: enough for a client to be given up. It is Linux's default.
@@ -90,89 +92,81 @@ const CHANGES: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::DELETE_SELF);
 
-/// Takes a lease on `file`.
-pub(crate) fn take(
-    file: &HostFile,
-    cx: &Cx<'_>,
-    kind: LeaseKind,
-    broken: &Broken,
-) -> Result<Box<dyn Lease>> {
-    let device = file.node().device();
-    if !limits::FINE_TIMES.contains(&device.magic) || file.node().what() != vfs::Kind::File {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    device.brief(cx.patience)?;
-    let (kind, fits) = match kind {
-        LeaseKind::Read => (Kind::Read, OpenFlags::READ),
-        LeaseKind::Write => (Kind::Write, OpenFlags::READ | OpenFlags::WRITE),
-    };
-    if file.flags() & (OpenFlags::READ | OpenFlags::WRITE) != fits {
-        return Err(Errno::EBADF);
-    }
-    let fd = file.fd(cx.patience)?;
-    let tree = &device.tree;
-    tree.act_as_server()?;
-    let watch = tree.leases.watch()?;
-    let node = file.node().number();
-    let mut posts = watch.posts();
-    let number = fd.as_fd().as_raw_fd();
-    // One per open file: a second would be released with the first.
-    let most = MOST.min(tree.most_descriptors() / 4);
-    if posts.by_fd.contains_key(&number) {
-        return Err(Errno::EAGAIN);
-    }
-    if posts.by_fd.len() >= most {
-        return Err(Errno::ENFILE);
-    }
-    // Before the lease, so that a process that comes from now on either blocks or is reported.
-    let path = ProcPath::of(fd.as_fd());
-    let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES);
-    let watched = watched.map_err(|raw| match raw {
-        Raw::NOSPC => Errno::ENFILE,
-        raw => errno(raw),
-    })?;
-    tree.leases.count.fetch_add(1, Ordering::SeqCst);
-    let post = Arc::new(Post {
-        fd,
-        kind,
-        node,
-        watched,
-        is_broken: AtomicBool::new(false),
-        broken: broken.clone(),
-    });
-    posts.by_fd.insert(number, post.clone());
-    posts.by_node.entry(node).or_default().push(number);
-    posts.by_watch.insert(watched, node);
-    let taken = sys::lease::take(post.fd.as_fd(), kind, watch.told);
-    drop(posts);
-    let lease = HostLease {
-        tree: tree.clone(),
-        watch,
-        post,
-    };
-    taken.map_err(errno)?;
-    Ok(Box::new(lease))
-}
-
 impl Leases {
+    /// Takes a lease on the regular file `node` on `device`, which `fd` is open on. Returns
+    /// `EAGAIN` if that has a lease already, and `ENFILE` if the export has the most leases.
+    pub(crate) fn take(
+        &self,
+        device: &Device,
+        node: NodeId,
+        fd: Arc<Fd>,
+        kind: LeaseKind,
+        broken: &Broken,
+    ) -> Result<Box<dyn Lease>> {
+        let kind = match kind {
+            LeaseKind::Read => Kind::Read,
+            LeaseKind::Write => Kind::Write,
+        };
+        identity::assume_server()?;
+        let watcher = self.watcher()?;
+        let mut registrations = watcher.registrations();
+        let number = fd.as_fd().as_raw_fd();
+        // One per open file: a second would be released with the first.
+        let most = MAX_LEASES.min(device.host.budget.limit() / 4);
+        if registrations.by_fd.contains_key(&number) {
+            return Err(Errno::EAGAIN);
+        }
+        if registrations.by_fd.len() >= most {
+            return Err(Errno::ENFILE);
+        }
+        // Before the lease, so that a process that comes from now on either blocks or is reported.
+        let path = ProcPath::of(fd.as_fd());
+        let watch_descriptor = inotify::add_watch(&watcher.inotify, path.as_c_str(), CHANGES);
+        let watch_descriptor = watch_descriptor.map_err(|raw| match raw {
+            Raw::NOSPC => Errno::ENFILE,
+            raw => errno(raw),
+        })?;
+        watcher.count.fetch_add(1, Ordering::SeqCst);
+        let registration = Arc::new(Registration {
+            fd,
+            kind,
+            node,
+            watch_descriptor,
+            is_broken: AtomicBool::new(false),
+            broken: broken.clone(),
+        });
+        registrations.by_fd.insert(number, registration.clone());
+        registrations.by_node.entry(node).or_default().push(number);
+        registrations
+            .by_watch_descriptor
+            .insert(watch_descriptor, node);
+        let taken = sys::lease::take(registration.fd.as_fd(), kind, watcher.told);
+        drop(registrations);
+        let lease = HostLease {
+            watcher: watcher.clone(),
+            registration,
+        };
+        taken.map_err(errno)?;
+        Ok(Box::new(lease))
+    }
+
     /// Breaks the leases of `node` before its names or attributes change: notifies their holders,
     /// and returns `WOULD_BLOCK`, or `PARKED` with more patience, as long as there are any. `own`
     /// is the descriptor with the lease of the changing client itself.
     pub(crate) fn clear(&self, cx: &Cx<'_>, node: NodeId, own: Option<&Fd>) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let own = own.map(|fd| fd.as_fd().as_raw_fd());
-        let Some(watch) = self.known() else {
+        let Some(watcher) = self.in_use() else {
             return Ok(());
         };
+        let own = own.map(|fd| fd.as_fd().as_raw_fd());
         let is_clear = || {
-            let posts = watch.of(node);
-            let others: Vec<_> = posts
+            let registrations = watcher.of(node);
+            let others: Vec<_> = registrations
                 .iter()
-                .filter(|post| Some(post.number()) != own)
+                .filter(|registration| Some(registration.number()) != own)
                 .collect();
-            others.iter().for_each(|post| post.break_it());
+            others
+                .iter()
+                .for_each(|registration| registration.notify_holder());
             others.is_empty()
         };
         match is_clear() {
@@ -189,59 +183,52 @@ impl Leases {
         dir: &Fd,
         name: Name<'_>,
     ) -> Result<()> {
-        if self.is_empty() {
+        if self.in_use().is_none() {
             return Ok(());
         }
-        match tree::stat_child(dir.as_fd(), name) {
+        match stat_child(dir.as_fd(), name) {
             // A mount point cannot be renamed or removed.
-            Ok(stx) if device::dev_of(&stx) == device.dev => {
-                self.clear(cx, device.id(stx.stx_ino), None)
-            }
+            Ok(stx) if dev_of(&stx) == device.dev => self.clear(cx, device.id(stx.stx_ino), None),
             _ => Ok(()),
         }
     }
 
     /// Returns the type of a lease on `node`, if there is one, with its open file.
-    pub(crate) fn leased(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
-        if self.is_empty() {
-            return None;
-        }
-        let posts = self.known()?.of(node);
-        posts.first().map(|post| (post.kind, post.fd.clone()))
+    pub(crate) fn find(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
+        let registrations = self.in_use()?.of(node);
+        registrations
+            .first()
+            .map(|registration| (registration.kind, registration.fd.clone()))
     }
 
-    /// Returns whether there are no leases.
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
+    /// Returns the watcher if there are leases.
+    fn in_use(&self) -> Option<&Arc<LeaseWatcher>> {
+        let watcher = self.watcher.get()?;
+        (watcher.count.load(Ordering::SeqCst) > 0).then_some(watcher)
     }
 
-    fn known(&self) -> Option<Arc<Watch>> {
-        self.watch.lock().expect("no panic holds it").clone()
-    }
-
-    /// Returns the watch, starting it if necessary. Returns `EOPNOTSUPP` if the kernel would revoke
-    /// leases too early.
-    fn watch(&self) -> Result<Arc<Watch>> {
-        let mut known = self.watch.lock().expect("no panic holds it");
-        if let Some(watch) = &*known {
-            return Ok(watch.clone());
+    /// Returns the watcher, starting it if necessary. Returns `EOPNOTSUPP` if the kernel would
+    /// revoke leases too early.
+    fn watcher(&self) -> Result<&Arc<LeaseWatcher>> {
+        let _starting = self.starting.lock().expect("no panic holds it");
+        if let Some(watcher) = self.watcher.get() {
+            return Ok(watcher);
         }
         let time = std::fs::read_to_string("/proc/sys/fs/lease-break-time");
         let time = time.ok().and_then(|time| time.trim().parse::<u64>().ok());
         if time.is_none_or(|time| time < BREAK_TIME) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let watch = Watch::start()?;
-        *known = Some(watch.clone());
-        Ok(watch)
+        let watcher = LeaseWatcher::start()?;
+        Ok(self.watcher.get_or_init(|| watcher))
     }
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        if let Some(watch) = self.known() {
+        if let Some(watcher) = self.watcher.get() {
             // Cannot fail: there is no other writer.
-            let _ = rustix::io::write(&watch.end, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&watcher.end, &1u64.to_ne_bytes());
         }
     }
 }
@@ -263,12 +250,12 @@ pub(crate) fn wait<T>(cx: &Cx<'_>, again: impl Fn() -> Result<Option<T>>) -> Res
     Err(Errno::EAGAIN)
 }
 
-impl Watch {
-    fn start() -> Result<Arc<Watch>> {
+impl LeaseWatcher {
+    fn start() -> Result<Arc<LeaseWatcher>> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(errno)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(errno)?;
         let (tell, told) = std::sync::mpsc::channel();
-        let (ready, started) = std::sync::mpsc::channel::<Arc<Watch>>();
+        let (ready, started) = std::sync::mpsc::channel::<Arc<LeaseWatcher>>();
         let thread = std::thread::Builder::new().name("barge-leases".into());
         let spawned = thread.spawn(move || {
             let listener = match Listener::here() {
@@ -281,20 +268,21 @@ impl Watch {
                     return;
                 }
             };
-            if let Ok(watch) = started.recv() {
-                watch.listen(&listener);
+            if let Ok(watcher) = started.recv() {
+                watcher.listen(&listener);
             }
         });
         spawned.map_err(|_| Errno::EAGAIN)?;
         let told = told.recv().map_err(|_| Errno::EIO)?.map_err(errno)?;
-        let watch = Arc::new(Watch {
+        let watcher = Arc::new(LeaseWatcher {
+            count: AtomicUsize::new(0),
             told,
             inotify,
             end,
-            posts: Mutex::default(),
+            registrations: Mutex::default(),
         });
-        let _ = ready.send(watch.clone());
-        Ok(watch)
+        let _ = ready.send(watcher.clone());
+        Ok(watcher)
     }
 
     fn listen(&self, listener: &Listener) {
@@ -306,7 +294,7 @@ impl Watch {
             ];
             match poll(&mut fds, None) {
                 Ok(_) | Err(Raw::INTR) => {}
-                Err(_) => return self.break_all(),
+                Err(_) => return self.notify_all(),
             }
             if !fds[2].revents().is_empty() {
                 return;
@@ -314,10 +302,15 @@ impl Watch {
             while let Ok(Some(wanted)) = listener.next() {
                 match wanted {
                     Wanted::Of(fd) => {
-                        let post = self.posts().by_fd.get(&fd).cloned();
-                        post.iter().for_each(|post| post.break_if_wanted());
+                        let registration = self.registrations().by_fd.get(&fd).cloned();
+                        registration
+                            .iter()
+                            .for_each(|registration| registration.notify_if_wanted());
                     }
-                    Wanted::Any => self.all().iter().for_each(|post| post.break_if_wanted()),
+                    Wanted::Any => self
+                        .all()
+                        .iter()
+                        .for_each(|registration| registration.notify_if_wanted()),
                 }
             }
             self.read_changes();
@@ -328,45 +321,54 @@ impl Watch {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut changes = inotify::Reader::new(&self.inotify, &mut buffer);
         loop {
-            let (watched, events) = match changes.next() {
+            let (watch_descriptor, events) = match changes.next() {
                 Ok(change) => (change.wd(), change.events()),
                 Err(Raw::INTR) => continue,
                 Err(_) => return,
             };
             if events.contains(ReadFlags::QUEUE_OVERFLOW) {
-                self.break_all();
+                self.notify_all();
             } else if !events.contains(ReadFlags::IGNORED) {
-                let node = self.posts().by_watch.get(&watched).copied();
-                let posts = node.map(|node| self.of(node)).unwrap_or_default();
-                posts.iter().for_each(|post| post.break_it());
+                let node = self
+                    .registrations()
+                    .by_watch_descriptor
+                    .get(&watch_descriptor)
+                    .copied();
+                let registrations = node.map(|node| self.of(node)).unwrap_or_default();
+                registrations
+                    .iter()
+                    .for_each(|registration| registration.notify_holder());
             }
         }
     }
 
-    fn break_all(&self) {
-        self.all().iter().for_each(|post| post.break_it());
+    fn notify_all(&self) {
+        self.all()
+            .iter()
+            .for_each(|registration| registration.notify_holder());
     }
 
-    fn all(&self) -> Vec<Arc<Post>> {
-        self.posts().by_fd.values().cloned().collect()
+    fn all(&self) -> Vec<Arc<Registration>> {
+        self.registrations().by_fd.values().cloned().collect()
     }
 
     /// Returns the leases of a node.
-    fn of(&self, node: NodeId) -> Vec<Arc<Post>> {
-        let posts = self.posts();
-        let fds = posts.by_node.get(&node).into_iter().flatten();
-        fds.filter_map(|fd| posts.by_fd.get(fd).cloned()).collect()
+    fn of(&self, node: NodeId) -> Vec<Arc<Registration>> {
+        let registrations = self.registrations();
+        let fds = registrations.by_node.get(&node).into_iter().flatten();
+        fds.filter_map(|fd| registrations.by_fd.get(fd).cloned())
+            .collect()
     }
 
-    fn posts(&self) -> MutexGuard<'_, Posts> {
-        self.posts.lock().expect("no panic holds it")
+    fn registrations(&self) -> MutexGuard<'_, Registrations> {
+        self.registrations.lock().expect("no panic holds it")
     }
 }
 
-impl Post {
-    fn break_if_wanted(&self) {
+impl Registration {
+    fn notify_if_wanted(&self) {
         if sys::lease::is_wanted(self.fd.as_fd(), self.kind) != Ok(false) {
-            self.break_it();
+            self.notify_holder();
         }
     }
 
@@ -374,7 +376,7 @@ impl Post {
         self.fd.as_fd().as_raw_fd()
     }
 
-    fn break_it(&self) {
+    fn notify_holder(&self) {
         if !self.is_broken.swap(true, Ordering::SeqCst) {
             (self.broken)();
         }
@@ -383,31 +385,34 @@ impl Post {
 
 impl Lease for HostLease {
     fn is_broken(&self) -> bool {
-        self.post.is_broken.load(Ordering::SeqCst)
+        self.registration.is_broken.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for HostLease {
     fn drop(&mut self) {
-        let Post {
-            fd, node, watched, ..
-        } = &*self.post;
-        let number = self.post.number();
-        let mut posts = self.watch.posts();
+        let Registration {
+            fd,
+            node,
+            watch_descriptor,
+            ..
+        } = &*self.registration;
+        let number = self.registration.number();
+        let mut registrations = self.watcher.registrations();
         // Fails only if the kernel has revoked it.
         let _ = sys::lease::give_back(fd.as_fd());
-        posts.by_fd.remove(&number);
-        if let Some(fds) = posts.by_node.get_mut(node) {
+        registrations.by_fd.remove(&number);
+        if let Some(fds) = registrations.by_node.get_mut(node) {
             fds.retain(|&one| one != number);
             if fds.is_empty() {
-                posts.by_node.remove(node);
-                posts.by_watch.remove(watched);
+                registrations.by_node.remove(node);
+                registrations.by_watch_descriptor.remove(watch_descriptor);
                 // Fails only if the file no longer exists.
-                let _ = inotify::remove_watch(&self.watch.inotify, *watched);
+                let _ = inotify::remove_watch(&self.watcher.inotify, *watch_descriptor);
             }
         }
-        drop(posts);
-        self.tree.leases.count.fetch_sub(1, Ordering::SeqCst);
+        drop(registrations);
+        self.watcher.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -10,46 +10,60 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`node`], `ops` | an object and its descriptor or handle; its operations |
-//! | [`mod@file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
-//! | `lease` | notification of a holder when others want the file |
-//! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
-//! | `table`, `fds`, `unnamed` | one node per object; the descriptor budget and each peer's share |
-//! | `device`, `ids`, `mounts` | file systems below the root and their number space |
-//! | `resolve`, `book` | handles, parent directories; locations of nodes without kernel handles |
-//! | `within` | checks that an object opened by handle is below the root |
-//! | [`identity`] | the identity of a thread |
+//! | `host` | the core that all share: keys, descriptor budget, identity, root |
+//! | `tree` | the stores of an export, and one node per object; the lock order |
+//! | [`identity`] | the identity of a thread: the server's or a caller's |
+//! | [`node`], `node_ops` | an object and its descriptor or handle; its operations |
+//! | `resolve` | names and parents, by openat2(2) beneath the root |
+//! | `create`, `rename`, `unlink`, `unlinked` | changes of names; objects without one |
+//! | `open`, [`mod@file`], `open_files` | open files; closing their descriptors while idle |
+//! | `copy`, `direct_io`, `extents` | operations on open files |
+//! | `locks`, `lease` | locks and leases on the host |
+//! | `dir_cursor`, `dir_cache` | reading a directory; cached listings |
+//! | `attr`, `xattr`, `stat` | attributes, extended attributes, statx(2) |
+//! | `handles`, `handle_index` | file handles; locations of nodes without kernel handles |
+//! | `containment` | checks that an object opened by handle is below the root |
+//! | `device`, `mounts` | the file systems below the root; those without nodes |
+//! | `node_ids`, `node_table` | node numbers; the nodes by number |
+//! | `descriptors`, `clock` | the descriptor budget and each peer's share; the choice to evict |
+//! | `proc_fd` | reopening descriptors |
 //! | [`mapped`] | owners, permissions and types in extended attributes |
-//! | `tree` | the state that all of these share; the lock order |
+//! | `capabilities` | the capabilities of an export, and its limitations |
 
 mod attr;
-mod book;
+mod capabilities;
+mod clock;
+mod containment;
 mod copy;
+mod create;
+mod descriptors;
 mod device;
-mod dir;
-mod direct;
+mod dir_cache;
+mod dir_cursor;
+mod direct_io;
 mod extents;
-mod fds;
 pub mod file;
+mod handle_index;
+mod handles;
+mod host;
 pub mod identity;
-mod ids;
 mod lease;
-mod limits;
-mod listings;
 mod locks;
 pub mod mapped;
 mod mounts;
 pub mod node;
+mod node_ids;
+mod node_ops;
+mod node_table;
 mod open;
-mod opened;
-mod ops;
-mod proc_path;
+mod open_files;
+mod proc_fd;
+mod rename;
 mod resolve;
-mod ring;
-mod table;
+mod stat;
 mod tree;
-mod unnamed;
-mod within;
+mod unlink;
+mod unlinked;
 mod xattr;
 
 use std::any::Any;
@@ -62,10 +76,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
 use vfs::{Capabilities, Cx, FileSystem, Handle, HandleKey, Level, Node, Result, Want};
 
-use crate::identity::Switch;
+use crate::descriptors::Budget;
+use crate::host::HostOptions;
+use crate::identity::CallerIdentity;
 use crate::mapped::MappedNode;
 use crate::node::HostNode;
+use crate::proc_fd::ProcFds;
 use crate::tree::Tree;
+
+pub use crate::identity::Identity;
 
 /// The options of an export.
 #[derive(Clone, Debug, Default)]
@@ -90,27 +109,12 @@ pub struct Options {
     pub no_kernel_handles: bool,
     /// A file that records the locations of nodes with handles: without kernel handles, it makes
     /// handles survive a restart. It is created if absent, and must not be shared.
-    pub names: Option<PathBuf>,
+    pub handle_index: Option<PathBuf>,
     /// Applies the umask of the calling thread to new files, as for any program. Otherwise the
     /// calling thread gets a umask of its own, 0, and a working directory of its own (`CLONE_FS` of
     /// unshare(2)), which suits threads that serve clients, but not threads that belong to another
     /// part of the program.
     pub keep_umask: bool,
-}
-
-/// The identity under which the host's file system is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Identity {
-    /// [`Identity::Switch`] if that is possible, otherwise [`Identity::Fixed`].
-    #[default]
-    Auto,
-    /// The caller of each operation: owners are as on the host, and the host's kernel checks
-    /// permissions. Needs to run as user 0 with its capabilities.
-    Switch,
-    /// The process: it owns all new files, and its permissions apply to all clients.
-    Fixed,
-    /// The process, with owners, permissions and types in extended attributes ([`mapped`]).
-    MappedXattr,
 }
 
 /// A directory of the host, or a file.
@@ -130,45 +134,34 @@ impl HostDir {
     /// what is missing: the path, `/proc`, the openat2 system call (Linux 5.6), or for
     /// [`Identity::Switch`] the privileges.
     pub fn open(path: impl AsRef<Path>, options: Options) -> io::Result<Arc<HostDir>> {
-        let switch = match options.identity {
-            Identity::Switch if !Switch::permitted() => {
-                return Err(io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    "expected to run as user 0 with CAP_SETUID, CAP_SETGID, CAP_DAC_OVERRIDE, \
-                     CAP_CHOWN and CAP_FOWNER, to work as each caller",
-                ));
-            }
-            Identity::Auto => Switch::permitted(),
-            Identity::Switch => true,
-            Identity::Fixed | Identity::MappedXattr => false,
-        };
+        let identity = CallerIdentity::new(options.identity, options.super_user)?;
         let by_handle =
             !options.no_kernel_handles && sys::caps::have(CapabilitySet::DAC_READ_SEARCH);
-        let budget = options.descriptors.unwrap_or_else(|| {
+        let descriptors = options.descriptors.unwrap_or_else(|| {
             usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX)
         });
         let secrets = match options.key {
             Some(key) => [key.clone(), key],
             None => [sys::random::bytes()?, [0; 32]].map(HandleKey::new),
         };
-        let tree = Tree::new(
+        let host_options = HostOptions {
             secrets,
+            budget: Budget::new(descriptors),
+            identity,
+            keeps_umask: options.keep_umask,
             by_handle,
-            budget,
-            switch.then(|| Switch::new(options.super_user)),
-        )?;
-        let tree = Arc::new(tree.keeping_umask(options.keep_umask));
-        tree.act_as_server()?;
+            proc_fds: ProcFds::open()?,
+        };
+        identity::assume_server()?;
         let path = path.as_ref();
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let fd = tree.open(|| rustix::fs::open(path, flags, Mode::empty()))?;
-        limits::require_openat2(fd.as_fd())?;
-        tree.set_root(fd.as_fd())?;
-        let (root, _) = tree.enter(None, fd, None)?;
-        root.pin();
-        tree.set_root_node(&root);
+        let fd = host_options
+            .budget
+            .open_within(|| rustix::fs::open(path, flags, Mode::empty()))?;
+        capabilities::require_openat2(fd.as_fd())?;
+        let (tree, root) = Tree::new(host_options, fd)?;
         let mapped = options.identity == Identity::MappedXattr;
-        let capabilities = limits::capabilities(&tree, &root, mapped)?;
+        let capabilities = capabilities::capabilities(&root, mapped)?;
         if mapped && capabilities.xattr == Level::None {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -176,12 +169,13 @@ impl HostDir {
             ));
         }
         let mut limits = Vec::new();
-        if let Some(names) = options.names.filter(|_| root.device().mount().is_none())
-            && let Err(error) = tree.book.record_at(&names)
+        if let Some(path) = options.handle_index
+            && root.device().mount().is_none()
+            && let Err(error) = tree.handle_index.persist_at(&path)
         {
-            limits.push(format!("{}: {error}", names.display()));
+            limits.push(format!("{}: {error}", path.display()));
         }
-        limits.extend(limits::lines(&root, &capabilities));
+        limits.extend(capabilities::limitations(&tree, &root, &capabilities));
         Ok(Arc::new(HostDir {
             tree,
             root,
@@ -208,7 +202,7 @@ impl HostDir {
 
     /// Returns the number of open descriptors.
     pub fn open_descriptors(&self) -> usize {
-        self.tree.open_descriptors()
+        self.tree.host.budget.open()
     }
 }
 
@@ -222,16 +216,16 @@ impl FileSystem for HostDir {
     }
 
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
-        let node = resolve::resolve(&self.tree, cx, handle)?;
+        let node = handles::resolve(&self.tree, cx, handle)?;
         self.shown(cx, node)
     }
 
     /// Syncs the root's file system and those below it that are in use.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        self.root.device().long(cx.patience)?;
+        self.root.device().allow_disk_wait(cx.patience)?;
         cx.may_wait()?;
-        for device in self.tree.devices() {
-            match device.real() {
+        for tree_device in self.tree.devices() {
+            match tree_device.device.readable() {
                 Some(fd) => rustix::fs::syncfs(fd).map_err(sys::errno)?,
                 // The server may not open a file there, but can sync the whole host.
                 None => rustix::fs::sync(),

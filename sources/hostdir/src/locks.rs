@@ -23,24 +23,36 @@ use sys::lock::Kind as Ofd;
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, Kind, NodeId, Ranges, Result};
 
-use crate::fds::{Fd, Share};
-use crate::node::HostNode;
+use crate::descriptors::{Fd, Share};
+use crate::device::Device;
+use crate::identity;
+use crate::lease::Leases;
+
+/// The object whose locks are mirrored.
+pub(crate) struct LockedObject<'a, F> {
+    pub(crate) node: NodeId,
+    pub(crate) kind: Kind,
+    pub(crate) device: &'a Device,
+    pub(crate) leases: &'a Leases,
+    /// Returns its descriptor, perhaps `O_PATH`.
+    pub(crate) fd: F,
+}
 
 /// The mirrors of the nodes that have locks.
 #[derive(Default)]
-pub(crate) struct Mirrors(Mutex<HashMap<NodeId, Arc<Mutex<Mirror>>>>);
+pub(crate) struct LockMirrors(Mutex<HashMap<NodeId, Arc<Mutex<Mirror>>>>);
 
 #[derive(Default)]
 struct Mirror {
     /// The open file for byte ranges, and the locked ranges.
-    ranges: Option<Open>,
-    held: Ranges,
+    ranges: Option<MirrorFile>,
+    locked: Ranges,
     /// The open file for flock(2), and its state.
-    whole: Option<Open>,
-    state: Option<HostLock>,
+    flock: Option<MirrorFile>,
+    flock_state: Option<HostLock>,
 }
 
-struct Open {
+struct MirrorFile {
     fd: Arc<Fd>,
     writable: bool,
     /// Whether it is not writable because the file was leased.
@@ -49,7 +61,7 @@ struct Open {
     _share: Option<Share>,
 }
 
-impl Drop for Open {
+impl Drop for MirrorFile {
     fn drop(&mut self) {
         // Closing is not enough: a child process between fork and exec still has a copy of the
         // descriptor. Neither call can fail for an open file.
@@ -58,7 +70,7 @@ impl Drop for Open {
     }
 }
 
-impl Mirrors {
+impl LockMirrors {
     /// Forgets a node that is dropped, which has no locks any more.
     pub(crate) fn forget(&self, id: NodeId) {
         // Closed after the lock is released.
@@ -66,46 +78,50 @@ impl Mirrors {
         drop(gone);
     }
 
-    fn of(&self, node: &HostNode) -> Arc<Mutex<Mirror>> {
-        node.set_mirrored();
+    /// Implements [`vfs::Node::host_lock`]. The node has to be forgotten when it is dropped.
+    pub(crate) fn set(
+        &self,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+        range: LockRange,
+        state: HostLock,
+    ) -> Result<()> {
+        let mirror = self.of(object.node);
+        let mut mirror = mirror.lock().expect("no panic holds it");
+        let (start, end) = (range.start, range.end);
+        match range.space {
+            Space::Posix => mirror.set_range(object, cx, start, end, state),
+            Space::Flock => mirror.set_flock(object, cx, state),
+        }
+    }
+
+    /// Implements [`vfs::Node::host_lock_holder`]. The node has to be forgotten when it is dropped.
+    pub(crate) fn holder(
+        &self,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let mirror = self.of(object.node);
+        let mirror = mirror.lock().expect("no panic holds it");
+        let (start, end) = (range.start, range.end);
+        match range.space {
+            Space::Posix => mirror.range_holder(object, cx, start, end, kind),
+            Space::Flock => mirror.flock_holder(object, cx, kind),
+        }
+    }
+
+    fn of(&self, node: NodeId) -> Arc<Mutex<Mirror>> {
         let mut mirrors = self.0.lock().expect("no panic holds it");
-        mirrors.entry(node.number()).or_default().clone()
-    }
-}
-
-/// [`vfs::Node::host_lock`].
-pub(crate) fn set(node: &HostNode, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
-    node.device().brief(cx.patience)?;
-    let mirror = node.device().tree.mirrors.of(node);
-    let mut mirror = mirror.lock().expect("no panic holds it");
-    let (start, end) = (range.start, range.end);
-    match range.space {
-        Space::Posix => mirror.set_range(node, cx, start, end, state),
-        Space::Flock => mirror.set_whole(node, cx, state),
-    }
-}
-
-/// [`vfs::Node::host_lock_holder`].
-pub(crate) fn holder(
-    node: &HostNode,
-    cx: &Cx<'_>,
-    range: LockRange,
-    kind: LockKind,
-) -> Result<Option<Outsider>> {
-    node.device().brief(cx.patience)?;
-    let mirror = node.device().tree.mirrors.of(node);
-    let mirror = mirror.lock().expect("no panic holds it");
-    let (start, end) = (range.start, range.end);
-    match range.space {
-        Space::Posix => mirror.range_holder(node, cx, start, end, kind),
-        Space::Flock => mirror.whole_holder(node, cx, kind),
+        mirrors.entry(node).or_default().clone()
     }
 }
 
 impl Mirror {
     fn set_range(
         &mut self,
-        node: &HostNode,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         start: u64,
         end: u64,
@@ -115,10 +131,10 @@ impl Mirror {
             if state == HostLock::Unlocked {
                 return Ok(());
             }
-            self.ranges = open(node, cx)?;
+            self.ranges = open(object, cx)?;
         }
         if state == HostLock::Exclusive {
-            self.become_writable(node, cx)?;
+            self.reopen_writable(object, cx)?;
         }
         let Some(open) = &self.ranges else {
             return Ok(());
@@ -137,11 +153,11 @@ impl Mirror {
         };
         if locked.is_ok() && reachable {
             match state {
-                HostLock::Unlocked => self.held.remove(start, end),
-                HostLock::Shared | HostLock::Exclusive => self.held.insert(start, end),
+                HostLock::Unlocked => self.locked.remove(start, end),
+                HostLock::Shared | HostLock::Exclusive => self.locked.insert(start, end),
             }
         }
-        if self.held.is_empty() {
+        if self.locked.is_empty() {
             self.ranges = None;
         }
         locked
@@ -149,43 +165,52 @@ impl Mirror {
 
     /// Reopens for writing a file that was opened for reading because of a lease, if that is
     /// possible now, and takes all locked ranges again, as shared.
-    fn become_writable(&mut self, node: &HostNode, cx: &Cx<'_>) -> Result<()> {
+    fn reopen_writable(
+        &mut self,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+    ) -> Result<()> {
         if !self.ranges.as_ref().is_some_and(|open| open.leased) {
             return Ok(());
         }
-        let Some(open) = open(node, cx)? else {
+        let Some(open) = open(object, cx)? else {
             return Ok(());
         };
-        for (start, end) in self.held.iter() {
+        for (start, end) in self.locked.iter() {
             sys::lock::set(open.fd.as_fd(), start, end, Ofd::Shared).map_err(errno)?;
         }
         self.ranges = Some(open);
         Ok(())
     }
 
-    fn set_whole(&mut self, node: &HostNode, cx: &Cx<'_>, state: HostLock) -> Result<()> {
+    fn set_flock(
+        &mut self,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
+        cx: &Cx<'_>,
+        state: HostLock,
+    ) -> Result<()> {
         if state == HostLock::Unlocked {
-            (self.whole, self.state) = (None, None);
+            (self.flock, self.flock_state) = (None, None);
             return Ok(());
         }
-        if self.whole.is_none() {
-            self.whole = open(node, cx)?;
+        if self.flock.is_none() {
+            self.flock = open(object, cx)?;
         }
-        let Some(open) = &self.whole else {
+        let Some(open) = &self.flock else {
             return Ok(());
         };
-        match rustix::fs::flock(&open.fd, operation(state)) {
+        match rustix::fs::flock(&open.fd, flock_operation(state)) {
             Ok(()) => {
-                self.state = Some(state);
+                self.flock_state = Some(state);
                 Ok(())
             }
             Err(error) => {
-                match self.state {
+                match self.flock_state {
                     // flock(2) releases the old lock before it fails to take the new one.
                     Some(before) => {
-                        let _ = rustix::fs::flock(&open.fd, operation(before));
+                        let _ = rustix::fs::flock(&open.fd, flock_operation(before));
                     }
-                    None => self.whole = None,
+                    None => self.flock = None,
                 }
                 Err(errno(error))
             }
@@ -194,7 +219,7 @@ impl Mirror {
 
     fn range_holder(
         &self,
-        node: &HostNode,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         start: u64,
         end: u64,
@@ -207,8 +232,8 @@ impl Mirror {
         let open = match &self.ranges {
             Some(open) => open,
             // Then no other process has it open.
-            None if is_leased_to_write(node) => return Ok(None),
-            None => match open(node, cx)? {
+            None if is_leased_to_write(object) => return Ok(None),
+            None => match open(object, cx)? {
                 Some(open) => {
                     opened = open;
                     &opened
@@ -235,21 +260,21 @@ impl Mirror {
     /// Tests a lock by taking it, since there is no call to query one: with another open file,
     /// which conflicts with our own mirror too. A conflict with the mirror cannot be distinguished
     /// from one with another process, and counts as the former.
-    fn whole_holder(
+    fn flock_holder(
         &self,
-        node: &HostNode,
+        object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let ours_conflicts = match self.state {
+        let ours_conflicts = match self.flock_state {
             None => false,
             Some(HostLock::Shared) => kind == LockKind::Exclusive,
             Some(_) => true,
         };
-        if ours_conflicts || is_leased_to_write(node) {
+        if ours_conflicts || is_leased_to_write(object) {
             return Ok(None);
         }
-        let Some(open) = open(node, cx)? else {
+        let Some(open) = open(object, cx)? else {
             return Ok(None);
         };
         let outsider = |kind| {
@@ -260,10 +285,10 @@ impl Mirror {
                 pid: 0,
             }))
         };
-        if rustix::fs::flock(&open.fd, operation(kind.into())).is_ok() {
+        if rustix::fs::flock(&open.fd, flock_operation(kind.into())).is_ok() {
             return Ok(None);
         }
-        match rustix::fs::flock(&open.fd, operation(HostLock::Shared)) {
+        match rustix::fs::flock(&open.fd, flock_operation(HostLock::Shared)) {
             Ok(()) => outsider(LockKind::Shared),
             Err(Raw::WOULDBLOCK) => outsider(LockKind::Exclusive),
             Err(error) => Err(errno(error)),
@@ -271,7 +296,7 @@ impl Mirror {
     }
 }
 
-fn operation(state: HostLock) -> FlockOperation {
+fn flock_operation(state: HostLock) -> FlockOperation {
     match state {
         HostLock::Unlocked => FlockOperation::NonBlockingUnlock,
         HostLock::Shared => FlockOperation::NonBlockingLockShared,
@@ -279,17 +304,20 @@ fn operation(state: HostLock) -> FlockOperation {
     }
 }
 
-fn is_leased_to_write(node: &HostNode) -> bool {
-    let leased = node.device().tree.leases.leased(node.number());
+fn is_leased_to_write<F>(object: &LockedObject<'_, F>) -> bool {
+    let leased = object.leases.find(object.node);
     matches!(leased, Some((sys::lease::Kind::Write, _)))
 }
 
 /// Opens a mirror, if the server can, without breaking a lease: with a write lease, the leased open
 /// file serves as the mirror; with a read lease the file is opened for reading.
-fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
-    let leased = node.device().tree.leases.leased(node.number());
+fn open(
+    object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
+    cx: &Cx<'_>,
+) -> Result<Option<MirrorFile>> {
+    let leased = object.leases.find(object.node);
     if let Some((sys::lease::Kind::Write, fd)) = leased {
-        return Ok(Some(Open {
+        return Ok(Some(MirrorFile {
             fd,
             writable: true,
             leased: false,
@@ -297,21 +325,21 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
         }));
     }
     let leased = leased.is_some();
-    let flags = match node.what() {
+    let flags = match object.kind {
         Kind::File if leased => [OFlags::RDONLY].as_slice(),
         Kind::File => &[OFlags::RDWR, OFlags::RDONLY],
         Kind::Directory => &[OFlags::RDONLY],
         _ => return Ok(None),
     };
-    let tree = &node.device().tree;
-    let share = tree.shares.take(cx.call.account())?;
-    let fd = node.fd(cx.patience)?;
-    tree.act_as_server()?;
+    let host = &object.device.host;
+    let share = host.shares.take(cx.call.account())?;
+    let fd = (object.fd)()?;
+    identity::assume_server()?;
     for &flags in flags {
-        match tree.open(|| tree.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
+        match host.open(|| host.proc_fds.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
             Ok(fd) => {
                 let writable = flags == OFlags::RDWR;
-                return Ok(Some(Open {
+                return Ok(Some(MirrorFile {
                     fd: Arc::new(fd),
                     writable,
                     leased,

@@ -8,20 +8,19 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use vfs::Result;
 
-use crate::device::Device;
-use crate::tree::Tree;
+use crate::tree::{Tree, TreeDevice};
 
-/// Calls `look` on the mounts below the root, each open for reading, and returns the first result.
+/// Calls `visit` on the mounts below the root, each open for reading, and returns the first result.
 /// Skips mounts that cannot be opened or have no kernel handles.
 pub(crate) fn find<T>(
     tree: &Arc<Tree>,
-    look: impl Fn(&Arc<Device>, BorrowedFd<'_>) -> Result<Option<T>>,
+    visit: impl Fn(&Arc<TreeDevice>, BorrowedFd<'_>) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
-    let Some(root) = tree.table_root() else {
+    let Some(root) = tree.root() else {
         return Ok(None);
     };
     let root_fd = root.fd(vfs::Patience::Full)?;
-    let Some(root_path) = tree.path_of(root_fd.as_fd()) else {
+    let Some(root_path) = tree.host.proc_fds.path_of(root_fd.as_fd()) else {
         return Ok(None);
     };
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
@@ -38,19 +37,23 @@ pub(crate) fn find<T>(
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let below = below.as_os_str().as_bytes();
         let open = || rustix::fs::openat2(&*root_fd, below, flags, Mode::empty(), resolve);
-        let Ok((node, _)) = tree.open(open).and_then(|fd| tree.enter(None, fd, None)) else {
+        let Ok((node, _)) = tree
+            .host
+            .open(open)
+            .and_then(|fd| tree.enter(None, fd, None))
+        else {
             continue;
         };
-        let device = node.device();
-        if device.mount().is_none() {
+        if node.device().mount().is_none() {
             continue;
         }
         let path = node.fd(vfs::Patience::Full)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Ok(mount) = tree.open(|| tree.reopen(path.as_fd(), flags)) else {
+        let host = &tree.host;
+        let Ok(mount) = host.open(|| host.proc_fds.reopen(path.as_fd(), flags)) else {
             continue;
         };
-        if let Some(found) = look(device, mount.as_fd())? {
+        if let Some(found) = visit(node.tree_device(), mount.as_fd())? {
             return Ok(Some(found));
         }
     }

@@ -5,7 +5,7 @@
 //! node's descriptor is replaced by the object's kernel handle or, where handles are not permitted,
 //! by the name that it was last found by. An object without a name keeps its descriptor. A node
 //! with a kernel handle that is not a directory also has the directory in which it was first found:
-//! its own handle contains that. `ops` has the node's operations.
+//! its own handle contains that. `node_ops` has the node's operations.
 //!
 //! A million of them have to fit: a node is 72 bytes (see the test), its slot in the table some 20
 //! to 40.
@@ -14,20 +14,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{Mode, OFlags};
 use sys::errno;
 use sys::handle::FileHandle;
-use vfs::{Attr, Errno, Kind, Name, NodeId, Patience, Result, sip};
+use vfs::{Attr, Errno, Kind, Name, Node, NodeId, Patience, Result};
 
 use crate::attr;
-use crate::device::{self, Device};
-use crate::fds::Fd;
-use crate::table::RingSlot;
-use crate::tree;
+use crate::descriptors::Fd;
+use crate::device::Device;
+use crate::host::Host;
+use crate::identity;
+use crate::node_table::{RingSlot, TableEntry};
+use crate::stat::{dev_of, has_name, incarnation_of, stat};
+use crate::tree::{Tree, TreeDevice};
 
 /// A file, directory or other object below an export's root.
 pub struct HostNode {
-    device: Arc<Device>,
+    tree_device: Arc<TreeDevice>,
     id: NodeId,
     slot: Mutex<Slot>,
     ring: RingSlot,
@@ -36,89 +39,105 @@ pub struct HostNode {
 }
 
 /// Used since the clock hand last passed.
-const TOUCHED: u8 = 1;
+const RECENTLY_USED: u8 = 1;
 /// Its descriptor is never evicted.
 const PINNED: u8 = 2;
 /// Has locks mirrored on the host.
 const MIRRORED: u8 = 4;
 /// The child that was looked up here last was in the table already.
-const KNOWN: u8 = 8;
+const CHILD_KNOWN: u8 = 8;
 /// The node has lost its last name and holds a peer's share.
-const UNNAMED: u8 = 16;
+const UNLINKED: u8 = 16;
 
 /// The access to an object.
 enum Slot {
     /// Open: `O_PATH`, or the descriptor of a file that created it.
     Open {
         fd: Arc<Fd>,
-        record: Option<Box<Record>>,
+        dentry: Option<Box<Dentry>>,
     },
     /// Open, with a kernel handle, and found in this directory.
-    Listed { fd: Arc<Fd>, dir: Arc<HostNode> },
+    OpenWithDir { fd: Arc<Fd>, dir: Arc<HostNode> },
     /// A kernel handle short enough for inline storage (ext4 has 8 bytes, XFS and tmpfs 12, btrfs
     /// 20).
-    Small {
+    Handle {
         kind: u8,
         len: u8,
-        bytes: [u8; SMALL],
+        bytes: [u8; MAX_INLINE],
     },
     /// A short kernel handle, and the directory in which the object was found.
-    SmallListed {
+    HandleWithDir {
         kind: u8,
         len: u8,
-        bytes: [u8; SMALLER],
+        bytes: [u8; MAX_INLINE_WITH_DIR],
         dir: Arc<HostNode>,
     },
     /// A kernel handle.
-    Large(Box<FileHandle>),
-    /// The last known name; `life` distinguishes the object from another with the same number.
-    Named { record: Box<Record>, life: u64 },
+    BoxedHandle(Box<FileHandle>),
+    /// The last known name; `incarnation` distinguishes the object from another with the same
+    /// number.
+    Dentry {
+        dentry: Box<Dentry>,
+        incarnation: u64,
+    },
 }
 
 /// The size at which this variant is no larger than the slot's largest other one.
-const SMALL: usize = 21;
+const MAX_INLINE: usize = 21;
 
 /// The same with a directory.
-const SMALLER: usize = 13;
+const MAX_INLINE_WITH_DIR: usize = 13;
 
 /// The location in which an object was last found.
 #[derive(Clone)]
-pub(crate) struct Record {
+pub(crate) struct Dentry {
     pub(crate) parent: Arc<HostNode>,
     pub(crate) name: Box<[u8]>,
 }
 
 impl HostNode {
     pub(crate) fn new(
-        device: &Arc<Device>,
+        tree_device: &Arc<TreeDevice>,
         attr: &Attr,
         fd: Arc<Fd>,
-        record: Option<Box<Record>>,
+        dentry: Option<Box<Dentry>>,
     ) -> HostNode {
         HostNode {
-            device: device.clone(),
+            tree_device: tree_device.clone(),
             id: attr.id,
-            slot: Mutex::new(Slot::Open { fd, record }),
+            slot: Mutex::new(Slot::Open { fd, dentry }),
             ring: RingSlot::new(),
             kind: attr.kind,
-            flags: AtomicU8::new(TOUCHED),
+            flags: AtomicU8::new(RECENTLY_USED),
         }
     }
 
-    pub(crate) fn device(&self) -> &Arc<Device> {
-        &self.device
+    /// Returns the device that it is on, in its export.
+    pub(crate) fn tree_device(&self) -> &Arc<TreeDevice> {
+        &self.tree_device
+    }
+
+    /// Returns the device that it is on.
+    pub(crate) fn device(&self) -> &Device {
+        &self.tree_device.device
+    }
+
+    /// Returns the core of its export.
+    pub(crate) fn host(&self) -> &Host {
+        &self.tree_device.device.host
+    }
+
+    /// Returns its export, with the stores that its operations need.
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree_device.tree
     }
 
     pub(crate) fn number(&self) -> NodeId {
         self.id
     }
 
-    pub(crate) fn what(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         self.kind
-    }
-
-    pub(crate) fn ring_slot(&self) -> &RingSlot {
-        &self.ring
     }
 
     /// Keeps its descriptor from being evicted.
@@ -132,25 +151,25 @@ impl HostNode {
     }
 
     /// Marks the node, so that its share is released when it is dropped.
-    pub(crate) fn set_unnamed(&self) {
-        self.flags.fetch_or(UNNAMED, Ordering::Relaxed);
+    pub(crate) fn set_unlinked(&self) {
+        self.flags.fetch_or(UNLINKED, Ordering::Relaxed);
     }
 
     /// Returns whether the next child looked up here is likely to be in the table, as the last one
     /// was: clients look up either the same names again, or ever new ones.
-    pub(crate) fn expects_known(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & KNOWN != 0
+    pub(crate) fn expects_known_child(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CHILD_KNOWN != 0
     }
 
     /// Records whether the last one was.
-    pub(crate) fn expect_known(&self, known: bool) {
-        if self.expects_known() == known {
+    pub(crate) fn expect_known_child(&self, known: bool) {
+        if self.expects_known_child() == known {
             return;
         }
         if known {
-            self.flags.fetch_or(KNOWN, Ordering::Relaxed);
+            self.flags.fetch_or(CHILD_KNOWN, Ordering::Relaxed);
         } else {
-            self.flags.fetch_and(!KNOWN, Ordering::Relaxed);
+            self.flags.fetch_and(!CHILD_KNOWN, Ordering::Relaxed);
         }
     }
 
@@ -160,18 +179,18 @@ impl HostNode {
     }
 
     /// Returns a descriptor of the object, possibly `O_PATH`. Reopening it uses the server's own
-    /// identity: call this before [`tree::Tree::act`]. Returns `ESTALE` if the object cannot be
-    /// found again.
+    /// identity: call this before [`crate::identity::CallerIdentity::assume`]. Returns `ESTALE` if
+    /// the object cannot be found again.
     pub(crate) fn fd(&self, patience: Patience) -> Result<Arc<Fd>> {
         if let Some(fd) = self.slot().fd() {
-            if self.flags.load(Ordering::Relaxed) & TOUCHED == 0 {
-                self.flags.fetch_or(TOUCHED, Ordering::Relaxed);
+            if self.flags.load(Ordering::Relaxed) & RECENTLY_USED == 0 {
+                self.flags.fetch_or(RECENTLY_USED, Ordering::Relaxed);
             }
             return Ok(fd.clone());
         }
-        self.device.brief(patience)?;
-        self.device.tree.act_as_server()?;
-        match self.device.mount() {
+        self.device().allow_brief(patience)?;
+        identity::assume_server()?;
+        match self.device().mount() {
             Some(mount) => self.reopen_by_handle(mount),
             None => self.reopen_by_name(),
         }
@@ -183,10 +202,9 @@ impl HostNode {
             return Ok(fd.clone());
         }
         let handle = slot.handle().ok_or(Errno::ESTALE)?;
-        let tree = &self.device.tree;
-        let fd = Arc::new(tree.open(|| handle.open(mount, OFlags::PATH))?);
+        let fd = Arc::new(self.host().open(|| handle.open(mount, OFlags::PATH))?);
         slot.reopen(fd.clone());
-        tree.table.insert_into_ring(self);
+        self.tree().nodes.insert_into_ring(self);
         Ok(fd)
     }
 
@@ -194,35 +212,35 @@ impl HostNode {
     /// object.
     fn reopen_by_name(&self) -> Result<Arc<Fd>> {
         /// Deeper than the path of any system call; ends the walk in a cycle.
-        const DEEPEST: usize = 1 << 16;
-        let mut way: Vec<(Option<Arc<HostNode>>, Box<Record>, u64)> = Vec::new();
+        const MAX_DEPTH: usize = 1 << 16;
+        let mut chain: Vec<(Option<Arc<HostNode>>, Box<Dentry>, u64)> = Vec::new();
         let mut at: Option<Arc<HostNode>> = None;
         let mut fd = loop {
             let next = match &*at.as_deref().unwrap_or(self).slot() {
-                Slot::Open { fd, .. } | Slot::Listed { fd, .. } => break fd.clone(),
-                Slot::Named { record, life } if way.len() < DEEPEST => {
-                    way.push((at.clone(), record.clone(), *life));
-                    record.parent.clone()
+                Slot::Open { fd, .. } | Slot::OpenWithDir { fd, .. } => break fd.clone(),
+                Slot::Dentry {
+                    dentry,
+                    incarnation,
+                } if chain.len() < MAX_DEPTH => {
+                    chain.push((at.clone(), dentry.clone(), *incarnation));
+                    dentry.parent.clone()
                 }
                 _ => return Err(Errno::ESTALE),
             };
             at = Some(next);
         };
-        for (node, record, life) in way.into_iter().rev() {
+        for (node, dentry, incarnation) in chain.into_iter().rev() {
             let node = node.as_deref().unwrap_or(self);
-            let found = node
-                .device
-                .tree
-                .open(|| open_path(fd.as_fd(), &record.name));
+            let found = node.host().open(|| open_path(fd.as_fd(), &dentry.name));
             let found = found.map_err(|error| match error {
                 Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => Errno::ESTALE,
                 error => error,
             })?;
-            let stx = tree::stat(found.as_fd())?;
-            let same = device::dev_of(&stx) == node.device.dev
-                && node.device.id(stx.stx_ino) == node.id
-                && attr::of(&node.device, &stx).kind == node.kind
-                && life_of(found.as_fd()) == life;
+            let stx = stat(found.as_fd())?;
+            let same = dev_of(&stx) == node.device().dev
+                && node.device().id(stx.stx_ino) == node.id
+                && attr::of(node.device(), &stx).kind == node.kind
+                && incarnation_of(found.as_fd()) == incarnation;
             if !same {
                 return Err(Errno::ESTALE);
             }
@@ -239,26 +257,26 @@ impl HostNode {
             return fd.clone();
         }
         slot.reopen(fd.clone());
-        self.device.tree.table.insert_into_ring(self);
+        self.tree().nodes.insert_into_ring(self);
         fd.clone()
     }
 
     /// Returns whether `fd`, found under this node's number, is the same object. If so, it becomes
-    /// this node's descriptor if there is none, and `record` its last known location.
-    pub(crate) fn adopt(&self, kind: Kind, fd: &Arc<Fd>, record: Option<&Record>) -> bool {
+    /// this node's descriptor if there is none, and `dentry` its last known location.
+    pub(crate) fn adopt(&self, kind: Kind, fd: &Arc<Fd>, dentry: Option<&Dentry>) -> bool {
         if kind != self.kind {
             return false;
         }
         let same = match &*self.slot() {
             // The inode number of an open object is not reused.
-            Slot::Open { .. } | Slot::Listed { .. } => true,
-            Slot::Named { life, .. } => life_of(fd.as_fd()) == *life,
+            Slot::Open { .. } | Slot::OpenWithDir { .. } => true,
+            Slot::Dentry { incarnation, .. } => incarnation_of(fd.as_fd()) == *incarnation,
             slot => FileHandle::of(fd.as_fd()).ok() == slot.handle(),
         };
         if same {
             self.install(fd);
-            if let Some(record) = record {
-                self.relocate(record);
+            if let Some(dentry) = dentry {
+                self.relocate(dentry);
             }
         }
         same
@@ -267,19 +285,19 @@ impl HostNode {
     /// Records that it was found in `dir`, unless it is a directory, whose parent can be found, or
     /// an object without a handle. The first one is kept, because handles contain it and clients
     /// cache a file once per handle.
-    pub(crate) fn note_directory(&self, dir: &HostNode) {
+    pub(crate) fn record_directory(&self, dir: &HostNode) {
         if self.kind == Kind::Directory
-            || self.device.mount().is_none()
-            || !Arc::ptr_eq(&self.device, &dir.device)
+            || self.device().mount().is_none()
+            || !Arc::ptr_eq(&self.tree_device, &dir.tree_device)
         {
             return;
         }
         let mut slot = self.slot();
-        if let Slot::Open { fd, record: None } = &*slot
+        if let Slot::Open { fd, dentry: None } = &*slot
             && let Some(dir) = dir.shared()
         {
             let fd = fd.clone();
-            *slot = Slot::Listed { fd, dir };
+            *slot = Slot::OpenWithDir { fd, dir };
         }
     }
 
@@ -289,37 +307,36 @@ impl HostNode {
     }
 
     /// Records its current location.
-    pub(crate) fn relocate(&self, to: &Record) {
-        let tree = &self.device.tree;
-        let unmoved = |slot: &Slot| match slot {
+    pub(crate) fn relocate(&self, to: &Dentry) {
+        let is_current = |slot: &Slot| match slot {
             Slot::Open {
-                record: Some(now), ..
+                dentry: Some(now), ..
             }
-            | Slot::Named { record: now, .. } => {
+            | Slot::Dentry { dentry: now, .. } => {
                 Arc::ptr_eq(&now.parent, &to.parent) && now.name == to.name
             }
-            Slot::Open { record: None, .. } => false,
+            Slot::Open { dentry: None, .. } => false,
             _ => true,
         };
-        if unmoved(&self.slot()) {
+        if is_current(&self.slot()) {
             return;
         }
         // Records are older than the state they describe: those of two directories moved into each
         // other could form a cycle. The older one stays then, and is rejected when used.
-        let _moving = tree.moving.lock().expect("no panic holds it");
+        let _moving = self.tree().moving.lock().expect("no panic holds it");
         if self.kind == Kind::Directory {
             let mut above = Some(to.parent.clone());
             while let Some(node) = above {
                 if std::ptr::eq(&*node, self) {
                     return;
                 }
-                above = node.slot().record().map(|record| record.parent.clone());
+                above = node.slot().dentry().map(|dentry| dentry.parent.clone());
             }
         }
         let mut slot = self.slot();
         let old = match &mut *slot {
-            Slot::Open { record, .. } => record.replace(Box::new(to.clone())),
-            Slot::Named { record, .. } => Some(std::mem::replace(record, Box::new(to.clone()))),
+            Slot::Open { dentry, .. } => dentry.replace(Box::new(to.clone())),
+            Slot::Dentry { dentry, .. } => Some(std::mem::replace(dentry, Box::new(to.clone()))),
             _ => None,
         };
         drop(slot);
@@ -327,8 +344,8 @@ impl HostNode {
     }
 
     /// Returns its last known location, if recorded.
-    pub(crate) fn record(&self) -> Option<Record> {
-        self.slot().record().cloned()
+    pub(crate) fn dentry(&self) -> Option<Dentry> {
+        self.slot().dentry().cloned()
     }
 
     /// Returns the object's kernel handle.
@@ -342,7 +359,7 @@ impl HostNode {
 
     /// Evicts the descriptor, unless it is in use, was used recently, or could not be reopened.
     pub(crate) fn evict(&self) -> bool {
-        if self.flags.fetch_and(!TOUCHED, Ordering::Relaxed) & (TOUCHED | PINNED) != 0 {
+        if self.flags.fetch_and(!RECENTLY_USED, Ordering::Relaxed) & (RECENTLY_USED | PINNED) != 0 {
             return false;
         }
         let Ok(mut slot) = self.slot.try_lock() else {
@@ -356,21 +373,24 @@ impl HostNode {
         if Arc::strong_count(fd) > 1 || !has_name(fd.as_fd()) {
             return false;
         }
-        let closed = match self.device.mount() {
+        let closed = match self.device().mount() {
             Some(_) => match FileHandle::of(fd.as_fd()) {
-                Ok(handle) => slot.closed(&handle),
+                Ok(handle) => slot.without_descriptor(&handle),
                 Err(_) => return false,
             },
             None => {
-                let life = life_of(fd.as_fd());
-                match slot.take_record() {
-                    Some(record) => Slot::Named { record, life },
+                let incarnation = incarnation_of(fd.as_fd());
+                match slot.take_dentry() {
+                    Some(dentry) => Slot::Dentry {
+                        dentry,
+                        incarnation,
+                    },
                     None => return false,
                 }
             }
         };
         let open = std::mem::replace(&mut *slot, closed);
-        self.device.tree.table.remove_from_ring(self);
+        self.tree().nodes.remove_from_ring(self);
         drop(slot);
         drop(open);
         true
@@ -378,22 +398,22 @@ impl HostNode {
 
     /// Replaces the descriptor with the object's kernel handle if it is `shared`, which an open
     /// file is about to close. Returns false if that is not possible.
-    pub(crate) fn part_with(&self, shared: &Arc<Fd>) -> bool {
+    pub(crate) fn replace_with_handle(&self, shared: &Arc<Fd>) -> bool {
         let Ok(mut slot) = self.slot.try_lock() else {
             return false;
         };
         if !slot.fd().is_some_and(|fd| Arc::ptr_eq(fd, shared)) {
             return true;
         }
-        if self.flags.load(Ordering::Relaxed) & PINNED != 0 || self.device.mount().is_none() {
+        if self.flags.load(Ordering::Relaxed) & PINNED != 0 || self.device().mount().is_none() {
             return false;
         }
         let Ok(handle) = FileHandle::of(shared.as_fd()) else {
             return false;
         };
-        let closed = slot.closed(&handle);
+        let closed = slot.without_descriptor(&handle);
         let open = std::mem::replace(&mut *slot, closed);
-        self.device.tree.table.remove_from_ring(self);
+        self.tree().nodes.remove_from_ring(self);
         drop(slot);
         drop(open);
         true
@@ -401,23 +421,23 @@ impl HostNode {
 
     /// Returns whether it has a descriptor other than `fd`, so that a file can be reopened although
     /// it has no name. Returns false if that cannot be determined now.
-    pub(crate) fn has_other_than(&self, fd: &Arc<Fd>) -> bool {
+    pub(crate) fn has_descriptor_besides(&self, fd: &Arc<Fd>) -> bool {
         let slot = self.slot.try_lock();
         slot.is_ok_and(|slot| slot.fd().is_some_and(|own| !Arc::ptr_eq(own, fd)))
     }
 
     /// Handles the close of a file that shared its descriptor with this node: if the node stays in
     /// use, it must not keep the file open for writing.
-    pub(crate) fn settle(&self, closed: &Arc<Fd>) {
+    pub(crate) fn replace_with_path(&self, closed: &Arc<Fd>) {
         let mut slot = self.slot();
-        let (Slot::Open { fd, .. } | Slot::Listed { fd, .. }) = &mut *slot else {
+        let (Slot::Open { fd, .. } | Slot::OpenWithDir { fd, .. }) = &mut *slot else {
             return;
         };
         if !Arc::ptr_eq(fd, closed) {
             return;
         }
-        let tree = &self.device.tree;
-        if let Ok(path) = tree.open(|| tree.reopen(closed.as_fd(), OFlags::PATH)) {
+        let host = self.host();
+        if let Ok(path) = host.open(|| host.proc_fds.reopen(closed.as_fd(), OFlags::PATH)) {
             *fd = Arc::new(path);
         }
     }
@@ -427,22 +447,32 @@ impl HostNode {
     }
 }
 
+impl TableEntry for HostNode {
+    fn number(&self) -> NodeId {
+        self.id
+    }
+
+    fn ring_slot(&self) -> &RingSlot {
+        &self.ring
+    }
+}
+
 impl Drop for HostNode {
     fn drop(&mut self) {
-        let tree = &self.device.tree;
-        tree.table.remove(self);
+        let tree = &self.tree_device.tree;
+        tree.nodes.remove(self);
         if *self.flags.get_mut() & MIRRORED != 0 {
             tree.mirrors.forget(self.id);
         }
-        if *self.flags.get_mut() & UNNAMED != 0 {
-            tree.unnamed.forget(self.id);
+        if *self.flags.get_mut() & UNLINKED != 0 {
+            tree.unlinked.forget(self.id);
         }
         // A chain of parents without other references is dropped iteratively: recursion on a deep
         // one would overflow the stack.
-        let mut above = self.slot.get_mut().ok().and_then(Slot::take_record);
-        while let Some(record) = above {
-            above = Arc::into_inner(record.parent)
-                .and_then(|mut parent| parent.slot.get_mut().ok().and_then(Slot::take_record));
+        let mut above = self.slot.get_mut().ok().and_then(Slot::take_dentry);
+        while let Some(dentry) = above {
+            above = Arc::into_inner(dentry.parent)
+                .and_then(|mut parent| parent.slot.get_mut().ok().and_then(Slot::take_dentry));
         }
     }
 }
@@ -450,48 +480,50 @@ impl Drop for HostNode {
 impl Slot {
     /// Returns the slot that replaces this one when the descriptor of the object with this handle
     /// is closed. A directory that does not fit next to the handle is dropped.
-    fn closed(&self, handle: &FileHandle) -> Slot {
+    fn without_descriptor(&self, handle: &FileHandle) -> Slot {
         let (Ok(kind), bytes) = (u8::try_from(handle.kind()), handle.bytes()) else {
-            return Slot::Large(Box::new(*handle));
+            return Slot::BoxedHandle(Box::new(*handle));
         };
         let len = bytes.len() as u8;
         match self {
-            Slot::Listed { dir, .. } if bytes.len() <= SMALLER => Slot::SmallListed {
+            Slot::OpenWithDir { dir, .. } if bytes.len() <= MAX_INLINE_WITH_DIR => {
+                Slot::HandleWithDir {
+                    kind,
+                    len,
+                    bytes: padded(bytes),
+                    dir: dir.clone(),
+                }
+            }
+            _ if bytes.len() <= MAX_INLINE => Slot::Handle {
                 kind,
                 len,
                 bytes: padded(bytes),
-                dir: dir.clone(),
             },
-            _ if bytes.len() <= SMALL => Slot::Small {
-                kind,
-                len,
-                bytes: padded(bytes),
-            },
-            _ => Slot::Large(Box::new(*handle)),
+            _ => Slot::BoxedHandle(Box::new(*handle)),
         }
     }
 
     /// Makes `fd` its descriptor; it has none before.
     fn reopen(&mut self, fd: Arc<Fd>) {
         *self = match self.directory().cloned() {
-            Some(dir) => Slot::Listed { fd, dir },
+            Some(dir) => Slot::OpenWithDir { fd, dir },
             None => Slot::Open {
                 fd,
-                record: self.take_record(),
+                dentry: self.take_dentry(),
             },
         };
     }
 
     fn fd(&self) -> Option<&Arc<Fd>> {
         match self {
-            Slot::Open { fd, .. } | Slot::Listed { fd, .. } => Some(fd),
+            Slot::Open { fd, .. } | Slot::OpenWithDir { fd, .. } => Some(fd),
             _ => None,
         }
     }
 
     fn directory(&self) -> Option<&Arc<HostNode>> {
         match self {
-            Slot::Listed { dir, .. } | Slot::SmallListed { dir, .. } => Some(dir),
+            Slot::OpenWithDir { dir, .. } | Slot::HandleWithDir { dir, .. } => Some(dir),
             _ => None,
         }
     }
@@ -499,35 +531,35 @@ impl Slot {
     /// Returns its kernel handle.
     fn handle(&self) -> Option<FileHandle> {
         let (kind, len, bytes) = match self {
-            Slot::Small { kind, len, bytes } => (kind, len, &bytes[..]),
-            Slot::SmallListed {
+            Slot::Handle { kind, len, bytes } => (kind, len, &bytes[..]),
+            Slot::HandleWithDir {
                 kind, len, bytes, ..
             } => (kind, len, &bytes[..]),
-            Slot::Large(handle) => return Some(**handle),
+            Slot::BoxedHandle(handle) => return Some(**handle),
             _ => return None,
         };
         FileHandle::new((*kind).into(), &bytes[..usize::from(*len)]).ok()
     }
 
-    fn record(&self) -> Option<&Record> {
+    fn dentry(&self) -> Option<&Dentry> {
         match self {
-            Slot::Open { record, .. } => record.as_deref(),
-            Slot::Named { record, .. } => Some(record),
+            Slot::Open { dentry, .. } => dentry.as_deref(),
+            Slot::Dentry { dentry, .. } => Some(dentry),
             _ => None,
         }
     }
 
-    fn take_record(&mut self) -> Option<Box<Record>> {
+    fn take_dentry(&mut self) -> Option<Box<Dentry>> {
         match self {
-            Slot::Open { record, .. } => record.take(),
-            Slot::Named { .. } => {
-                let nothing = Slot::Small {
+            Slot::Open { dentry, .. } => dentry.take(),
+            Slot::Dentry { .. } => {
+                let nothing = Slot::Handle {
                     kind: 0,
                     len: 0,
-                    bytes: [0; SMALL],
+                    bytes: [0; MAX_INLINE],
                 };
                 match std::mem::replace(self, nothing) {
-                    Slot::Named { record, .. } => Some(record),
+                    Slot::Dentry { dentry, .. } => Some(dentry),
                     _ => None,
                 }
             }
@@ -543,11 +575,11 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     padded
 }
 
-impl Record {
+impl Dentry {
     /// Returns the location `name` in `parent`, if that is still in the table.
-    pub(crate) fn new(parent: &HostNode, name: Name<'_>) -> Option<Box<Record>> {
+    pub(crate) fn new(parent: &HostNode, name: Name<'_>) -> Option<Box<Dentry>> {
         let parent = parent.shared()?;
-        Some(Box::new(Record {
+        Some(Box::new(Dentry {
             parent,
             name: name.bytes().into(),
         }))
@@ -557,8 +589,23 @@ impl Record {
 impl HostNode {
     /// Returns this node's `Arc` from the table, or `None` if another node has taken its number.
     pub(crate) fn shared(&self) -> Option<Arc<HostNode>> {
-        let node = self.device.tree.table.get(self.id)?;
+        let node = self.tree().nodes.get(self.id)?;
         std::ptr::eq(&*node, self).then_some(node)
+    }
+
+    /// Returns `node` as one of this export's, or `EXDEV`.
+    pub(crate) fn sibling<'n>(&self, node: &'n dyn Node) -> Result<&'n HostNode> {
+        let node = node.as_any().downcast_ref::<HostNode>();
+        node.filter(|node| Arc::ptr_eq(node.tree(), self.tree()))
+            .ok_or(Errno::EXDEV)
+    }
+
+    /// Returns the location `name` here, for `node` if that is found by name.
+    pub(crate) fn dentry_for(&self, node: &HostNode, name: Name<'_>) -> Option<Box<Dentry>> {
+        match node.device().mount() {
+            Some(_) => None,
+            None => Dentry::new(self, name),
+        }
     }
 }
 
@@ -566,32 +613,6 @@ impl HostNode {
 fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty())
-}
-
-/// Returns whether the object still has a name.
-pub(crate) fn has_name(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)
-        .is_ok_and(|stx| stx.stx_nlink > 0)
-}
-
-/// Returns a value that differs between incarnations of an inode number: a hash of the kernel
-/// handle, which all file systems with handles provide, or else of the time of birth.
-pub(crate) fn life_of(fd: BorrowedFd<'_>) -> u64 {
-    /// An arbitrary constant: a collision has no advantage for anyone, and the value must not
-    /// change.
-    const KEY: sip::Key = *b"barge generation";
-    let bytes = match FileHandle::of(fd) {
-        Ok(handle) => [&handle.kind().to_le_bytes(), handle.bytes()].concat(),
-        Err(_) => match tree::stat(fd) {
-            Ok(stx) => [
-                stx.stx_btime.tv_sec.to_le_bytes(),
-                i64::from(stx.stx_btime.tv_nsec).to_le_bytes(),
-            ]
-            .concat(),
-            Err(_) => Vec::new(),
-        },
-    };
-    sip::hash(&KEY, &bytes)
 }
 
 #[cfg(test)]

@@ -1,20 +1,43 @@
 //! Opening files and directories.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use rustix::fs::{Access as RawAccess, Mode, OFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
 use vfs::{Access, Cx, Errno, Kind, OpenFlags, Patience, Result};
 
-use crate::fds::Fd;
-use crate::lease;
-use crate::tree::Tree;
+use crate::descriptors::Fd;
+use crate::file::HostFile;
+use crate::host::Host;
+use crate::node::HostNode;
+use crate::open_files::OpenFile;
+use crate::{identity, lease};
+
+impl HostNode {
+    /// Opens the file or directory as the caller. Returns `ELOOP` for a symbolic link, and `ENXIO`
+    /// for other types.
+    pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<HostFile> {
+        match self.kind() {
+            Kind::File | Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        self.device().allow_brief(cx.patience)?;
+        let node = self.shared().ok_or(Errno::ESTALE)?;
+        let share = OpenFile::share(self.device(), self.kind(), cx)?;
+        let fd = self.fd(cx.patience)?;
+        self.host().identity.assume(cx)?;
+        let (fd, raw) = file(self.host(), self.kind(), fd.as_fd(), flags, cx)?;
+        Ok(HostFile::new(node, Arc::new(fd), flags, raw, share))
+    }
+}
 
 /// Opens the file or directory of `path` with the thread's identity, and returns it with the flags
 /// used.
-pub(crate) fn file(
-    tree: &Tree,
+fn file(
+    host: &Host,
     kind: Kind,
     path: BorrowedFd<'_>,
     flags: OpenFlags,
@@ -27,13 +50,13 @@ pub(crate) fn file(
         }
         if !flags.contains(OpenFlags::READ) {
             // A caller with execute permission may have the file read for that.
-            tree.act_as_server()?;
+            identity::assume_server()?;
         }
     }
     if kind == Kind::Directory {
         raw |= OFlags::DIRECTORY;
         // Half the cost of opening through /proc, but needs search permission in addition to read.
-        match tree.open(|| rustix::fs::openat(path, c".", raw, Mode::empty())) {
+        match host.open(|| rustix::fs::openat(path, c".", raw, Mode::empty())) {
             Err(Errno::EACCES) => {}
             opened => return opened.map(|fd| (fd, raw)),
         }
@@ -44,7 +67,7 @@ pub(crate) fn file(
         raw -= OFlags::NONBLOCK;
     }
     loop {
-        match tree.open(|| tree.reopen(path, raw)) {
+        match host.open(|| host.proc_fds.reopen(path, raw)) {
             // The file system does not support direct I/O.
             Err(Errno::EINVAL) if raw.contains(OFlags::DIRECT) => raw -= OFlags::DIRECT,
             Err(Errno::EAGAIN) if parks => return lease::wait(cx, || Ok(None)),

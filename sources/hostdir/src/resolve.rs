@@ -1,302 +1,95 @@
-//! Finding nodes by handle, and the parent directory.
-//!
-//! A handle is sealed with a key that only this export has ([`vfs::seal`]), so that a peer cannot
-//! forge one for an object that it was not given. Its body is
-//!
-//! ```text
-//! 1, words of the kernel handle (4 bits each) | handle type u8 | number u64 | kernel handle | directory
-//! 2, 0                                        | number u64     | life u64
-//! ```
-//! *directory* is the kernel handle of the directory in which an object other than a directory was
-//! first found, as a difference from the object's own: a bit for each word, then the words that
-//! differ. An object opened by such a handle has to be proven to be below the root
-//! ([`crate::within`]), which uses the directory.
-//!
-//! The second form is for systems where kernel handles are not permitted. It resolves to live
-//! nodes, and to those whose name is in the [`crate::book::Book`], even after a restart if that is
-//! recorded.
+//! Resolution of names beneath the root: one component at a time with openat2(2) and
+//! `RESOLVE_BENEATH`, following no links, and the way up to the parent directory.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
-use sys::handle::FileHandle;
-use vfs::{Attr, Cx, Errno, Handle, HandleKey, Kind, NodeId, Patience, Result, Want};
+use rustix::fs::{Mode, OFlags, ResolveFlags, Statx};
+use vfs::{Attr, Cx, Errno, Kind, Name, Result, Want};
 
-use crate::device::Device;
-use crate::node::{HostNode, life_of};
-use crate::tree::{self, Tree};
-use crate::{attr, mounts, within};
+use crate::containment;
+use crate::descriptors::Fd;
+use crate::node::HostNode;
+use crate::stat::{dev_of, stat, stat_child};
+use crate::{attr, identity};
 
-const BY_KERNEL: u8 = 0x10;
-const BY_NAME: u8 = 0x20;
-
-/// The longest handle: a layer with two such trees prepends a byte.
-const LONGEST: usize = Handle::MAX_OF_SOURCE - 1;
-
-/// The size of a word of a kernel handle in bytes.
-const WORD: usize = 4;
-
-/// Implements [`vfs::Node::handle`].
-pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
-    let device = node.device();
-    device.memory(patience)?;
-    let key = device.tree.handle_key();
-    let mut body = Vec::with_capacity(LONGEST);
-    if device.mount().is_some() {
-        let kernel = node.kernel_handle()?;
-        let kind = u8::try_from(kernel.kind()).map_err(|_| Errno::EOPNOTSUPP)?;
-        let (words, rest) = kernel.bytes().as_chunks::<WORD>();
-        if words.len() > 0xf || !rest.is_empty() {
-            return Err(Errno::EOPNOTSUPP);
+impl HostNode {
+    /// Looks up the child `name` with openat2(2) and statx(2), or with statx(2) alone if the
+    /// children being looked up are in the table already.
+    pub(crate) fn look_up(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        if self.device().cached_names(cx.patience)? {
+            resolve |= ResolveFlags::CACHED;
         }
-        body.extend([BY_KERNEL | words.len() as u8, kind]);
-        body.extend(node.number().to_le_bytes());
-        body.extend(kernel.bytes());
-        if let Some(dir) = node.directory().and_then(|dir| dir.kernel_handle().ok())
-            && let Some(dir) = difference(&kernel, &dir)
-            && body.len() + dir.len() <= HandleKey::longest_body(LONGEST)
-        {
-            body.extend(dir);
-        }
-    } else {
-        let life = life_of(node.fd(patience)?.as_fd());
-        device.tree.book.note(node, life);
-        body.push(BY_NAME);
-        body.extend(node.number().to_le_bytes());
-        body.extend(life.to_le_bytes());
-    }
-    key.seal(&body, LONGEST)
-}
-
-/// Returns the words of `dir` that differ from `own`, in a handle's encoding; `None` if the two
-/// differ in type or length.
-fn difference(own: &FileHandle, dir: &FileHandle) -> Option<Vec<u8>> {
-    let (words, its) = (
-        own.bytes().as_chunks::<WORD>().0,
-        dir.bytes().as_chunks::<WORD>().0,
-    );
-    if own.kind() != dir.kind() || own.bytes().len() != dir.bytes().len() || words.len() > 8 {
-        return None;
-    }
-    let mut difference = vec![0];
-    for (at, (own, its)) in words.iter().zip(its).enumerate() {
-        if own != its {
-            difference[0] |= 1 << at;
-            difference.extend(its);
-        }
-    }
-    Some(difference)
-}
-
-/// Returns the handle that has this `difference` from `own`.
-fn apply(own: &FileHandle, difference: &[u8]) -> Option<FileHandle> {
-    let (&mask, words) = difference.split_first()?;
-    let mut words = words.as_chunks::<WORD>().0.iter();
-    let mut bytes = own.bytes().to_vec();
-    for (at, word) in bytes.as_chunks_mut::<WORD>().0.iter_mut().enumerate() {
-        if at < 8 && mask & 1 << at != 0 {
-            *word = *words.next()?;
-        }
-    }
-    FileHandle::new(own.kind(), &bytes).ok()
-}
-
-/// Implements [`vfs::FileSystem::resolve`]. Checks no permission: the holder of a handle was given
-/// the node.
-pub(crate) fn resolve(tree: &Arc<Tree>, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<HostNode>> {
-    if cx.patience == Patience::None {
-        return Err(Errno::WOULD_BLOCK);
-    }
-    match *tree.handle_key().open(handle)? {
-        [form, kind, ref rest @ ..] if form & 0xf0 == BY_KERNEL => {
-            let words = usize::from(form & 0xf);
-            let (id, rest) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
-            let (own, dir) = rest.split_at_checked(words * WORD).ok_or(Errno::ESTALE)?;
-            let kernel = FileHandle::new(kind.into(), own).map_err(|_| Errno::ESTALE)?;
-            let named = Named {
-                id: NodeId::from_le_bytes(*id),
-                dir: apply(&kernel, dir),
-                kernel,
-            };
-            by_kernel(tree, cx, &named)
-        }
-        [BY_NAME, ref rest @ ..] => {
-            let (id, life) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
-            let life = life.first_chunk().ok_or(Errno::ESTALE)?;
-            let id = NodeId::from_le_bytes(*id);
-            by_name(tree, cx, id, u64::from_le_bytes(*life))
-        }
-        _ => Err(Errno::ESTALE),
-    }
-}
-
-/// The contents of a handle of the first form.
-struct Named {
-    id: NodeId,
-    kernel: FileHandle,
-    /// The directory in which it was first found.
-    dir: Option<FileHandle>,
-}
-
-fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNode>> {
-    if let Some(node) = tree.table.get(named.id)
-        && node.kernel_handle().is_ok_and(|own| own == named.kernel)
-    {
-        return Ok(node);
-    }
-    let mut devices = tree.devices();
-    // Any device of a disk opens handles of all of its volumes, so try the others too.
-    devices.sort_by_key(|device| !device.may_have(named.id));
-    for device in &devices {
-        device.brief(cx.patience)?;
-        if let Some(mount) = device.mount()
-            && let Some(node) = open_on(cx, device, mount, named)?
-        {
-            return Ok(node);
-        }
-    }
-    // It may be on a mount below the root without nodes so far, or on one of another part of a
-    // known file system.
-    cx.may_wait()?;
-    tree.act_as_server()?;
-    mounts::find(tree, |device, mount| open_on(cx, device, mount, named))?.ok_or(Errno::ESTALE)
-}
-
-/// Repeats `open` after `ENOMEM`: Linux also returns that while another inode is being set up with
-/// the number of a removed one (`iget_locked()` in `fs/inode.c`).
-fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
-    /// The most retries; an inode is set up in fewer.
-    const AGAIN: usize = 100;
-    for _ in 0..AGAIN {
-        match open() {
-            Err(Errno::ENOMEM) => std::thread::yield_now(),
-            done => return done,
-        }
-    }
-    open()
-}
-
-/// Returns the named node, if `mount`, which is on `device`, has it and it is below the root.
-fn open_on(
-    cx: &Cx<'_>,
-    device: &Arc<Device>,
-    mount: BorrowedFd<'_>,
-    named: &Named,
-) -> Result<Option<Arc<HostNode>>> {
-    let tree = &device.tree;
-    tree.act_as_server()?;
-    match for_memory(|| tree.open(|| named.kernel.open(mount, OFlags::PATH))) {
-        Ok(fd) => {
-            if !within::check(tree, cx, mount, &fd, named.dir.as_ref())? {
-                return Ok(None);
+        let dir = self.fd(cx.patience)?;
+        self.host().identity.assume(cx)?;
+        if self.expects_known_child() && !resolve.contains(ResolveFlags::CACHED) {
+            let stx = stat_child(dir.as_fd(), name)?;
+            if let Some(known) = self.known_child(&stx, name) {
+                return Ok(known);
             }
-            let (node, _) = tree.enter(Some(device), fd, None)?;
-            Ok((node.number() == named.id).then_some(node))
         }
-        Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => Err(error),
-        Err(_) => Ok(None),
+        let child = self.open_child(dir.as_fd(), name, resolve);
+        match child {
+            Err(Errno::EAGAIN) if resolve.contains(ResolveFlags::CACHED) => Err(Errno::WOULD_BLOCK),
+            child => self.enter_child(child?, name),
+        }
     }
-}
 
-fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<HostNode>> {
-    let same =
-        |node: &HostNode, life| Ok::<_, Errno>(life_of(node.fd(cx.patience)?.as_fd()) == life);
-    if let Some(node) = tree.table.get(id) {
-        return if same(&node, life)? {
-            Ok(node)
-        } else {
-            Err(Errno::ESTALE)
-        };
+    /// Returns the live node of `name`, which has these attributes. A node that is not open may be
+    /// of another incarnation of the number and is not returned.
+    fn known_child(&self, stx: &Statx, name: Name<'_>) -> Option<(Arc<HostNode>, Attr)> {
+        if dev_of(stx) != self.device().dev {
+            return None;
+        }
+        let attr = attr::of(self.device(), stx);
+        let node = self.tree().nodes.get(attr.id)?;
+        if node.kind() != attr.kind || !node.is_open() {
+            return None;
+        }
+        if let Some(dentry) = self.dentry_for(&node, name) {
+            node.relocate(&dentry);
+        }
+        Some((node, attr))
     }
-    // Up through the book to a live node; the root is one.
-    let mut way = Vec::new();
-    let mut at = id;
-    let mut node = loop {
-        if let Some(node) = tree.table.get(at) {
-            break node;
-        }
-        let page = tree.book.page(at).ok_or(Errno::ESTALE)?;
-        at = page.parent;
-        way.push(page);
-        if way.len() > DEEPEST {
-            return Err(Errno::ESTALE);
-        }
-    };
-    for page in way.into_iter().rev() {
-        let dir = node.fd(cx.patience)?;
-        let name = vfs::Name::new(&page.name)?;
-        tree.act_as_server()?;
+
+    /// Looks up the child `name` with full patience, after a completed change.
+    pub(crate) fn child(&self, dir: &Fd, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let fd = self.open_child(dir.as_fd(), name, resolve)?;
+        self.enter_child(fd, name)
+    }
+
+    fn open_child(&self, dir: BorrowedFd<'_>, name: Name<'_>, resolve: ResolveFlags) -> Result<Fd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = tree
-            .open(|| rustix::fs::openat(&*dir, name.bytes(), flags, Mode::empty()))
-            .map_err(|error| match error {
-                Errno::ENFILE => error,
-                _ => Errno::ESTALE,
-            })?;
-        if life_of(fd.as_fd()) != page.life {
+        self.host()
+            .open(|| rustix::fs::openat2(dir, name.bytes(), flags, Mode::empty(), resolve))
+    }
+
+    fn enter_child(&self, fd: Fd, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
+        self.tree()
+            .enter(Some(self.tree_device()), fd, Some((self, name)))
+    }
+
+    /// Returns the parent directory, after a check that this is the root or below it: otherwise
+    /// `ESTALE`. The root is its own parent.
+    pub(crate) fn parent_directory(&self, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Attr)> {
+        if self.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        self.device().allow_brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        if self.host().is_root(&stat(fd.as_fd())?) {
+            let attr = attr::read(self.device(), fd.as_fd(), Want::STAT)?;
+            return Ok((self.shared().ok_or(Errno::ESTALE)?, attr));
+        }
+        self.host().identity.assume(cx)?;
+        let up = self.host().open(|| containment::open_parent(fd.as_fd()))?;
+        identity::assume_server()?;
+        let tree = self.tree();
+        if !tree.containment()?.is_directory_beneath(&up)? {
             return Err(Errno::ESTALE);
         }
-        node = tree.enter(Some(node.device()), fd, Some((&node, name)))?.0;
-    }
-    if node.number() == id && same(&node, life)? {
-        Ok(node)
-    } else {
-        Err(Errno::ESTALE)
-    }
-}
-
-/// A limit for the depth of a tree, against cycles.
-const DEEPEST: usize = 1 << 16;
-
-/// Returns the parent of `node`, after a check that it is the root or below it: otherwise `ESTALE`.
-pub(crate) fn parent(node: &HostNode, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Attr)> {
-    if node.what() != Kind::Directory {
-        return Err(Errno::ENOTDIR);
-    }
-    let device = node.device();
-    device.brief(cx.patience)?;
-    let tree = &device.tree;
-    let fd = node.fd(cx.patience)?;
-    if tree.is_root(&tree::stat(fd.as_fd())?) {
-        let attr = attr::read(device, fd.as_fd(), Want::STAT)?;
-        return Ok((node.shared().ok_or(Errno::ESTALE)?, attr));
-    }
-    tree.act(cx)?;
-    let up = tree.open(|| within::above(fd.as_fd()))?;
-    tree.act_as_server()?;
-    if !within::directory(tree, &up)? {
-        return Err(Errno::ESTALE);
-    }
-    tree.enter(Some(device), up, None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the result of an open that fails the first `times` times with `ENOMEM`, and the
-    /// number of tries.
-    fn opened(times: usize, then: Result<()>) -> (Result<()>, usize) {
-        let mut tries = 0;
-        let done = for_memory(|| {
-            tries += 1;
-            if tries > times {
-                then
-            } else {
-                Err(Errno::ENOMEM)
-            }
-        });
-        (done, tries)
-    }
-
-    #[test]
-    fn a_handle_for_which_there_is_no_memory_is_tried_again() {
-        assert_eq!(opened(0, Ok(())), (Ok(()), 1));
-        assert_eq!(opened(3, Ok(())), (Ok(()), 4));
-        assert_eq!(opened(3, Err(Errno::ESTALE)), (Err(Errno::ESTALE), 4));
-        let (done, tries) = opened(usize::MAX, Ok(()));
-        assert_eq!(done, Err(Errno::ENOMEM));
-        assert!(tries < 1000, "not for ever");
+        tree.enter(Some(self.tree_device()), up, None)
     }
 }

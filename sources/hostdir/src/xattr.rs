@@ -12,31 +12,39 @@ use rustix::io::Errno as Raw;
 use sys::errno;
 use vfs::{Cx, Errno, Result, XattrFlags};
 
-use crate::proc_path::ProcPath;
-use crate::tree::Tree;
+use crate::identity::CallerIdentity;
+use crate::proc_fd::ProcPath;
 
 /// The largest value and the longest list in Linux (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-const LARGEST: usize = 65536;
+const MAX_SIZE: usize = 65536;
 
 /// A size that most values fit in: a label, an ACL with a dozen entries.
-const USUAL: usize = 256;
+const TYPICAL_SIZE: usize = 256;
 
-pub(crate) fn get(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>> {
-    if hidden(tree, cx, name) {
+pub(crate) fn get(
+    identity: &CallerIdentity,
+    cx: &Cx<'_>,
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<Vec<u8>> {
+    if is_hidden(identity, cx, name) {
         return Err(Errno::ENODATA);
     }
-    tree.act(cx)?;
+    identity.assume(cx)?;
     read(fd, name)
 }
 
-pub(crate) fn list(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
-    tree.act(cx)?;
+pub(crate) fn list(identity: &CallerIdentity, cx: &Cx<'_>, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    identity.assume(cx)?;
     let path = ProcPath::of(fd);
     let mut names = fetch(|buffer| rustix::fs::listxattr(path.as_c_str(), buffer))?;
-    if names.split(|&b| b == 0).any(|name| hidden(tree, cx, name)) {
+    if names
+        .split(|&b| b == 0)
+        .any(|name| is_hidden(identity, cx, name))
+    {
         names = names
             .split_inclusive(|&b| b == 0)
-            .filter(|name| !hidden(tree, cx, name))
+            .filter(|name| !is_hidden(identity, cx, name))
             .flatten()
             .copied()
             .collect();
@@ -45,21 +53,26 @@ pub(crate) fn list(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>) -> Result<Vec<u
 }
 
 pub(crate) fn set(
-    tree: &Tree,
+    identity: &CallerIdentity,
     cx: &Cx<'_>,
     fd: BorrowedFd<'_>,
     name: &[u8],
     value: &[u8],
     flags: XattrFlags,
 ) -> Result<()> {
-    writable(tree, cx, name)?;
-    tree.act(cx)?;
+    require_writable(identity, cx, name)?;
+    identity.assume(cx)?;
     write(fd, name, value, flags)
 }
 
-pub(crate) fn remove(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-    writable(tree, cx, name)?;
-    tree.act(cx)?;
+pub(crate) fn remove(
+    identity: &CallerIdentity,
+    cx: &Cx<'_>,
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<()> {
+    require_writable(identity, cx, name)?;
+    identity.assume(cx)?;
     erase(fd, name)
 }
 
@@ -98,28 +111,28 @@ pub(crate) fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool> {
     }
 }
 
-fn hidden(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> bool {
-    tree.is_ordinary(cx.caller) && name.starts_with(b"trusted.")
+fn is_hidden(identity: &CallerIdentity, cx: &Cx<'_>, name: &[u8]) -> bool {
+    identity.is_ordinary(cx.caller) && name.starts_with(b"trusted.")
 }
 
-fn writable(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-    if tree.is_ordinary(cx.caller) && is_guarded(name) {
+fn require_writable(identity: &CallerIdentity, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+    if identity.is_ordinary(cx.caller) && is_privileged(name) {
         return Err(Errno::EPERM);
     }
     Ok(())
 }
 
 /// Returns whether only root may change `name`.
-pub(crate) fn is_guarded(name: &[u8]) -> bool {
+pub(crate) fn is_privileged(name: &[u8]) -> bool {
     name.starts_with(b"trusted.") || name.starts_with(b"security.")
 }
 
 /// Calls `call` with a buffer of the usual size, and with the largest if that is too short.
 fn fetch(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
-    let mut buffer = vec![0; USUAL];
+    let mut buffer = vec![0; TYPICAL_SIZE];
     let len = match call(&mut buffer) {
         Err(Raw::RANGE) => {
-            buffer.resize(LARGEST, 0);
+            buffer.resize(MAX_SIZE, 0);
             call(&mut buffer)
         }
         answer => answer,

@@ -9,7 +9,7 @@ use std::path::Path;
 use hostdir::{HostDir, Identity, Options};
 use tempfile::TempDir;
 use vfs::{Caller, Groups};
-use vfs_testkit::{Profile, Subject};
+use vfs_testkit::{Profile, TestSubject};
 
 /// The directory, removed as the user that the tests run as.
 struct Kept {
@@ -22,7 +22,7 @@ impl Drop for Kept {
     }
 }
 
-fn subject(below: &Path, options: Options) -> Subject {
+fn subject(below: &Path, options: Options) -> TestSubject {
     let _ = hostdir::identity::release_thread();
     let dir = TempDir::new_in(below).expect("a directory");
     let root = rustix::process::geteuid().is_root();
@@ -45,7 +45,7 @@ fn subject(below: &Path, options: Options) -> Subject {
         dir_links: !counts_no_links(below),
         ..Profile::posix()
     };
-    let mut subject = Subject::new(fs, profile);
+    let mut subject = TestSubject::new(fs, profile);
     subject.keep = Box::new(Kept { _dir: dir });
     subject
 }
@@ -68,7 +68,7 @@ fn fixed() -> Options {
 }
 
 mod switching {
-    fn subject() -> super::Subject {
+    fn subject() -> super::TestSubject {
         super::subject(&std::env::temp_dir(), super::Options::default())
     }
 
@@ -76,7 +76,7 @@ mod switching {
 }
 
 mod as_the_process {
-    fn subject() -> super::Subject {
+    fn subject() -> super::TestSubject {
         super::subject(&std::env::temp_dir(), super::fixed())
     }
 
@@ -84,7 +84,7 @@ mod as_the_process {
 }
 
 mod in_memory {
-    fn subject() -> super::Subject {
+    fn subject() -> super::TestSubject {
         super::subject("/dev/shm".as_ref(), super::Options::default())
     }
 
@@ -92,7 +92,7 @@ mod in_memory {
 }
 
 mod with_few_descriptors {
-    fn subject() -> super::Subject {
+    fn subject() -> super::TestSubject {
         let options = super::Options {
             descriptors: Some(48),
             ..super::Options::default()
@@ -104,7 +104,7 @@ mod with_few_descriptors {
 }
 
 mod by_name_with_few_descriptors {
-    fn subject() -> super::Subject {
+    fn subject() -> super::TestSubject {
         let options = super::Options {
             descriptors: Some(48),
             no_kernel_handles: true,
@@ -117,7 +117,7 @@ mod by_name_with_few_descriptors {
 }
 
 mod mapped {
-    fn subject() -> super::Subject {
+    fn subject() -> super::TestSubject {
         let options = super::Options {
             identity: super::Identity::MappedXattr,
             ..super::Options::default()

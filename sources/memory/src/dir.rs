@@ -86,7 +86,7 @@ impl Dir {
     }
 
     /// Returns up to `most` entries after `cookie`.
-    pub(crate) fn behind(&self, cookie: u64, most: usize) -> Vec<Listed> {
+    pub(crate) fn entries_after(&self, cookie: u64, most: usize) -> Vec<Listed> {
         self.order
             .range((Bound::Excluded(cookie), Bound::Unbounded))
             .take(most)

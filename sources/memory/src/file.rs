@@ -146,7 +146,7 @@ impl File for OpenFile {
         let mut cookie = cookie;
         loop {
             let batch = match self.node.read().dir() {
-                Some(dir) => dir.behind(cookie, BATCH),
+                Some(dir) => dir.entries_after(cookie, BATCH),
                 None => return Err(Errno::ENOTDIR),
             };
             let Some(last) = batch.last() else {

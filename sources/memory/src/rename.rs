@@ -127,7 +127,7 @@ impl MemNode {
         moved.changed(now);
         if let (Some(target), Some(met)) = (&target, &mut met) {
             if !exchange {
-                to.lost(dirs.to(), target, met);
+                to.unlinked(dirs.to(), target, met);
             } else if target.kind == Kind::Directory {
                 dirs.to().meta.nlink -= 1;
                 dirs.from.meta.nlink += 1;

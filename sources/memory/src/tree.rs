@@ -180,13 +180,13 @@ impl MemNode {
             return Err(Errno::ENOTEMPTY);
         }
         state.dir_mut().expect("searched").remove(name.bytes());
-        self.lost(&mut state, &child, &mut victim);
+        self.unlinked(&mut state, &child, &mut victim);
         state.modified(self.shared.now());
         Ok(())
     }
 
     /// Updates link counts after `child` lost its name in this directory.
-    pub(crate) fn lost(&self, state: &mut State, child: &MemNode, victim: &mut State) {
+    pub(crate) fn unlinked(&self, state: &mut State, child: &MemNode, victim: &mut State) {
         if child.kind == Kind::Directory {
             victim.meta.nlink = 0;
             state.meta.nlink -= 1;

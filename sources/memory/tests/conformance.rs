@@ -1,10 +1,10 @@
 //! The shared suite on a tree in memory.
 
 use memory::Memory;
-use vfs_testkit::{Profile, Subject, clock};
+use vfs_testkit::{Profile, TestSubject, clock};
 
-fn subject() -> Subject {
-    Subject::new(Memory::new(clock()), Profile::posix())
+fn subject() -> TestSubject {
+    TestSubject::new(Memory::new(clock()), Profile::posix())
 }
 
 vfs_testkit::conformance!(subject);

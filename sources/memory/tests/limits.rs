@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memory::{Memory, Options};
 use vfs::{Allocate, Caller, CopyHow, Errno, FileSystem, Time, XattrFlags};
-use vfs_testkit::bed::{RW, Seen, ok, pattern, refused};
+use vfs_testkit::context::{RW, Seen, ok, pattern, refused};
 use vfs_testkit::run;
 
 fn root(options: Options) -> Seen {

@@ -1,25 +1,22 @@
 #!/usr/bin/python3 -B
-"""Mounts other than the usual one: Unix sockets and descriptors, the older dialects, options that change what is seen, and a tree that QEMU and barge share.
+"""Mounts other than the usual one: Unix sockets and descriptors, the older dialects, and options that change what is seen.
 
-BARGE: the program. The servers run in the guest, but for the tree that is shared."""
+BARGE: the program. The servers run in the guest."""
 
-import ctypes
 import fcntl
-import json
 import os
-import shlex
 import socket
 import stat
 import subprocess
 import tempfile
 
 from checking import all_passed, check, end, skip, tests
+from mounting import Mounted
 
 BARGE = os.environ.get("BARGE")
 if not BARGE:
     skip("BARGE is not set")
 
-libc = ctypes.CDLL(None, use_errno=True)
 top = tempfile.mkdtemp(dir="/run")
 log = open(f"{top}/log", "w+")
 
@@ -29,23 +26,6 @@ def attempt(function, *args):
         return function(*args)
     except OSError as error:
         return error.strerror
-
-
-class Mounted:
-    """A mount for as long as a block lasts."""
-
-    def __init__(self, device, options):
-        self.device, self.options = device, options
-        self.at = tempfile.mkdtemp(dir=top)
-
-    def __enter__(self):
-        if libc.mount(self.device.encode(), self.at.encode(), b"9p", 0, self.options.encode()) != 0:
-            raise OSError(ctypes.get_errno(), f"mount -o {self.options}: {os.strerror(ctypes.get_errno())}")
-        return self.at
-
-    def __exit__(self, *_):
-        if libc.umount2(self.at.encode(), 0) != 0:
-            raise OSError(ctypes.get_errno(), f"umount: {os.strerror(ctypes.get_errno())}")
 
 
 class Served:
@@ -172,54 +152,7 @@ def exports():
         check("no such export", attempt(Mounted(path, f"{mount}three").__enter__), f"mount -o {mount}three: No such file or directory")
 
 
-def host(command):
-    done = subprocess.run(["host", command], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
-    return done.stdout
-
-
-KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symbolic link", stat.S_IFIFO: "pipe", stat.S_IFCHR: "character device"}
-
-
-def seen(path):
-    """What both must tell of a file."""
-    status = os.lstat(path)
-    device = [os.major(status.st_rdev), os.minor(status.st_rdev)] if stat.S_ISCHR(status.st_mode) else None
-    return KINDS[stat.S_IFMT(status.st_mode)], stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, device
-
-
-def shared_with_qemu():
-    """A tree of QEMU's security_model=mapped-xattr is one of barge's --identity mapped-xattr, and the other way round."""
-
-    def by_barge(arguments):
-        """What barge says on the host; {} is where it serves the directory."""
-        run = shlex.quote(f"{BARGE} {arguments}".replace("{}", "${BARGE_9P}"))
-        told = host(f"{BARGE} serve --identity mapped-xattr --9p tcp:127.0.0.1:0 . --run {run}")
-        return [line for line in told.splitlines() if line != "ready" and not line.startswith("mount ")]
-
-    here = os.path.relpath(os.getcwd(), "/mnt")
-    with Mounted("mapped", "trans=virtio,version=9p2000.L,access=client,msize=65536") as at:
-        at = f"{at}/{here}"
-        with open(f"{at}/file", "w") as file:
-            file.write("by qemu")
-        os.chown(f"{at}/file", 1234, 4321)
-        os.chmod(f"{at}/file", 0o4751)
-        os.mkdir(f"{at}/dir", 0o700)
-        os.chown(f"{at}/dir", 77, 88)
-        os.mknod(f"{at}/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        os.mkfifo(f"{at}/fifo", 0o600)
-        os.symlink("some/where", f"{at}/link")
-        for name in ["file", "dir", "null", "fifo", "link"]:
-            told = json.loads(by_barge(f"stat --json {{}}{name}")[-1])
-            check(f"{name}: barge sees what QEMU does", (told["kind"], int(told["mode"], 8), told["uid"], told["gid"], told.get("device")), seen(f"{at}/{name}"))
-        check("link", sum("some/where" in line for line in by_barge("ls -l {}")), 1)
-        by_barge("cp -p {}file {}copy")
-        check("copy by barge", seen(f"{at}/copy"), seen(f"{at}/file"))
-        check("its text", open(f"{at}/copy").read(), "by qemu")
-
-
-tests(unix_socket, descriptors, options, exports, shared_with_qemu)
+tests(unix_socket, descriptors, options, exports)
 if not all_passed():
     log.seek(0)
     print(log.read())

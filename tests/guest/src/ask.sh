@@ -9,6 +9,7 @@ case ${0##*/} in
     host) printf 'host %d\n%s' "${#1}" "$1" >&8 ;;
     meet) echo meet >&8 ;;
 esac
-read -r status length <&8
+read -r status length file <&8
+[ -z "$file" ] || exec 8<"/run/barge/replies/$file"
 head -c "$length" <&8
 exit "$status"

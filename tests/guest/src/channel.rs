@@ -3,8 +3,10 @@
 //! The guest sends lines: `ready`, `begin CASE`, `end CASE STATUS`, `fault TEXT`, `done`, and `host
 //! LENGTH` followed by that many bytes of a shell command. The reply to `host` is `STATUS LENGTH`,
 //! a newline, and that many bytes of output; `meet` gets the same reply once every guest of the run
-//! has sent it.
+//! has sent it. If the port cannot carry much at once, the reply is `STATUS LENGTH NAME`, and the
+//! bytes are in the file NAME of the guest's directory of the run.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -56,24 +58,33 @@ enum Line {
 /// Maximum length in bytes of a guest's command: far longer than any script's.
 const LONGEST_COMMAND: usize = 1 << 20;
 
-/// Serves the control port of a guest until it closes.
+/// Serves the control port of a guest until it closes. Output of commands goes to files in `replies`,
+/// if the guest's port cannot carry it.
 pub(crate) fn serve(
     stream: UnixStream,
     host: &Host,
+    replies: Option<&Path>,
     events: &Sender<(Instant, Event)>,
 ) -> Result<()> {
-    let served = serve_lines(stream, host, events);
+    let served = serve_lines(stream, host, replies, events);
     host.meeting.leave();
     served
 }
 
 /// Serves the guest's lines. Commands run in the share, or in the case's subdirectory there.
-fn serve_lines(stream: UnixStream, host: &Host, events: &Sender<(Instant, Event)>) -> Result<()> {
+fn serve_lines(
+    stream: UnixStream,
+    host: &Host,
+    replies: Option<&Path>,
+    events: &Sender<(Instant, Event)>,
+) -> Result<()> {
     let share = &host.share;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     let mut dir = share.to_owned();
     let mut text = Vec::new();
+    // Each file has a name of its own, since a guest may cache their contents.
+    let mut names = (1_u32..).map(|number| format!("reply-{number}"));
     while reader.read_until(b'\n', &mut text)? > 0 {
         match parse(&String::from_utf8_lossy(&text))? {
             Line::Event(event) => {
@@ -90,8 +101,16 @@ fn serve_lines(stream: UnixStream, host: &Host, events: &Sender<(Instant, Event)
                 reader.read_exact(&mut command)?;
                 let command = String::from_utf8_lossy(&command);
                 let (status, output) = execute(&command, &dir, host)?;
-                writer.write_all(format!("{status} {}\n", output.len()).as_bytes())?;
-                writer.write_all(&output)?;
+                match replies.zip(names.next()) {
+                    Some((dir, name)) if !output.is_empty() => {
+                        fs::write(dir.join(&name), &output)?;
+                        writeln!(writer, "{status} {} {name}", output.len())?;
+                    }
+                    _ => {
+                        writeln!(writer, "{status} {}", output.len())?;
+                        writer.write_all(&output)?;
+                    }
+                }
             }
             Line::Meet => {
                 let status = i32::from(!host.meeting.attend());
@@ -191,7 +210,7 @@ mod tests {
             meeting: Meeting::new(1),
         };
         let (events, _keep) = std::sync::mpsc::channel();
-        let served = std::thread::spawn(move || serve(theirs, &host, &events));
+        let served = std::thread::spawn(move || serve(theirs, &host, None, &events));
         let command = "pwd; echo $RUN >&2; exit 7";
         write!(&ours, "host {}\n{command}", command.len()).unwrap();
         let mut answer = [0; 11];

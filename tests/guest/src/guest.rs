@@ -1,4 +1,4 @@
-//! A guest: QEMU with a kernel, an initramfs, the host's tree as its root, and two ports to the
+//! A guest: a machine with a kernel, an initramfs, the host's tree as its root, and two ports to the
 //! harness, one for output and one for control.
 //!
 //! It is independent of servers: the addresses in the mount options must exist when it boots, so
@@ -11,18 +11,19 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::channel::{self, Event, Host};
 use crate::kernel::Kernel;
-use crate::{TimedOut, Unavailable, console, initramfs, tail};
+use crate::machine::{Files, Machine};
+use crate::{TimedOut, console, initramfs, tail};
 
 /// The mount at the guest's `/mnt`.
 #[derive(Clone, Debug)]
@@ -76,8 +77,8 @@ pub struct Spec {
     pub case_timeout: Duration,
     /// Timeout of the guest, including its boot.
     pub timeout: Duration,
-    /// QEMU's `-accel`.
-    pub accel: String,
+    /// The machine.
+    pub machine: Machine,
     /// The search path for scripts.
     pub path: String,
     /// The directory of the scripts, as `$BARGE_SCRIPTS`.
@@ -104,7 +105,7 @@ pub struct CaseResult {
 pub struct Outcome {
     /// The cases that ended, in order.
     pub cases: Vec<CaseResult>,
-    /// Time from QEMU's start until the share is mounted.
+    /// Time from the machine's start until the share is mounted.
     pub boot: Duration,
     /// Kernel complaints outside of any case.
     pub complaints: Vec<String>,
@@ -168,7 +169,7 @@ impl Broken {
 
 /// A running guest.
 pub(crate) struct Guest {
-    qemu: Child,
+    process: Child,
     /// Events with their arrival times: the guests of a run are processed one after the other.
     events: Receiver<(Instant, Event)>,
     control: JoinHandle<Result<()>>,
@@ -189,86 +190,35 @@ impl Guest {
         mut sink: impl Write + Send + 'static,
     ) -> Result<Self> {
         let initramfs = dir.join("initramfs");
-        fs::write(&initramfs, initramfs::build(spec, kernel, busybox)?)?;
+        fs::write(&initramfs, initramfs::build(spec, kernel, busybox, dir)?)?;
         let console = dir.join("console.log");
-        let (control, control_qemu) = UnixStream::pair()?;
-        let (mut output, output_qemu) = UnixStream::pair()?;
-        for inherited in [control_qemu.as_fd(), output_qemu.as_fd()] {
+        let (control, control_machine) = UnixStream::pair()?;
+        let (mut output, output_machine) = UnixStream::pair()?;
+        for inherited in [control_machine.as_fd(), output_machine.as_fd()] {
             fcntl_setfd(inherited, FdFlags::empty())?;
         }
 
-        let mut command = Command::new(QEMU);
-        command.args([
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-no-reboot",
-            "-m",
-            MEMORY,
-            "-smp",
-            &spec.seat.cpus.to_string(),
-        ]);
-        // Under TCG a basic CPU is faster than the largest: the guest's C library then does not use
-        // AVX, which is emulated.
-        let cpu = if spec.accel.starts_with("kvm") {
-            "host"
-        } else {
-            "Nehalem"
+        let files = Files {
+            control: control_machine.as_raw_fd(),
+            output: output_machine.as_raw_fd(),
+            initramfs: &initramfs,
+            console: &console,
+            log: fs::File::create(dir.join("machine.log"))?,
+            dir,
         };
-        let machine = "q35,memory-backend=memory";
-        command.args(["-machine", machine, "-accel", &spec.accel, "-cpu", cpu]);
-        // Shared memory, so that a vhost-user server can map it.
-        command.arg("-object").arg(format!(
-            "memory-backend-memfd,id=memory,size={MEMORY}M,share=on"
-        ));
-        command
-            .arg("-kernel")
-            .arg(kernel.image())
-            .arg("-initrd")
-            .arg(&initramfs)
-            .args(["-append", &kernel_command_line(&spec.accel)]);
-        command
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()));
-        command.args([
-            "-fsdev",
-            "local,id=root,path=/,security_model=passthrough,readonly=on,multidevs=remap",
-        ]);
-        command.args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]);
-        command.args([
-            "-netdev",
-            "user,id=net",
-            "-device",
-            "virtio-net-pci,netdev=net,romfile=",
-        ]);
-        command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
-        for (name, fd) in [
-            ("ctl", control_qemu.as_raw_fd()),
-            ("out", output_qemu.as_raw_fd()),
-        ] {
-            command.args(["-chardev", &format!("socket,id={name},fd={fd}")]);
-            command.args([
-                "-device",
-                &format!("virtserialport,chardev={name},name={name}"),
-            ]);
-        }
-        let log = fs::File::create(dir.join("qemu.log"))?;
-        command
-            .args(&spec.seat.qemu)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-
+        let mut command = spec.machine.command(spec, kernel, files)?;
         let started = Instant::now();
-        let qemu = host.family.spawn(&mut command)?;
-        drop((control_qemu, output_qemu));
+        let process = host.family.spawn(&mut command)?;
+        drop((control_machine, output_machine));
         let (sender, events) = channel();
         let host = Arc::clone(host);
+        let replies = spec.machine.reads_files().then(|| dir.to_owned());
         Ok(Self {
-            qemu,
+            process,
             events,
-            control: std::thread::spawn(move || channel::serve(control, &host, &sender)),
+            control: std::thread::spawn(move || {
+                channel::serve(control, &host, replies.as_deref(), &sender)
+            }),
             output: std::thread::spawn(move || copy(&mut output, &mut sink)),
             console,
             started,
@@ -346,7 +296,7 @@ impl Guest {
         if let Some(Broken::TimedOut(text) | Broken::Failed(text)) = &mut outcome.broken {
             for (what, log) in [
                 ("console", self.console.clone()),
-                ("qemu", self.console.with_file_name("qemu.log")),
+                ("machine", self.console.with_file_name("machine.log")),
             ] {
                 let end = tail(&log, 15);
                 if !end.is_empty() {
@@ -354,7 +304,7 @@ impl Guest {
                 }
             }
         }
-        // Their streams were closed by QEMU's end.
+        // Their streams were closed by the machine's end.
         self.output
             .join()
             .map_err(|_| anyhow!("the output thread panicked"))?;
@@ -365,17 +315,17 @@ impl Guest {
         Ok(outcome)
     }
 
-    /// Ends QEMU: a finished guest powers off at once; any other is killed.
+    /// Ends the machine: a finished guest powers off at once; any other is killed.
     fn end(&mut self) -> Result<()> {
         let patience = Instant::now() + Duration::from_secs(10);
         while Instant::now() < patience.min(self.deadline) {
-            if self.qemu.try_wait()?.is_some() {
+            if self.process.try_wait()?.is_some() {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.qemu.kill()?;
-        self.qemu.wait()?;
+        self.process.kill()?;
+        self.process.wait()?;
         Ok(())
     }
 
@@ -384,44 +334,8 @@ impl Guest {
     }
 }
 
-const QEMU: &str = "qemu-system-x86_64";
-
 /// Memory in MiB: enough for git and gcc, and for page caches without reclaim.
-const MEMORY: &str = "2048";
-
-/// `panic=-1` reboots at once, which `-no-reboot` turns into QEMU's exit. The watchdog timeouts are
-/// long because an emulated processor may stall for seconds.
-const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 \
-     rcupdate.rcu_cpu_stall_timeout=120 net.ifnames=0 audit=0";
-
-/// Returns the kernel command line, with the frequency of the time stamp counter if QEMU uses this
-/// processor's. Linux would calibrate it with an emulated timer, which is late on a busy machine:
-/// its seconds were then a third as long.
-fn kernel_command_line(accel: &str) -> String {
-    const TRIED: Duration = Duration::from_millis(20);
-    let khz = sys::tsc::khz(TRIED).filter(|_| accel.starts_with("tcg"));
-    let khz = khz.map_or_else(String::new, |khz| format!(" tsc_early_khz={khz}"));
-    format!("{KERNEL_COMMAND_LINE}{khz}")
-}
-
-/// Returns an error with the reason if no guest can run here.
-pub fn available() -> Result<()> {
-    match Command::new(QEMU).arg("--version").output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => bail!(Unavailable(format!(
-            "{QEMU} --version ended with {}",
-            output.status
-        ))),
-        Err(error) => bail!(Unavailable(format!("no {QEMU}: {error}"))),
-    }
-}
-
-/// Returns whether QEMU has a device that users can instantiate.
-pub(crate) fn has_device(name: &str) -> bool {
-    let help = ["-device", &format!("{name},help")].map(str::to_owned);
-    let output = Command::new(QEMU).args(help).output();
-    output.is_ok_and(|output| output.status.success() && output.stdout.starts_with(name.as_bytes()))
-}
+pub(crate) const MEMORY: &str = "2048";
 
 /// Copies as data arrives; ignores errors of the sink, since the guest would block on its output.
 fn copy(from: &mut UnixStream, to: &mut impl Write) {

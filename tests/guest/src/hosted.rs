@@ -147,6 +147,7 @@ pub fn run(
         &scratch.dir,
         &scratch.dir,
         &tools::place(&dirs.cache),
+        "127.0.0.1",
     )?;
     let family = Family::new()?;
     let log = scratch.dir.join("server.log");

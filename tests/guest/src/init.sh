@@ -21,9 +21,13 @@ echo 100 >/proc/sys/kernel/hung_task_timeout_secs
 # NFS takes two clients of one name for one that has restarted.
 hostname "barge-guest-$GUEST"
 ip link set lo up
-if [ -e /sys/class/net/eth0 ]; then
-    ip addr add 10.0.2.15/24 dev eth0
-    ip link set eth0 up
+case $MACHINE in
+    qemu) nic=eth0 ;;
+    uml) nic=vec0 ;;
+esac
+if [ -e /sys/class/net/$nic ]; then
+    ip addr add 10.0.2.$((14 + GUEST))/24 dev $nic
+    ip link set $nic up
     ip route add default via 10.0.2.2
 fi
 

@@ -1,5 +1,7 @@
 //! The guest's initramfs: busybox, the kernel's modules, both stages of init, and the cases.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use crate::cpio::Archive;
@@ -7,21 +9,11 @@ use crate::guest::{Case, Spec};
 use crate::kernel::Kernel;
 use crate::quote;
 
-/// Modules that every guest loads: buses, network, root, and file systems for scripts.
-const BASE: &[&str] = &[
-    "virtio_pci",
-    "virtio_console",
-    "virtio_rng",
-    "virtio_net",
-    "9p",
-    "9pnet_fd",
-    "9pnet_virtio",
-    "overlay",
-    "virtiofs",
-];
+/// Modules that every guest loads: file systems for its root and for scripts.
+const BASE: &[&str] = &["9p", "9pnet_fd", "fuse", "overlay"];
 
-/// Returns the archive for a guest.
-pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<u8>> {
+/// Returns the archive for a guest with this directory of the run.
+pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8], dir: &Path) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for dir in [
         "bin",
@@ -52,8 +44,11 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
     let kinds = [&*spec.root.kind, &mount.kind]
         .into_iter()
         .chain(spec.seat.kinds.iter().copied());
-    let wanted: Vec<&str> = BASE
+    let wanted: Vec<&str> = spec
+        .machine
+        .modules()
         .iter()
+        .chain(BASE)
         .copied()
         .chain(kinds.flat_map(modules_of).copied())
         .chain(modules_for(&spec.seat.qemu).iter().copied())
@@ -65,6 +60,8 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
     let names: Vec<_> = modules.iter().map(|(name, _)| name.as_str()).collect();
 
     let assignments = [
+        ("MACHINE", spec.machine.name()),
+        ("DIR", &dir.display().to_string()),
         ("MODULES", names.join(" ").as_str()),
         ("ROOT_TYPE", &spec.root.kind),
         ("ROOT_OPTIONS", &spec.root.options),

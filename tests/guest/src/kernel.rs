@@ -1,7 +1,7 @@
 //! Guest kernels: Debian's images, fetched once and cached.
 //!
-//! A cached kernel is a directory with `vmlinuz`, a flat `modules/` of decompressed modules, and
-//! `modules.dep`. The private apt state is next to it, so the configuration of the machine's apt is
+//! A cached kernel is a directory with the kernel, a flat `modules/` of decompressed modules, and
+//! `modules.dep`. That of user-mode Linux also has the C library of its suite. The private apt state is next to it, so the configuration of the machine's apt is
 //! read (for the mirror) and never written. A filled cache needs no network.
 //!
 //! Not supported: architectures other than amd64, distributions other than Debian.
@@ -9,25 +9,32 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::machine::Machine;
 use crate::modules::{self, Deps};
 use crate::{Unavailable, command_output};
 
-/// The supported kernel lines: a version prefix, and the Debian suite that has it.
-pub const LINES: &[(&str, &str)] = &[("6.1", "bookworm"), ("6.12", "bookworm-backports")];
+/// The supported kernel lines: a version prefix, and the Debian suites that have it for QEMU and
+/// for user-mode Linux.
+pub const LINES: &[(&str, &str, &str)] = &[
+    ("6.1", "bookworm", "bookworm"),
+    ("6.12", "bookworm-backports", "trixie"),
+];
 
-/// Modules that a guest may load; only these and their dependencies are kept of the package.
+/// Modules that a guest may load; only these, those of its machine and their dependencies are kept
+/// of the package.
 const WANTED: &[&str] = &[
     "9p",
     "9pnet_fd",
-    "9pnet_virtio",
     "crc32c_generic",
     "erofs",
     "ext4",
+    "fuse",
     "gcm",
     "ghash_generic",
     "nbd",
@@ -35,14 +42,10 @@ const WANTED: &[&str] = &[
     "nfsv4",
     "overlay",
     "tls",
-    "virtio_blk",
-    "virtio_console",
-    "virtio_net",
-    "virtio_pci",
-    "virtio_rng",
-    "virtiofs",
-    "vmw_vsock_virtio_transport",
 ];
+
+/// Modules of devices that a guest may have in QEMU, besides those that every machine has.
+const DEVICES: &[&str] = &["virtio_blk", "vmw_vsock_virtio_transport"];
 
 /// A kernel ready to boot.
 pub struct Kernel {
@@ -56,24 +59,39 @@ pub struct Kernel {
 impl Kernel {
     /// Returns the kernel of a line, from the cache or else from the machine's Debian mirror (or
     /// `mirror`).
-    pub fn get(cache: &Path, line: &str, mirror: Option<&str>) -> Result<Self> {
-        let Some((_, suite)) = LINES.iter().find(|(name, _)| *name == line) else {
-            let known: Vec<_> = LINES.iter().map(|(name, _)| *name).collect();
+    pub fn get(cache: &Path, line: &str, machine: &Machine, mirror: Option<&str>) -> Result<Self> {
+        let Some(&(_, suite, uml_suite)) = LINES.iter().find(|(name, ..)| *name == line) else {
+            let known: Vec<_> = LINES.iter().map(|(name, ..)| *name).collect();
             bail!("no kernel {line:?}: expected one of {}", known.join(", "));
         };
         let _lock = lock(cache)?;
 
-        let dir = cache.join(format!("kernel-{line}"));
+        let dir = cache.join(format!("{}-{line}", machine.name()));
+        let wanted: Vec<&str> = match machine {
+            Machine::Qemu(_) => [WANTED, DEVICES, machine.modules()].concat(),
+            Machine::UserMode => WANTED.into(),
+        };
         // The stamp holds the list of modules, so that another list invalidates the cache.
-        let stamp = WANTED.join(" ");
+        let stamp = wanted.join(" ");
         if fs::read_to_string(dir.join("stamp")).ok().as_deref() != Some(&stamp) {
-            let fresh = cache.join(format!("kernel-{line}.new"));
+            let fresh = dir.with_extension("new");
             fs::remove_dir_all(&fresh).or_else(missing_is_fine)?;
             fs::create_dir_all(fresh.join("modules"))?;
-            let apt = Apt::new(cache, suite, mirror)?;
-            let package = apt.kernel_package(line)?;
-            let tree = apt.unpack(&[&package])?;
-            keep(&tree, &fresh)?;
+            let tree = match machine {
+                Machine::Qemu(_) => {
+                    let apt = Apt::new(cache, suite, mirror)?;
+                    let tree = apt.unpack(&[&apt.kernel_package(line)?])?;
+                    keep_image(&tree, &fresh)?;
+                    tree
+                }
+                Machine::UserMode => {
+                    let apt = Apt::new(cache, uml_suite, mirror)?;
+                    let tree = apt.unpack(&["user-mode-linux", "libc6"])?;
+                    keep_program(&tree, &fresh)?;
+                    tree
+                }
+            };
+            keep_modules(&tree, &wanted, &fresh)?;
             fs::remove_dir_all(tree)?;
             fs::write(fresh.join("stamp"), stamp)?;
             fs::remove_dir_all(&dir).or_else(missing_is_fine)?;
@@ -87,9 +105,9 @@ impl Kernel {
         })
     }
 
-    /// Returns the image for QEMU's `-kernel`.
+    /// Returns the kernel: the image for QEMU's `-kernel`, or the program of user-mode Linux.
     pub fn image(&self) -> PathBuf {
-        self.dir.join("vmlinuz")
+        self.dir.join(IMAGE)
     }
 
     /// Returns the modules to load for `wanted`, in loading order, each with its bytes, without
@@ -146,8 +164,11 @@ pub(crate) fn lock(cache: &Path) -> Result<fs::File> {
     Ok(lock)
 }
 
-/// Copies the image and the wanted modules of an unpacked package.
-fn keep(tree: &Path, to: &Path) -> Result<()> {
+/// The name of the kernel in its directory.
+const IMAGE: &str = "linux";
+
+/// Copies the image of an unpacked package.
+fn keep_image(tree: &Path, to: &Path) -> Result<()> {
     let image = fs::read_dir(tree.join("boot"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| {
@@ -155,11 +176,41 @@ fn keep(tree: &Path, to: &Path) -> Result<()> {
                 .is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
         })
         .context("the kernel package has no boot/vmlinuz-*")?;
-    fs::copy(image, to.join("vmlinuz"))?;
+    fs::copy(image, to.join(IMAGE))?;
+    Ok(())
+}
 
-    let release = [tree.join("lib/modules"), tree.join("usr/lib/modules")]
+/// Copies user-mode Linux of an unpacked package, with the C library of its suite: the host's may be
+/// older. The program names its loader relative to its own directory, in which it has to be started.
+fn keep_program(tree: &Path, to: &Path) -> Result<()> {
+    const LOADER: &str = "ld-linux-x86-64.so.2";
+    let mut program = fs::read(tree.join("usr/bin/linux.uml"))?;
+    let found = format!("/lib64/{LOADER}\0");
+    let at = program
+        .windows(found.len())
+        .position(|bytes| bytes == found.as_bytes())
+        .context("user-mode Linux names no loader")?;
+    let mut name = format!("./{LOADER}").into_bytes();
+    name.resize(found.len(), 0);
+    program[at..at + found.len()].copy_from_slice(&name);
+    let path = to.join(IMAGE);
+    fs::write(&path, program)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    for file in [LOADER, "libc.so.6"] {
+        let dirs = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+        let library = dirs.map(|dir| tree.join(dir).join(file));
+        let library = library.iter().find(|library| library.exists());
+        let library = library.with_context(|| format!("libc6 has no {file}"))?;
+        fs::copy(library, to.join(file))?;
+    }
+    Ok(())
+}
+
+/// Copies the wanted modules of an unpacked package, and those that they depend on.
+fn keep_modules(tree: &Path, wanted: &[&str], to: &Path) -> Result<()> {
+    let release = ["lib/modules", "usr/lib/modules", "usr/lib/uml/modules"]
         .iter()
-        .find_map(|dir| Some(fs::read_dir(dir).ok()?.next()?.ok()?.path()))
+        .find_map(|dir| Some(fs::read_dir(tree.join(dir)).ok()?.next()?.ok()?.path()))
         .context("the kernel package has no lib/modules/*")?;
     let mut files = BTreeMap::new();
     collect_modules(&release.join("kernel"), &mut files)?;
@@ -172,7 +223,7 @@ fn keep(tree: &Path, to: &Path) -> Result<()> {
     for name in &builtin {
         dep += &format!("{name} builtin\n");
     }
-    let mut queue: Vec<String> = WANTED.iter().map(|name| (*name).into()).collect();
+    let mut queue: Vec<String> = wanted.iter().map(|name| (*name).into()).collect();
     let mut done: Vec<String> = builtin;
     while let Some(name) = queue.pop() {
         if done.contains(&name) {
@@ -285,6 +336,8 @@ impl Apt {
             format!("Dir::Cache={state}/cache"),
             format!("Dir::Etc::sourcelist={state}/debian.sources"),
             "Dir::Etc::sourceparts=/dev/null".into(),
+            // Otherwise an update that fetches nothing succeeds.
+            "APT::Update::Error-Mode=any".into(),
             // Downloads as root, since apt's own user cannot access the directory.
             "APT::Sandbox::User=root".into(),
         ] {

@@ -25,6 +25,7 @@ pub mod hosted;
 mod initramfs;
 pub mod kernel;
 pub mod local;
+pub mod machine;
 pub mod matrix;
 mod meeting;
 mod modules;

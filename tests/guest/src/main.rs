@@ -13,6 +13,7 @@ use barge_guest::bench::{self, Protocol, Table};
 use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::hosted::{self, Hosted};
 use barge_guest::kernel::{self, Kernel};
+use barge_guest::machine::Machine;
 use barge_guest::run::Plan;
 use barge_guest::{Dirs, TimedOut, Unavailable, erofs_utils, local, matrix, run, tlshd, tools};
 use clap::{Args, Parser, Subcommand};
@@ -103,9 +104,11 @@ struct RunArgs {
     /// Kernel line
     #[arg(short, long, default_value = "6.12")]
     kernel: String,
-    /// Command that serves {share} on loopback {port} or Unix {socket}; may be given twice
+    /// Command that serves {share} on address {listen} and {port}, or Unix {socket}; may be given
+    /// twice
     ///
-    /// The second command uses {port2} and {socket2}.
+    /// The second command uses {port2} and {socket2}. {listen} may be loopback's 127.0.0.1, but then
+    /// the guest runs on QEMU.
     #[arg(short, long, value_name = "COMMAND")]
     serve: Vec<String>,
     /// Type of file system to mount: 9p, nfs, virtiofs, tmpfs
@@ -130,7 +133,7 @@ struct RunArgs {
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineArgs,
 }
 
 #[derive(Args)]
@@ -154,7 +157,7 @@ struct MatrixArgs {
     /// The barge to test [default: the release build of this workspace]
     #[arg(long, value_name = "PATH", conflicts_with = "serve")]
     barge: Option<PathBuf>,
-    /// Command that serves {share} on loopback {port}, to try another server
+    /// Command that serves {share} on address {listen} and {port}, to try another server
     #[arg(short, long, value_name = "COMMAND")]
     serve: Option<String>,
     /// Number of guests at a time
@@ -170,7 +173,7 @@ struct MatrixArgs {
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     timeout: u64,
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineArgs,
 }
 
 #[derive(Args)]
@@ -206,14 +209,17 @@ struct BenchArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineArgs,
 }
 
 #[derive(Args)]
-struct Machine {
-    /// QEMU's accelerator
-    #[arg(long, default_value = "tcg,thread=multi,tb-size=512")]
-    accel: String,
+struct MachineArgs {
+    /// QEMU's accelerator, or `uml` for user-mode Linux
+    ///
+    /// User-mode Linux needs root, and has no devices of QEMU. By default, tests use it where it has
+    /// what a script needs, and otherwise QEMU with tcg; measurements use QEMU.
+    #[arg(long, value_name = "ACCEL")]
+    accel: Option<Machine>,
     /// Debian mirror [default: that of this host's apt]
     #[arg(long, value_name = "URI")]
     mirror: Option<String>,
@@ -261,7 +267,7 @@ fn run_one(args: RunArgs) -> Result<u8> {
         cases: vec![args.script.case(&dirs)?],
         case_timeout: Duration::from_secs(args.timeout),
         timeout: Duration::from_secs(args.timeout),
-        accel: args.machine.accel,
+        machine: args.machine.accel,
         mirror: args.machine.mirror,
         keep: args.script.keep,
     };
@@ -321,7 +327,7 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
         jobs: args.jobs.into(),
         options: args.options,
         timeout: Duration::from_secs(args.timeout),
-        accel: args.machine.accel,
+        machine: args.machine.accel,
         mirror: args.machine.mirror,
         report: args.report,
     };
@@ -348,7 +354,7 @@ fn run_bench(table: Table, args: BenchArgs) -> Result<u8> {
         size: args.size,
         barge: args.barge,
         json: args.json,
-        accel: args.machine.accel,
+        machine: args.machine.accel.unwrap_or_else(Machine::qemu),
         mirror: args.machine.mirror,
     };
     let (dirs, disk) = (Dirs::find()?, bench::RamDisk::new()?);
@@ -360,7 +366,7 @@ fn fetch(args: FetchArgs) -> Result<u8> {
     let all = || {
         kernel::LINES
             .iter()
-            .map(|(line, _)| (*line).to_owned())
+            .map(|(line, ..)| (*line).to_owned())
             .collect()
     };
     for line in if args.kernels.is_empty() {
@@ -368,7 +374,9 @@ fn fetch(args: FetchArgs) -> Result<u8> {
     } else {
         args.kernels
     } {
-        Kernel::get(&dirs.cache, &line, args.mirror.as_deref())?;
+        for machine in [Machine::qemu(), Machine::UserMode] {
+            Kernel::get(&dirs.cache, &line, &machine, args.mirror.as_deref())?;
+        }
         println!("kernel {line}");
     }
     kernel::busybox(&dirs.cache, args.mirror.as_deref())?;

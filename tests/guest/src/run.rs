@@ -11,23 +11,25 @@ use anyhow::{Context, Result};
 
 use crate::channel::Host;
 use crate::family::Family;
-use crate::guest::{self, Broken, Case, CaseResult, Guest, Mount, Outcome, Seat, Spec};
+use crate::guest::{Broken, Case, CaseResult, Guest, Mount, Outcome, Seat, Spec};
 use crate::kernel::{self, Kernel};
+use crate::machine::Machine;
 use crate::meeting::Meeting;
 use crate::server::{Address, Server};
 use crate::{Dirs, quote, tlshd, tools};
 
 /// A run: servers, guests and scripts. Templates may contain `{share}`, `{port}` to `{port4}`,
-/// `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
+/// `{socket}` to `{socket3}`, `{listen}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.
     pub kernel: String,
-    /// The commands that start servers; none if QEMU serves, or no server is needed.
+    /// The commands that start servers on address `{listen}`; none if QEMU serves, or no server is
+    /// needed.
     pub serve: Vec<String>,
     /// The guests, which run the same cases concurrently. Mounts and arguments are templates.
     pub seats: Vec<Seat>,
-    /// The root of the guests, if not QEMU's share of the host's; a template.
+    /// The root of the guests, if not the host's; a template.
     pub root: Option<Mount>,
     /// The directory to serve; a scratch directory if none.
     pub share: Option<PathBuf>,
@@ -37,8 +39,8 @@ pub struct Plan {
     pub case_timeout: Duration,
     /// Timeout from the guest's start to its end.
     pub timeout: Duration,
-    /// QEMU's `-accel`.
-    pub accel: String,
+    /// The machine; the fastest one that has the guests' devices if none.
+    pub machine: Option<Machine>,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
     /// Keep the run directory even on success.
@@ -50,12 +52,54 @@ pub struct Plan {
 pub fn run<W: Write + Send + 'static>(
     dirs: &Dirs,
     plan: &Plan,
+    sink: impl Fn() -> W + Send,
+    progress: impl FnMut(&CaseResult) + Send,
+) -> Result<Outcome> {
+    let machine = plan.machine();
+    machine.check()?;
+    // What is missing is fetched here, since the run's network may not reach a mirror.
+    let mirror = plan.mirror.as_deref();
+    let kernel = Kernel::get(&dirs.cache, &plan.kernel, &machine, mirror)?;
+    let busybox = kernel::busybox(&dirs.cache, mirror)?;
+    let secure = |seat: &Seat| seat.mount.options.contains("xprtsec=");
+    let tls = match plan.seats.iter().any(secure) {
+        true => tlshd::get(&dirs.cache, mirror)?,
+        false => tlshd::place(&dirs.cache),
+    };
+    let parts = Parts {
+        machine,
+        kernel,
+        busybox,
+        tls,
+    };
+    let guests = plan.seats.len();
+    parts
+        .machine
+        .with_network(guests, || run_on(&parts, dirs, plan, sink, progress))
+}
+
+/// The parts of guests that a run shares with others.
+struct Parts {
+    machine: Machine,
+    kernel: Kernel,
+    busybox: Vec<u8>,
+    /// The directory of tlshd.
+    tls: PathBuf,
+}
+
+fn run_on<W: Write + Send + 'static>(
+    parts: &Parts,
+    dirs: &Dirs,
+    plan: &Plan,
     sink: impl Fn() -> W,
     mut progress: impl FnMut(&CaseResult),
 ) -> Result<Outcome> {
-    guest::available()?;
-    let kernel = Kernel::get(&dirs.cache, &plan.kernel, plan.mirror.as_deref())?;
-    let busybox = kernel::busybox(&dirs.cache, plan.mirror.as_deref())?;
+    let Parts {
+        machine,
+        kernel,
+        busybox,
+        tls,
+    } = parts;
     let mut scratch = Scratch::new(dirs, plan.keep)?;
     let share = match &plan.share {
         Some(share) => share
@@ -64,12 +108,13 @@ pub fn run<W: Write + Send + 'static>(
         None => scratch.share()?,
     };
 
-    let secure = |seat: &Seat| seat.mount.options.contains("xprtsec=");
-    let tls = match plan.seats.iter().any(secure) {
-        true => tlshd::get(&dirs.cache, plan.mirror.as_deref())?,
-        false => tlshd::place(&dirs.cache),
-    };
-    let address = Address::choose(&share, &scratch.dir, &tls, &tools::place(&dirs.cache))?;
+    let address = Address::choose(
+        &share,
+        &scratch.dir,
+        tls,
+        &tools::place(&dirs.cache),
+        machine.listen(),
+    )?;
     let host = Arc::new(Host {
         share,
         run: scratch.dir.clone(),
@@ -82,7 +127,7 @@ pub fn run<W: Write + Send + 'static>(
         .any(|command| command.contains("{run}/busybox"))
     {
         let file = scratch.dir.join("busybox");
-        fs::write(&file, &busybox)?;
+        fs::write(&file, busybox)?;
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
     }
     let mut servers = Vec::new();
@@ -100,17 +145,17 @@ pub fn run<W: Write + Send + 'static>(
             guests: plan.seats.len(),
             root: match &plan.root {
                 Some(root) => root.map(|template| address.fill(template)),
-                None => Mount::root(),
+                None => machine.root(),
             },
             cases: plan.cases.clone(),
             case_timeout: plan.case_timeout,
             timeout: plan.timeout,
-            accel: plan.accel.clone(),
+            machine: machine.clone(),
             path: dirs.path(),
             scripts: dirs.scripts.display().to_string(),
             tls: tls.display().to_string(),
         };
-        guests.push(Guest::boot(&spec, &kernel, &busybox, &dir, &host, sink())?);
+        guests.push(Guest::boot(&spec, kernel, busybox, &dir, &host, sink())?);
     }
     let mut outcome = guests
         .into_iter()
@@ -130,6 +175,19 @@ pub fn run<W: Write + Send + 'static>(
         eprintln!("barge-guest: logs are in {}", scratch.dir.display());
     }
     Ok(outcome)
+}
+
+impl Plan {
+    /// Returns the machine. User-mode Linux does not reach servers that listen on loopback.
+    fn machine(&self) -> Machine {
+        let has_devices = self.seats.iter().any(|seat| !seat.qemu.is_empty());
+        let on_loopback = self
+            .serve
+            .iter()
+            .any(|command| command.contains("{port") && !command.contains("{listen}"));
+        let chosen = self.machine.clone();
+        chosen.unwrap_or_else(|| Machine::fastest(has_devices || on_loopback))
+    }
 }
 
 impl CaseResult {
@@ -159,13 +217,6 @@ impl Mount {
             options: change(&self.options),
             device: change(&self.device),
         }
-    }
-
-    /// Returns QEMU's share of the host's root. The tree does not change while a guest uses it,
-    /// except for shares, which are not accessed through it.
-    fn root() -> Self {
-        let options = ["ro,trans=virtio,msize=512000,cache=loose,access=any,noxattr".into()];
-        Self::usual("9p", Some("root".into()), &options)
     }
 
     /// Returns a mount with the usual device and options of its type, to which `options` are added.

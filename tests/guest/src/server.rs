@@ -35,10 +35,18 @@ const PORTS: [&str; 4] = ["port", "port2", "port3", "port4"];
 const SOCKETS: [&str; 3] = ["socket", "socket2", "socket3"];
 
 impl Address {
-    /// Chooses free loopback ports, and names for sockets in the run directory `run`. `tls` is the
-    /// directory of certificates, if there are any, and `tools` that of the harness's programs.
-    pub fn choose(share: &Path, run: &Path, tls: &Path, tools: &Path) -> Result<Self> {
+    /// Chooses free ports for servers that listen on address `listen`, and names for sockets in the
+    /// run directory `run`. `tls` is the directory of certificates, if there are any, and `tools`
+    /// that of the harness's programs.
+    pub fn choose(
+        share: &Path,
+        run: &Path,
+        tls: &Path,
+        tools: &Path,
+        listen: &str,
+    ) -> Result<Self> {
         let mut values = vec![
+            ("listen", listen.into()),
             ("share", share.display().to_string()),
             ("host", HOST.into()),
             ("tls", tls.display().to_string()),
@@ -58,8 +66,8 @@ impl Address {
         Ok(Self { values })
     }
 
-    /// Replaces `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`,
-    /// `{tls}` and `{tools}` in a template.
+    /// Replaces `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{listen}`,
+    /// `{host}`, `{run}`, `{tls}` and `{tools}` in a template.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
     }

@@ -4,9 +4,21 @@
 export PATH HOME=/root LC_ALL=C TERM=dumb BARGE_SCRIPTS GUEST GUESTS
 cd /run/barge
 
-for port in /sys/class/virtio-ports/*; do
-    ln -s "/dev/${port##*/}" "$(cat "$port/name")"
-done
+case $MACHINE in
+    qemu)
+        for port in /sys/class/virtio-ports/*; do
+            ln -s "/dev/${port##*/}" "$(cat "$port/name")"
+        done
+        ;;
+    uml)
+        # A serial line closes with its last opener.
+        exec 3<>/dev/ttyS0 4<>/dev/ttyS1
+        ./busybox stty raw -echo <&3 && ./busybox stty raw -echo <&4
+        ln -s /dev/ttyS0 ctl && ln -s /dev/ttyS1 out
+        # Long replies are files of the host.
+        mkdir replies && ./busybox mount -i -t hostfs -o "ro,$DIR" none replies
+        ;;
+esac
 exec >out 2>&1 </dev/null
 
 # One line to the harness; the port takes one opener at a time.

@@ -1,6 +1,7 @@
 //! The mount configurations of the share.
 
 use crate::guest::{Mount, Seat};
+use crate::machine::Machine;
 
 /// A mount configuration of the share.
 pub(crate) struct Way {
@@ -111,6 +112,11 @@ impl Way {
         ) || kernel != "6.1"
     }
 
+    /// Returns whether it registers with the host's portmapper.
+    pub(crate) fn uses_rpcbind(&self) -> bool {
+        matches!(self.protocol, Nfs { rpcbind: true, .. })
+    }
+
     /// Returns the device it requires, if not every QEMU has it.
     pub(crate) fn needs(&self) -> Option<&'static str> {
         match self.protocol {
@@ -122,17 +128,18 @@ impl Way {
     /// Returns the server's address options.
     pub(crate) fn address(&self) -> &'static str {
         match self.served() {
-            NineP | Connected | Mounted(_) => "--9p tcp:127.0.0.1:{port}",
+            NineP | Connected | Mounted(_) => "--9p tcp:{listen}:{port}",
             NinepVirtio => "--virtio-9p {socket}",
             Virtiofs { .. } => "--virtiofs {socket}",
-            Nfs { rpcbind: false, .. } => "--nfs tcp:127.0.0.1:{port}",
+            Nfs { rpcbind: false, .. } => "--nfs tcp:{listen}:{port}",
             Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --rpcbind",
         }
     }
 
-    /// Returns the server's other options.
-    pub(crate) fn arguments(&self) -> String {
-        match self.served() {
+    /// Returns the server's other options, for guests on a machine.
+    pub(crate) fn arguments(&self, machine: &Machine) -> String {
+        let access = machine.access();
+        let own = match self.served() {
             NineP | Connected | Mounted(_) | NinepVirtio => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
             Nfs {
@@ -147,7 +154,8 @@ impl Way {
             } => format!(
                 "--state-dir {{run}}/state --nfs-tls-cert {{tls}}/server.pem --nfs-tls-key {{tls}}/server.key --nfs-tls-ca {{tls}}/ca.pem --nfs-xprtsec {security}"
             ),
-        }
+        };
+        own + access
     }
 
     /// Returns environment variables for scripts.

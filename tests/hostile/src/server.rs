@@ -113,7 +113,7 @@ impl Server {
         let server = fuse::server::Server::new(Arc::new(Export::new("", fs)), options);
         let server = Server::at(Via::Unix, tuning, |engine, listener| {
             let drives = engine.clone();
-            engine.host(move |stop| {
+            engine.spawn_listener(move |stop| {
                 std::thread::scope(|scope| {
                     while let Ok(Some((socket, _))) = listener.accept_socket(stop) {
                         let device = device(socket.into(), &drives, server.session());
@@ -160,8 +160,8 @@ fn device(
     };
     let queues = engine.queues(Arc::new(session));
     let drive = move |_, ring| -> io::Result<Stop> {
-        let driven = queues.drive(ring, None)?;
-        Ok(Box::new(|| driven.join()))
+        let queue = queues.start(ring, None)?;
+        Ok(Box::new(|| queue.cancel_and_join()))
     };
     Device::new(socket, "hostile", config, Arc::new(drive)).expect("a device")
 }

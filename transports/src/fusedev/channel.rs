@@ -164,12 +164,12 @@ impl Channel {
 
 impl Ring for Channel {
     /// A request arrives complete.
-    fn take(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
+    fn pop(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
         let next = self.read(&mut self.inner())?;
         Ok(next.map(|asked| asked as Box<dyn Exchange>))
     }
 
-    fn give(&self, exchange: Box<dyn Exchange>) {
+    fn push_used(&self, exchange: Box<dyn Exchange>) {
         let Ok(mut asked) = exchange.into_any().downcast::<Asked>() else {
             return;
         };
@@ -195,7 +195,7 @@ impl Ring for Channel {
     }
 
     /// The reply itself notifies the kernel.
-    fn tell(&self) {}
+    fn signal(&self) {}
 
     fn wait(&self, wait: bool) -> io::Result<bool> {
         let mut inner = self.inner();
@@ -221,15 +221,15 @@ impl Ring for Channel {
     }
 
     /// The device is its own notifier, readable as long as it has requests.
-    fn leave(&self) -> io::Result<bool> {
+    fn enable_notifications(&self) -> io::Result<bool> {
         Ok(false)
     }
 
-    fn come_back(&self) -> io::Result<()> {
+    fn disable_notifications(&self) -> io::Result<()> {
         Ok(())
     }
 
-    fn bell(&self) -> BorrowedFd<'_> {
+    fn notifier(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
 
@@ -336,7 +336,7 @@ mod tests {
             for &(opcode, thread) in requests {
                 rustix::io::write(&kernel, &request(opcode, thread)).unwrap();
             }
-            while channel.take(&|_| None).unwrap().is_some() {}
+            while channel.pop(&|_| None).unwrap().is_some() {}
             crew.has_called()
         };
         let (look_up, read) = (1, 15);
@@ -357,11 +357,11 @@ mod tests {
         for _ in 0..20 {
             rustix::io::write(&kernel, b"request").unwrap();
         }
-        let take = || channel.take(&|_| None).unwrap();
-        let taken: Vec<_> = std::iter::from_fn(take).collect();
-        assert_eq!(taken.len(), 20);
-        for exchange in taken {
-            channel.give(exchange);
+        let pop = || channel.pop(&|_| None).unwrap();
+        let popped: Vec<_> = std::iter::from_fn(pop).collect();
+        assert_eq!(popped.len(), 20);
+        for exchange in popped {
+            channel.push_used(exchange);
         }
         assert_eq!(spare(), Inner::SPARE);
         assert!(channel.wait(true).unwrap());

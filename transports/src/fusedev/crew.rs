@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(super) struct Crew {
     state: Mutex<State>,
-    bell: Condvar,
+    wakes: Condvar,
 }
 
 #[derive(Default)]
@@ -54,9 +54,9 @@ impl Crew {
         state.asleep += 1;
         let sleeps = |state: &mut State| state.called == 0 && !state.over;
         let mut state = match time {
-            None => self.bell.wait_while(state, sleeps).expect(POISON),
+            None => self.wakes.wait_while(state, sleeps).expect(POISON),
             Some(time) => {
-                let slept = self.bell.wait_timeout_while(state, time, sleeps);
+                let slept = self.wakes.wait_timeout_while(state, time, sleeps);
                 slept.expect(POISON).0
             }
         };
@@ -78,14 +78,14 @@ impl Crew {
         if state.asleep > 0 {
             state.asleep -= 1;
             state.called += 1;
-            self.bell.notify_one();
+            self.wakes.notify_one();
         }
     }
 
     /// Ends sleeping for all threads, now and later.
     pub(super) fn end(&self) {
         self.state().over = true;
-        self.bell.notify_all();
+        self.wakes.notify_all();
     }
 
     /// Returns whether a thread was called since the last time.

@@ -140,12 +140,12 @@ impl Inner {
     const SPARE: usize = 16;
 
     /// Enables notifications from the guest; returns whether there is a request already.
-    fn ask_to_be_told(&mut self) -> io::Result<bool> {
+    fn enable_notification(&mut self) -> io::Result<bool> {
         let memory = self.memory.map_ref();
         self.queue.enable_notification(memory).map_err(broken)
     }
 
-    fn need_not_be_told(&mut self) -> io::Result<()> {
+    fn disable_notification(&mut self) -> io::Result<()> {
         let memory = self.memory.map_ref();
         self.queue.disable_notification(memory).map_err(broken)
     }
@@ -161,10 +161,7 @@ impl Inner {
 }
 
 impl Ring for Running {
-    fn take(
-        &self,
-        frame: &dyn Fn(&[u8]) -> Option<usize>,
-    ) -> io::Result<Option<Box<dyn Exchange>>> {
+    fn pop(&self, frame: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
         if self.stopped.load(Ordering::Relaxed) {
             return Ok(None);
         }
@@ -209,7 +206,7 @@ impl Ring for Running {
         Ok(Some(chain))
     }
 
-    fn give(&self, exchange: Box<dyn Exchange>) {
+    fn push_used(&self, exchange: Box<dyn Exchange>) {
         let Ok(chain) = exchange.into_any().downcast::<Chain>() else {
             return;
         };
@@ -230,7 +227,7 @@ impl Ring for Running {
         }
     }
 
-    fn tell(&self) {
+    fn signal(&self) {
         let mut inner = self.inner();
         let Inner {
             queue,
@@ -265,7 +262,7 @@ impl Ring for Running {
             return Err(ErrorKind::WouldBlock.into());
         }
         loop {
-            if !self.inner().ask_to_be_told()? {
+            if !self.inner().enable_notification()? {
                 let mut event = [MaybeUninit::uninit()];
                 match epoll::wait(&self.kicks, &mut event, None) {
                     Err(rustix::io::Errno::INTR) => continue,
@@ -282,23 +279,23 @@ impl Ring for Running {
             if self.stopped.load(Ordering::SeqCst) {
                 return Ok(false);
             }
-            self.inner().need_not_be_told()?;
+            self.inner().disable_notification()?;
             return Ok(true);
         }
     }
 
-    fn leave(&self) -> io::Result<bool> {
+    fn enable_notifications(&self) -> io::Result<bool> {
         // All requests signalled so far are known.
         self.clear_kick()?;
-        let more = self.inner().ask_to_be_told()?;
+        let more = self.inner().enable_notification()?;
         Ok(more && !self.stopped.load(Ordering::SeqCst))
     }
 
-    fn come_back(&self) -> io::Result<()> {
-        self.inner().need_not_be_told()
+    fn disable_notifications(&self) -> io::Result<()> {
+        self.inner().disable_notification()
     }
 
-    fn bell(&self) -> BorrowedFd<'_> {
+    fn notifier(&self) -> BorrowedFd<'_> {
         self.kick.fd.as_fd()
     }
 
@@ -480,9 +477,9 @@ mod tests {
         Running::new("test".into(), queue, memory.clone(), event(), Some(event())).expect("running")
     }
 
-    fn take(running: &Running) -> Box<dyn Exchange> {
+    fn pop(running: &Running) -> Box<dyn Exchange> {
         let all = |head: &[u8]| Some(head.len());
-        running.take(&all).expect("not broken").expect("a request")
+        running.pop(&all).expect("not broken").expect("a request")
     }
 
     fn load(memory: &Memory, at: u64, len: usize) -> Vec<u8> {
@@ -521,10 +518,7 @@ mod tests {
             ],
         );
         assert!(running.wait(false).expect("not broken"));
-        let mut exchange = running
-            .take(&|_| Some(4))
-            .expect("not broken")
-            .expect("one");
+        let mut exchange = running.pop(&|_| Some(4)).expect("not broken").expect("one");
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(b"from the file", 0).expect("written");
         let (message, out) = exchange.split();
@@ -547,8 +541,8 @@ mod tests {
         out.zeros(2);
         out.patch(0, b"repl");
         assert_eq!((out.len(), out.room()), (14, 92));
-        running.give(exchange);
-        running.tell();
+        running.push_used(exchange);
+        running.signal();
         assert_eq!(load(&memory, head, 6), b"replth");
         assert_eq!(load(&memory, rest, 8), b"e file\0\0");
         let mut back = [0; 7];
@@ -564,7 +558,7 @@ mod tests {
         let memory = memory();
         let border = START + SIZES[0];
         let running = running(&memory, &[(border - 3, 6, WRITE, 0)]);
-        let mut exchange = take(&running);
+        let mut exchange = pop(&running);
         exchange.split().1.bytes(b"abcdef");
         assert_eq!(load(&memory, border - 3, 6), b"abcdef");
     }
@@ -595,14 +589,14 @@ mod tests {
             (vec![(START + 0x8000, 17, INDIRECT, 0)], 0, 0),
         ] {
             let running = running(&memory, &descriptors);
-            let mut exchange = take(&running);
+            let mut exchange = pop(&running);
             let (message, out) = exchange.split();
             assert_eq!(
                 (message.bytes().len(), out.room()),
                 (asked, room),
                 "{descriptors:?}"
             );
-            running.give(exchange);
+            running.push_used(exchange);
         }
     }
 
@@ -612,7 +606,7 @@ mod tests {
         let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
         let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
         mock.avail().idx().store(1000);
-        assert!(running.take(&|_| None).is_err());
+        assert!(running.pop(&|_| None).is_err());
     }
 
     #[test]
@@ -623,12 +617,12 @@ mod tests {
         // The same chain repeatedly, which is allowed once it was returned.
         let ask = |index| mock.avail().idx().store(index);
         ask(16);
-        let mut taken: Vec<_> = (0..16).map(|_| take(&running)).collect();
+        let mut taken: Vec<_> = (0..16).map(|_| pop(&running)).collect();
         ask(17);
-        running.give(taken.remove(0));
-        taken.push(take(&running));
+        running.push_used(taken.remove(0));
+        taken.push(pop(&running));
         ask(18);
-        assert!(running.take(&|_| None).is_err());
+        assert!(running.pop(&|_| None).is_err());
         assert_eq!(taken.len(), 16);
     }
 
@@ -644,7 +638,7 @@ mod tests {
             written.expect("written");
         }
         let running = running(&memory, &[(table, 64 * 16, INDIRECT, 0)]);
-        assert_eq!(take(&running).split().0.size(), 16);
+        assert_eq!(pop(&running).split().0.size(), 16);
     }
 
     /// The end of an operation on its own thread, so that a test fails if it blocks.
@@ -693,8 +687,8 @@ mod tests {
         fill(&full);
         let running = with_call(&memory(), &full);
         Ending::of(move || {
-            running.give(take(&running));
-            running.tell();
+            running.push_used(pop(&running));
+            running.signal();
         })
         .wait();
     }
@@ -709,8 +703,8 @@ mod tests {
             let running = with_call(&memory(), &full_eventfd());
             let queue = running.clone();
             let ending = Ending::of(move || {
-                queue.give(take(&queue));
-                queue.tell();
+                queue.push_used(pop(&queue));
+                queue.signal();
             });
             let signals = || {
                 let inner = running.inner();
@@ -731,12 +725,12 @@ mod tests {
             full_eventfd(),
         ] {
             let running = with_call(&memory(), &call);
-            let exchange = take(&running);
+            let exchange = pop(&running);
             running.stop();
             let (queue, ours) = (running.clone(), call.try_clone().expect("cloned"));
             Ending::of(move || {
-                queue.give(exchange);
-                queue.tell();
+                queue.push_used(exchange);
+                queue.signal();
                 assert!(queue.take_call().is_some());
                 // Does not block.
                 rustix::io::read(&ours, &mut [0; 8]).expect("read");
@@ -785,14 +779,14 @@ mod tests {
         running
             .set_call(Some(call.try_clone().expect("cloned")))
             .expect("set");
-        let kick = running.bell().try_clone_to_owned().expect("cloned");
+        let kick = running.notifier().try_clone_to_owned().expect("cloned");
         rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("written");
         // The second time it is empty, which must not block either.
         for _ in 0..2 {
             running.kick.clear().expect("not broken");
         }
-        running.give(take(&running));
-        running.tell();
+        running.push_used(pop(&running));
+        running.signal();
         let mut told = [0; 8];
         rustix::io::read(&call, &mut told).expect("read");
         assert_eq!(u64::from_ne_bytes(told), 1);
@@ -818,7 +812,7 @@ mod tests {
             assert!(running.wait(true).expect("not broken"));
         }
         // A stand-in finds those after notifications were enabled.
-        assert!(!running.leave().expect("not broken"));
+        assert!(!running.enable_notifications().expect("not broken"));
         assert!(!running.kick.is_ready(PollFlags::IN));
         full.signal();
         assert!(running.kick.is_ready(PollFlags::IN));
@@ -828,7 +822,7 @@ mod tests {
     fn a_stop_ends_the_waiting_and_nothing_more_is_taken() {
         let memory = memory();
         let asks = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
-        assert!(asks.leave().expect("not broken"));
+        assert!(asks.enable_notifications().expect("not broken"));
         let idle = Arc::new(running(&memory, &[]));
         assert!(idle.wait(false).is_err());
         let waiting = std::thread::spawn({
@@ -839,7 +833,7 @@ mod tests {
         assert!(!waiting.join().expect("no panic"));
         let busy = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
         busy.stop();
-        assert!(busy.take(&|_| None).expect("not broken").is_none());
-        assert!(!busy.leave().expect("not broken"));
+        assert!(busy.pop(&|_| None).expect("not broken").is_none());
+        assert!(!busy.enable_notifications().expect("not broken"));
     }
 }

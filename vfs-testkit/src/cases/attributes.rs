@@ -2,12 +2,12 @@
 
 use vfs::{Errno, Level, OpenFlags, SetAttr, SetTime, Time};
 
-use crate::bed::{Bed, R, RW, ok, pattern, refused, refused_as};
+use crate::context::{R, RW, TestContext, ok, pattern, refused, refused_as};
 use crate::needs;
 
 /// chmod(2) sets all twelve bits.
-pub fn chmod_sets_permissions(bed: &Bed) {
-    let root = bed.root();
+pub fn chmod_sets_permissions(test: &TestContext) {
+    let root = test.root();
     let file = ok(root.file("file", b""));
     for mode in [0o000, 0o777, 0o4755, 0o2755, 0o1644, 0o640] {
         assert_eq!(ok(file.chmod(mode)).mode, mode, "{mode:o}");
@@ -19,8 +19,8 @@ pub fn chmod_sets_permissions(bed: &Bed) {
 }
 
 /// The attributes that a change returns are those that a later request returns.
-pub fn setattr_answers_the_new_attributes(bed: &Bed) {
-    let file = ok(bed.root().file("file", b"12345678"));
+pub fn setattr_answers_the_new_attributes(test: &TestContext) {
+    let file = ok(test.root().file("file", b"12345678"));
     let set = SetAttr {
         mode: Some(0o600),
         size: Some(3),
@@ -37,8 +37,8 @@ pub fn setattr_answers_the_new_attributes(bed: &Bed) {
 }
 
 /// An open file's attributes are its node's.
-pub fn open_files_have_the_nodes_attributes(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn open_files_have_the_nodes_attributes(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     ok(file.write_all(0, b"123"));
     assert_eq!(file.attr().size, 3);
     let set = SetAttr {
@@ -50,8 +50,8 @@ pub fn open_files_have_the_nodes_attributes(bed: &Bed) {
 }
 
 /// An empty change has no effect.
-pub fn an_empty_change_changes_nothing(bed: &Bed) {
-    let file = ok(bed.root().file("file", b"123"));
+pub fn an_empty_change_changes_nothing(test: &TestContext) {
+    let file = ok(test.root().file("file", b"123"));
     let before = file.attr();
     let told = ok(file.set(SetAttr::default()));
     assert_eq!((told.size, told.mode), (3, before.mode));
@@ -59,34 +59,40 @@ pub fn an_empty_change_changes_nothing(bed: &Bed) {
 }
 
 /// Owner and group can be given away by the super-user, one at a time.
-pub fn chown_changes_owner_and_group(bed: &Bed) {
-    needs!(bed.profile.root && bed.caps.owners > Level::None, "owners");
-    let file = ok(bed.root().file("file", b""));
+pub fn chown_changes_owner_and_group(test: &TestContext) {
+    needs!(
+        test.profile.root && test.caps.owners > Level::None,
+        "owners"
+    );
+    let file = ok(test.root().file("file", b""));
     let attr = ok(file.chown(Some(1234), Some(5678)));
     assert_eq!((attr.uid, attr.gid), (1234, 5678));
     let attr = ok(file.chown(Some(4321), None));
     assert_eq!((attr.uid, attr.gid), (4321, 5678));
     let attr = ok(file.chown(None, Some(8765)));
     assert_eq!((attr.uid, attr.gid), (4321, 8765));
-    let link = ok(bed.root().symlink("link", b"file"));
+    let link = ok(test.root().symlink("link", b"file"));
     assert_eq!(ok(link.chown(Some(99), None)).uid, 99);
     assert_eq!(file.attr().uid, 4321, "a symbolic link is not followed");
 }
 
 /// chown(2) clears set-id bits of a program.
-pub fn chown_takes_set_id_away(bed: &Bed) {
-    needs!(bed.profile.root && bed.caps.owners > Level::None, "owners");
-    let file = ok(bed.root().file("file", b""));
+pub fn chown_takes_set_id_away(test: &TestContext) {
+    needs!(
+        test.profile.root && test.caps.owners > Level::None,
+        "owners"
+    );
+    let file = ok(test.root().file("file", b""));
     ok(file.chmod(0o6755));
     assert_eq!(ok(file.chown(Some(1234), None)).mode, 0o755);
-    let dir = ok(bed.root().mkdir("dir", 0o755));
+    let dir = ok(test.root().mkdir("dir", 0o755));
     ok(dir.chmod(0o2755));
     assert_eq!(ok(dir.chown(Some(1234), None)).mode, 0o2755);
 }
 
 /// Truncation shortens a file, or extends it with zeros.
-pub fn truncate_cuts_and_extends(bed: &Bed) {
-    let file = ok(bed.root().file("file", b"0123456789"));
+pub fn truncate_cuts_and_extends(test: &TestContext) {
+    let file = ok(test.root().file("file", b"0123456789"));
     assert_eq!(ok(file.truncate(4)).size, 4);
     assert_eq!(ok(file.content()), b"0123");
     assert_eq!(ok(file.truncate(8)).size, 8);
@@ -96,8 +102,8 @@ pub fn truncate_cuts_and_extends(bed: &Bed) {
 }
 
 /// Truncated data does not reappear after an extension, also in the middle of a block.
-pub fn what_was_cut_off_does_not_come_back(bed: &Bed) {
-    let file = ok(bed.root().file("file", &pattern(10_000, 1)));
+pub fn what_was_cut_off_does_not_come_back(test: &TestContext) {
+    let file = ok(test.root().file("file", &pattern(10_000, 1)));
     ok(file.truncate(5000));
     ok(file.truncate(10_000));
     let content = ok(file.content());
@@ -106,8 +112,8 @@ pub fn what_was_cut_off_does_not_come_back(bed: &Bed) {
 }
 
 /// Only regular files can be truncated.
-pub fn only_files_are_truncated(bed: &Bed) {
-    let root = bed.root();
+pub fn only_files_are_truncated(test: &TestContext) {
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     refused(dir.truncate(0), Errno::EISDIR);
     let fifo = ok(root.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600)));
@@ -115,8 +121,8 @@ pub fn only_files_are_truncated(bed: &Bed) {
 }
 
 /// An open file can be truncated if it is open for writing.
-pub fn ftruncate_needs_a_file_open_for_writing(bed: &Bed) {
-    let root = bed.root();
+pub fn ftruncate_needs_a_file_open_for_writing(test: &TestContext) {
+    let root = test.root();
     let node = ok(root.file("file", b"123456"));
     let size = |size| SetAttr {
         size: Some(size),
@@ -130,18 +136,18 @@ pub fn ftruncate_needs_a_file_open_for_writing(bed: &Bed) {
 }
 
 /// No file is larger than the maximum of `off_t`.
-pub fn a_size_beyond_bounds_is_refused(bed: &Bed) {
-    let file = ok(bed.root().file("file", b""));
+pub fn a_size_beyond_bounds_is_refused(test: &TestContext) {
+    let file = ok(test.root().file("file", b""));
     refused_as(file.truncate(1 << 63), &[Errno::EFBIG, Errno::EINVAL]);
     refused_as(file.truncate(u64::MAX), &[Errno::EFBIG, Errno::EINVAL]);
     assert_eq!(file.attr().size, 0);
 }
 
 /// Times are set exactly, each independently.
-pub fn times_are_set_exactly(bed: &Bed) {
-    needs!(bed.profile.time_step > 0, "times that can be set");
-    let file = ok(bed.root().file("file", b""));
-    let nsec = 123_456_789 / bed.profile.time_step * bed.profile.time_step;
+pub fn times_are_set_exactly(test: &TestContext) {
+    needs!(test.profile.time_step > 0, "times that can be set");
+    let file = ok(test.root().file("file", b""));
+    let nsec = 123_456_789 / test.profile.time_step * test.profile.time_step;
     let at = |sec| Time {
         sec,
         nsec: nsec % 1_000_000_000,
@@ -170,14 +176,14 @@ pub fn times_are_set_exactly(bed: &Bed) {
         ..SetAttr::default()
     };
     ok(file.set(set));
-    let attr = ok(bed.root().lookup("file")).attr();
+    let attr = ok(test.root().lookup("file")).attr();
     assert_eq!((attr.atime, attr.mtime), (at(4_000_000_000), at(5)));
 }
 
 /// `Now` sets the time of the source's own clock, and leaves the other time unchanged.
-pub fn now_is_the_sources_clock(bed: &Bed) {
-    needs!(bed.profile.time_step > 0, "times that can be set");
-    let file = ok(bed.root().file("file", b""));
+pub fn now_is_the_sources_clock(test: &TestContext) {
+    needs!(test.profile.time_step > 0, "times that can be set");
+    let file = ok(test.root().file("file", b""));
     let born = file.attr().mtime;
     let old = SetTime::At(Time { sec: 1, nsec: 0 });
     let set = SetAttr {
@@ -196,9 +202,9 @@ pub fn now_is_the_sources_clock(bed: &Bed) {
 }
 
 /// Times of symbolic links and directories can be set.
-pub fn times_of_other_kinds_are_set(bed: &Bed) {
-    needs!(bed.profile.time_step > 0, "times that can be set");
-    let root = bed.root();
+pub fn times_of_other_kinds_are_set(test: &TestContext) {
+    needs!(test.profile.time_step > 0, "times that can be set");
+    let root = test.root();
     let time = Time { sec: 77, nsec: 0 };
     for node in [ok(root.symlink("link", b"x")), ok(root.mkdir("dir", 0o755))] {
         let set = SetAttr {
@@ -210,9 +216,9 @@ pub fn times_of_other_kinds_are_set(bed: &Bed) {
 }
 
 /// Each change increments the change counter: no two states have the same one.
-pub fn every_change_counts(bed: &Bed) {
-    needs!(bed.caps.change > Level::None, "a change counter");
-    let root = bed.root();
+pub fn every_change_counts(test: &TestContext) {
+    needs!(test.caps.change > Level::None, "a change counter");
+    let root = test.root();
     let (node, file) = ok(root.create("file", RW, 0o644));
     let mut seen = vec![node.attr().change];
     let mut changed = |what: &str| {
@@ -241,8 +247,8 @@ pub fn every_change_counts(bed: &Bed) {
 }
 
 /// Reading does not change the change counter.
-pub fn reading_does_not_count_as_change(bed: &Bed) {
-    let root = bed.root();
+pub fn reading_does_not_count_as_change(test: &TestContext) {
+    let root = test.root();
     let node = ok(root.file("file", b"data"));
     let (change, dir_change) = (node.attr().change, root.attr().change);
     ok(node.content());
@@ -253,9 +259,9 @@ pub fn reading_does_not_count_as_change(bed: &Bed) {
 }
 
 /// Writing updates mtime and ctime.
-pub fn writing_moves_mtime(bed: &Bed) {
-    needs!(bed.profile.time_step > 0, "times that can be set");
-    let node = ok(bed.root().file("file", b"data"));
+pub fn writing_moves_mtime(test: &TestContext) {
+    needs!(test.profile.time_step > 0, "times that can be set");
+    let node = ok(test.root().file("file", b"data"));
     let old = Time { sec: 1000, nsec: 0 };
     let set = SetAttr {
         mtime: Some(SetTime::At(old)),
@@ -276,12 +282,12 @@ pub fn writing_moves_mtime(bed: &Bed) {
 }
 
 /// Reading updates an atime older than mtime.
-pub fn reading_moves_atime(bed: &Bed) {
+pub fn reading_moves_atime(test: &TestContext) {
     needs!(
-        bed.profile.time_step > 0 && bed.profile.atime,
+        test.profile.time_step > 0 && test.profile.atime,
         "an atime that moves"
     );
-    let node = ok(bed.root().file("file", b"data"));
+    let node = ok(test.root().file("file", b"data"));
     let old = Time { sec: 1000, nsec: 0 };
     let set = SetAttr {
         atime: Some(SetTime::At(old)),
@@ -295,8 +301,8 @@ pub fn reading_moves_atime(bed: &Bed) {
 }
 
 /// A change that kills privileges clears set-id bits.
-pub fn kill_priv_takes_set_id_away(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn kill_priv_takes_set_id_away(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     ok(node.chmod(0o6755));
     let set = SetAttr {
         size: Some(1),
@@ -308,8 +314,8 @@ pub fn kill_priv_takes_set_id_away(bed: &Bed) {
 }
 
 /// Space used grows with contents.
-pub fn blocks_follow_contents(bed: &Bed) {
-    let node = ok(bed.root().file("file", &pattern(1 << 20, 3)));
+pub fn blocks_follow_contents(test: &TestContext) {
+    let node = ok(test.root().file("file", &pattern(1 << 20, 3)));
     ok(ok(node.open(RW)).fsync(false));
     let blocks = node.attr().blocks;
     assert!(blocks >= 2048, "1 MiB takes {blocks} blocks of 512 bytes");

@@ -2,12 +2,12 @@
 
 use vfs::{Device, Errno, Kind, Level, Make, Mode, OpenFlags};
 
-use crate::bed::{Bed, R, RW, W, ok, refused};
+use crate::context::{R, RW, TestContext, W, ok, refused};
 use crate::needs;
 
 /// A new file is empty, has one link and the requested permissions.
-pub fn a_new_file_is_as_asked_for(bed: &Bed) {
-    let root = bed.root();
+pub fn a_new_file_is_as_asked_for(test: &TestContext) {
+    let root = test.root();
     let (node, file) = ok(root.create("file", RW, 0o640));
     let attr = node.attr();
     assert_eq!(attr.kind, Kind::File);
@@ -17,8 +17,8 @@ pub fn a_new_file_is_as_asked_for(bed: &Bed) {
 }
 
 /// Without `EXCL`, an existing file is opened unchanged.
-pub fn create_opens_what_is_there(bed: &Bed) {
-    let root = bed.root();
+pub fn create_opens_what_is_there(test: &TestContext) {
+    let root = test.root();
     let old = ok(root.file("file", b"content"));
     ok(old.chmod(0o600));
     let (node, file) = ok(root.create("file", RW, 0o777));
@@ -28,8 +28,8 @@ pub fn create_opens_what_is_there(bed: &Bed) {
 }
 
 /// With `EXCL`, every existing name is refused.
-pub fn create_excl_insists_on_a_new_file(bed: &Bed) {
-    let root = bed.root();
+pub fn create_excl_insists_on_a_new_file(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b"content"));
     ok(root.mkdir("dir", 0o755));
     ok(root.symlink("dangling", b"nowhere"));
@@ -43,24 +43,24 @@ pub fn create_excl_insists_on_a_new_file(bed: &Bed) {
 }
 
 /// `TRUNC` truncates an existing file.
-pub fn create_trunc_cuts(bed: &Bed) {
-    let root = bed.root();
+pub fn create_trunc_cuts(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b"content"));
     let (node, _file) = ok(root.create("file", W | OpenFlags::TRUNC, 0o644));
     assert_eq!(node.attr().size, 0);
 }
 
 /// `create` on a directory fails with `EISDIR`.
-pub fn create_on_a_directory_is_eisdir(bed: &Bed) {
-    let root = bed.root();
+pub fn create_on_a_directory_is_eisdir(test: &TestContext) {
+    let root = test.root();
     ok(root.mkdir("dir", 0o755));
     refused(root.create("dir", RW, 0o644), Errno::EISDIR);
     refused(root.create("dir", R, 0o644), Errno::EISDIR);
 }
 
 /// Symbolic links are followed by the client.
-pub fn create_on_a_symlink_is_eloop(bed: &Bed) {
-    let root = bed.root();
+pub fn create_on_a_symlink_is_eloop(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b""));
     ok(root.symlink("link", b"file"));
     refused(root.create("link", RW, 0o644), Errno::ELOOP);
@@ -68,8 +68,8 @@ pub fn create_on_a_symlink_is_eloop(bed: &Bed) {
 }
 
 /// Only directories have children.
-pub fn making_in_a_file_is_enotdir(bed: &Bed) {
-    let file = ok(bed.root().file("file", b""));
+pub fn making_in_a_file_is_enotdir(test: &TestContext) {
+    let file = ok(test.root().file("file", b""));
     refused(file.create("child", RW, 0o644), Errno::ENOTDIR);
     refused(file.mkdir("child", 0o755), Errno::ENOTDIR);
     refused(file.symlink("child", b"x"), Errno::ENOTDIR);
@@ -77,29 +77,29 @@ pub fn making_in_a_file_is_enotdir(bed: &Bed) {
 }
 
 /// The creator of a file has it open as requested, whatever its mode.
-pub fn a_new_file_is_open_whatever_its_mode(bed: &Bed) {
-    let who = bed.profile.caller.clone();
-    let dir = bed.commons();
+pub fn a_new_file_is_open_whatever_its_mode(test: &TestContext) {
+    let who = test.profile.caller.clone();
+    let dir = test.commons();
     for who in [who, vfs::Caller::new(1000, 1000)] {
         let name = format!("locked-{}", who.uid);
         let (_node, file) = ok(dir.by(&who).create(&name, RW, 0o000));
         ok(file.write_all(0, b"written"));
         assert_eq!(ok(file.read_all()), b"written");
-        if !bed.profile.identity {
+        if !test.profile.identity {
             break;
         }
     }
 }
 
 /// A new directory has two links and adds one to its parent.
-pub fn a_new_directory_links_its_parent(bed: &Bed) {
-    let root = bed.root();
+pub fn a_new_directory_links_its_parent(test: &TestContext) {
+    let root = test.root();
     let before = root.attr().nlink;
     let dir = ok(root.mkdir("dir", 0o750));
     assert_eq!(dir.kind(), Kind::Directory);
     assert_eq!(dir.attr().mode, 0o750);
     assert!(ok(dir.names()).is_empty());
-    needs!(bed.profile.dir_links, "directories that count links");
+    needs!(test.profile.dir_links, "directories that count links");
     assert_eq!(dir.attr().nlink, 2);
     assert_eq!(root.attr().nlink, before + 1);
     ok(root.rmdir("dir"));
@@ -107,8 +107,8 @@ pub fn a_new_directory_links_its_parent(bed: &Bed) {
 }
 
 /// Creating a node at an existing name fails with `EEXIST`.
-pub fn making_what_is_there_is_eexist(bed: &Bed) {
-    let root = bed.root();
+pub fn making_what_is_there_is_eexist(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b"kept"));
     ok(root.mkdir("dir", 0o755));
     ok(root.symlink("link", b"nowhere"));
@@ -128,8 +128,8 @@ pub fn making_what_is_there_is_eexist(bed: &Bed) {
 }
 
 /// `make` creates regular files, too.
-pub fn a_file_can_be_made_without_opening(bed: &Bed) {
-    let root = bed.root();
+pub fn a_file_can_be_made_without_opening(test: &TestContext) {
+    let root = test.root();
     let node = ok(root.make("file", Make::File, Mode::exactly(0o604)));
     assert_eq!((node.kind(), node.attr().mode), (Kind::File, 0o604));
     ok(ok(node.open(RW)).write_all(0, b"data"));
@@ -137,8 +137,8 @@ pub fn a_file_can_be_made_without_opening(bed: &Bed) {
 }
 
 /// The umask clears bits.
-pub fn the_umask_applies(bed: &Bed) {
-    let root = bed.root();
+pub fn the_umask_applies(test: &TestContext) {
+    let root = test.root();
     let mode = Mode {
         bits: 0o777,
         umask: 0o027,
@@ -154,8 +154,8 @@ pub fn the_umask_applies(bed: &Bed) {
 }
 
 /// Only the given umask is applied.
-pub fn no_umask_of_the_server_applies(bed: &Bed) {
-    let root = bed.root();
+pub fn no_umask_of_the_server_applies(test: &TestContext) {
+    let root = test.root();
     let (file, _open) = ok(root.create("file", RW, 0o666));
     assert_eq!(file.attr().mode, 0o666);
     assert_eq!(ok(root.mkdir("dir", 0o777)).attr().mode, 0o777);
@@ -164,16 +164,16 @@ pub fn no_umask_of_the_server_applies(bed: &Bed) {
 }
 
 /// Special bits are kept where Linux keeps them.
-pub fn special_bits_of_new_nodes(bed: &Bed) {
-    let root = bed.root();
+pub fn special_bits_of_new_nodes(test: &TestContext) {
+    let root = test.root();
     let (file, _open) = ok(root.create("file", RW, 0o4711));
     assert_eq!(file.attr().mode, 0o4711);
     assert_eq!(ok(root.mkdir("dir", 0o1777)).attr().mode, 0o1777);
 }
 
 /// A symbolic link has its target, the size of the target, and all permissions.
-pub fn a_symlink_keeps_its_target(bed: &Bed) {
-    let root = bed.root();
+pub fn a_symlink_keeps_its_target(test: &TestContext) {
+    let root = test.root();
     for (name, target) in [
         ("relative", &b"a/b"[..]),
         ("absolute", b"/x/../y"),
@@ -189,20 +189,20 @@ pub fn a_symlink_keeps_its_target(bed: &Bed) {
 }
 
 /// An empty target is invalid.
-pub fn an_empty_symlink_is_enoent(bed: &Bed) {
-    refused(bed.root().symlink("link", b""), Errno::ENOENT);
+pub fn an_empty_symlink_is_enoent(test: &TestContext) {
+    refused(test.root().symlink("link", b""), Errno::ENOENT);
 }
 
 /// Only symbolic links have a target.
-pub fn readlink_of_a_file_is_einval(bed: &Bed) {
-    let root = bed.root();
+pub fn readlink_of_a_file_is_einval(test: &TestContext) {
+    let root = test.root();
     refused(ok(root.file("file", b"")).readlink(), Errno::EINVAL);
     refused(root.readlink(), Errno::EINVAL);
 }
 
 /// Pipes and sockets can be created; opening them is up to the client.
-pub fn pipes_and_sockets_cannot_be_opened(bed: &Bed) {
-    let root = bed.root();
+pub fn pipes_and_sockets_cannot_be_opened(test: &TestContext) {
+    let root = test.root();
     for (name, what, kind) in [
         ("fifo", Make::Fifo, Kind::Fifo),
         ("socket", Make::Socket, Kind::Socket),
@@ -216,12 +216,12 @@ pub fn pipes_and_sockets_cannot_be_opened(bed: &Bed) {
 }
 
 /// A device node has its number and cannot be opened here.
-pub fn devices_keep_their_number(bed: &Bed) {
+pub fn devices_keep_their_number(test: &TestContext) {
     needs!(
-        bed.caps.devices > Level::None && bed.profile.root,
+        test.caps.devices > Level::None && test.profile.root,
         "device nodes"
     );
-    let root = bed.root();
+    let root = test.root();
     let device = Device {
         major: 10,
         minor: 300,
@@ -237,9 +237,9 @@ pub fn devices_keep_their_number(bed: &Bed) {
 }
 
 /// A file without a name has no links and is in no listing, but can be used and linked.
-pub fn a_tmpfile_can_be_given_a_name(bed: &Bed) {
-    needs!(bed.caps.tmpfile > Level::None, "files without a name");
-    let root = bed.root();
+pub fn a_tmpfile_can_be_given_a_name(test: &TestContext) {
+    needs!(test.caps.tmpfile > Level::None, "files without a name");
+    let root = test.root();
     let (node, file) = ok(root.tmpfile(RW, 0o600));
     assert_eq!(node.attr().nlink, 0);
     assert!(ok(root.names()).is_empty());
@@ -251,17 +251,17 @@ pub fn a_tmpfile_can_be_given_a_name(bed: &Bed) {
 }
 
 /// A file created with `EXCL` cannot be linked, and one that is not opened for writing is refused.
-pub fn an_exclusive_tmpfile_gets_no_name(bed: &Bed) {
-    needs!(bed.caps.tmpfile > Level::None, "files without a name");
-    let root = bed.root();
+pub fn an_exclusive_tmpfile_gets_no_name(test: &TestContext) {
+    needs!(test.caps.tmpfile > Level::None, "files without a name");
+    let root = test.root();
     let (node, _file) = ok(root.tmpfile(RW | OpenFlags::EXCL, 0o600));
     refused(root.link("named", &node), Errno::ENOENT);
     refused(root.tmpfile(R, 0o600), Errno::EINVAL);
 }
 
 /// Creating a node changes the directory.
-pub fn making_changes_the_directory(bed: &Bed) {
-    let root = bed.root();
+pub fn making_changes_the_directory(test: &TestContext) {
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let mut change = dir.attr().change;
     let mut changed = |what: &str| {
@@ -269,7 +269,7 @@ pub fn making_changes_the_directory(bed: &Bed) {
         assert_ne!(now, change, "{what} did not change the directory");
         change = now;
     };
-    needs!(bed.caps.change > Level::None, "a change counter");
+    needs!(test.caps.change > Level::None, "a change counter");
     ok(dir.file("file", b""));
     changed("create");
     ok(dir.mkdir("sub", 0o755));

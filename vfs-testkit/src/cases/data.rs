@@ -4,12 +4,12 @@ use std::thread;
 
 use vfs::{CopyHow, Errno, Level, OpenFlags};
 
-use crate::bed::{Bed, Opened, R, RW, Random, W, ok, pattern, refused, refused_as};
+use crate::context::{Opened, R, RW, Random, TestContext, W, ok, pattern, refused, refused_as};
 use crate::{Script, needs};
 
 /// Written data is read back, and nothing after it.
-pub fn reads_what_was_written(bed: &Bed) {
-    let (_node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn reads_what_was_written(test: &TestContext) {
+    let (_node, file) = ok(test.root().create("file", RW, 0o644));
     assert_eq!(ok(file.read(0, 10)), b"");
     assert_eq!(ok(file.write(0, b"0123456789")), 10);
     assert_eq!(ok(file.read(0, 10)), b"0123456789");
@@ -21,8 +21,8 @@ pub fn reads_what_was_written(bed: &Bed) {
 }
 
 /// Empty reads and writes are valid.
-pub fn nothing_is_read_and_written(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn nothing_is_read_and_written(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     let file = ok(node.open(RW));
     let before = node.attr();
     assert_eq!(ok(file.read(1, 0)), b"");
@@ -32,8 +32,8 @@ pub fn nothing_is_read_and_written(bed: &Bed) {
 }
 
 /// Writing in the middle leaves the rest unchanged.
-pub fn overwrites_in_place(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn overwrites_in_place(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     ok(file.write_all(0, b"0123456789"));
     ok(file.write_all(3, b"xyz"));
     assert_eq!(ok(file.read_all()), b"012xyz6789");
@@ -41,8 +41,8 @@ pub fn overwrites_in_place(bed: &Bed) {
 }
 
 /// A gap reads as zeros.
-pub fn a_gap_reads_as_zeros(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn a_gap_reads_as_zeros(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     ok(file.write_all(0, b"start"));
     ok(file.write_all(10_000, b"end"));
     assert_eq!(node.attr().size, 10_003);
@@ -53,8 +53,8 @@ pub fn a_gap_reads_as_zeros(bed: &Bed) {
 }
 
 /// Sizes that are no multiple of a block are transferred unchanged.
-pub fn odd_sizes_come_through(bed: &Bed) {
-    let (_node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn odd_sizes_come_through(test: &TestContext) {
+    let (_node, file) = ok(test.root().create("file", RW, 0o644));
     let data = pattern(3 << 20, 42);
     let mut at = 0;
     for len in [1, 4095, 4096, 4097, 65_535, 131_073, 1 << 20]
@@ -76,16 +76,16 @@ pub fn odd_sizes_come_through(bed: &Bed) {
 }
 
 /// A payload may consist of several pieces.
-pub fn a_payload_may_come_in_pieces(bed: &Bed) {
-    let (_node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn a_payload_may_come_in_pieces(test: &TestContext) {
+    let (_node, file) = ok(test.root().create("file", RW, 0o644));
     let data = pattern(20_000, 7);
     assert_eq!(ok(file.write_pieces(5, &data, 777)), data.len());
     assert_eq!(ok(file.read_exact(5, data.len())), data);
 }
 
 /// Writes to a file opened with `O_APPEND` go to its end, whatever their offset.
-pub fn append_goes_to_the_end(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"start"));
+pub fn append_goes_to_the_end(test: &TestContext) {
+    let node = ok(test.root().file("file", b"start"));
     let file = ok(node.open(RW | OpenFlags::APPEND));
     assert_eq!(ok(file.write(0, b"-more")), 5);
     ok(ok(node.open(W)).write_all(10, b"-other"));
@@ -94,8 +94,8 @@ pub fn append_goes_to_the_end(bed: &Bed) {
 }
 
 /// Concurrent appends lose nothing.
-pub fn appends_at_a_time_lose_nothing(bed: &Bed) {
-    let node = ok(bed.root().file("file", b""));
+pub fn appends_at_a_time_lose_nothing(test: &TestContext) {
+    let node = ok(test.root().file("file", b""));
     const RECORD: usize = 100;
     const EACH: usize = 50;
     thread::scope(|scope| {
@@ -120,8 +120,8 @@ pub fn appends_at_a_time_lose_nothing(bed: &Bed) {
 }
 
 /// Concurrent writers of different ranges do not disturb each other.
-pub fn writers_of_different_parts_agree(bed: &Bed) {
-    let node = ok(bed.root().file("file", b""));
+pub fn writers_of_different_parts_agree(test: &TestContext) {
+    let node = ok(test.root().file("file", b""));
     const PART: usize = 10_000;
     thread::scope(|scope| {
         for part in 0..4usize {
@@ -145,8 +145,8 @@ pub fn writers_of_different_parts_agree(bed: &Bed) {
 }
 
 /// All opens of a file see a write.
-pub fn all_open_files_see_a_write(bed: &Bed) {
-    let node = ok(bed.root().file("file", b""));
+pub fn all_open_files_see_a_write(test: &TestContext) {
+    let node = ok(test.root().file("file", b""));
     let (a, b) = (ok(node.open(RW)), ok(node.open(RW)));
     ok(a.write_all(0, b"hello"));
     assert_eq!(ok(b.read_all()), b"hello");
@@ -156,16 +156,16 @@ pub fn all_open_files_see_a_write(bed: &Bed) {
 }
 
 /// A file can be used only as it was opened.
-pub fn a_file_is_used_as_it_was_opened(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn a_file_is_used_as_it_was_opened(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     refused(ok(node.open(W)).read(0, 1), Errno::EBADF);
     refused(ok(node.open(R)).write(0, b"x"), Errno::EBADF);
     assert_eq!(ok(node.content()), b"data");
 }
 
 /// Opening for execution permits reading.
-pub fn executing_grants_reading(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"#!"));
+pub fn executing_grants_reading(test: &TestContext) {
+    let node = ok(test.root().file("file", b"#!"));
     ok(node.chmod(0o755));
     assert_eq!(ok(ok(node.open(OpenFlags::EXEC)).read(0, 2)), b"#!");
     ok(node.chmod(0o644));
@@ -173,8 +173,8 @@ pub fn executing_grants_reading(bed: &Bed) {
 }
 
 /// Directories cannot be read or written as files.
-pub fn a_directory_is_no_file(bed: &Bed) {
-    let dir = ok(bed.root().mkdir("dir", 0o755));
+pub fn a_directory_is_no_file(test: &TestContext) {
+    let dir = ok(test.root().mkdir("dir", 0o755));
     refused(dir.open(RW), Errno::EISDIR);
     refused(dir.open(W), Errno::EISDIR);
     refused(dir.open(R | OpenFlags::TRUNC), Errno::EISDIR);
@@ -182,16 +182,16 @@ pub fn a_directory_is_no_file(bed: &Bed) {
 }
 
 /// Opening with `TRUNC` truncates.
-pub fn open_trunc_cuts(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn open_trunc_cuts(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     let file = ok(node.open(RW | OpenFlags::TRUNC));
     assert_eq!(node.attr().size, 0);
     assert_eq!(ok(file.read(0, 10)), b"");
 }
 
 /// Files can be synced, whatever their open flags.
-pub fn files_sync(bed: &Bed) {
-    let root = bed.root();
+pub fn files_sync(test: &TestContext) {
+    let root = test.root();
     let (_node, file) = ok(root.create("file", RW | OpenFlags::DSYNC, 0o644));
     ok(file.write_all(0, b"data"));
     ok(file.fsync(true));
@@ -201,8 +201,8 @@ pub fn files_sync(bed: &Bed) {
 }
 
 /// Writes beyond the maximum of `off_t` are refused.
-pub fn writing_beyond_bounds_is_refused(bed: &Bed) {
-    let node = ok(bed.root().file("file", b""));
+pub fn writing_beyond_bounds_is_refused(test: &TestContext) {
+    let node = ok(test.root().file("file", b""));
     let file = ok(node.open(RW));
     let beyond = [Errno::EFBIG, Errno::EINVAL];
     refused_as(file.write(i64::MAX as u64, b"x"), &beyond);
@@ -211,8 +211,8 @@ pub fn writing_beyond_bounds_is_refused(bed: &Bed) {
 }
 
 /// Random writes, truncations and reads agree with an array of bytes.
-pub fn agrees_with_an_array_of_bytes(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn agrees_with_an_array_of_bytes(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     let mut model: Vec<u8> = Vec::new();
     const MAX: u64 = 40_000;
     for seed in 0..200 {
@@ -242,18 +242,18 @@ pub fn agrees_with_an_array_of_bytes(bed: &Bed) {
     assert_eq!(ok(file.read_all()), model);
 }
 
-fn two_files(bed: &Bed, data: &[u8]) -> (Opened, Opened) {
-    let root = bed.root();
+fn two_files(test: &TestContext, data: &[u8]) -> (Opened, Opened) {
+    let root = test.root();
     let from = ok(ok(root.file("from", data)).open(RW));
     let (_node, to) = ok(root.create("to", RW, 0o644));
     (from, to)
 }
 
 /// Copies within the file system, of whole files or ranges, end at the end of the source.
-pub fn copies_within_the_file_system(bed: &Bed) {
-    needs!(bed.caps.copy > Level::None, "copy");
+pub fn copies_within_the_file_system(test: &TestContext) {
+    needs!(test.caps.copy > Level::None, "copy");
     let data = pattern(100_000, 9);
-    let (from, to) = two_files(bed, &data);
+    let (from, to) = two_files(test, &data);
     let copy_all = |offset: u64, to_offset: u64, len: u64| {
         let mut done = 0;
         while done < len {
@@ -281,9 +281,9 @@ pub fn copies_within_the_file_system(bed: &Bed) {
 }
 
 /// Holes are copied as zeros over existing data.
-pub fn copies_holes_as_zeros(bed: &Bed) {
-    needs!(bed.caps.copy > Level::None, "copy");
-    let (from, to) = two_files(bed, b"");
+pub fn copies_holes_as_zeros(test: &TestContext) {
+    needs!(test.caps.copy > Level::None, "copy");
+    let (from, to) = two_files(test, b"");
     ok(from.write_all(50_000, b"end"));
     ok(to.write_all(0, &pattern(60_000, 5)));
     let mut done = 0;
@@ -299,9 +299,9 @@ pub fn copies_holes_as_zeros(bed: &Bed) {
 }
 
 /// Copies within a file work if the ranges do not overlap.
-pub fn copies_within_a_file(bed: &Bed) {
-    needs!(bed.caps.copy > Level::None, "copy");
-    let (file, _other) = two_files(bed, &pattern(20_000, 1));
+pub fn copies_within_a_file(test: &TestContext) {
+    needs!(test.caps.copy > Level::None, "copy");
+    let (file, _other) = two_files(test, &pattern(20_000, 1));
     assert_eq!(
         ok(file.copy(0, &file, 10_000, 10_000, CopyHow::Any)),
         10_000
@@ -314,9 +314,9 @@ pub fn copies_within_a_file(bed: &Bed) {
 }
 
 /// The source of a copy must be open for reading, the target for writing.
-pub fn copy_needs_the_right_files(bed: &Bed) {
-    needs!(bed.caps.copy > Level::None, "copy");
-    let root = bed.root();
+pub fn copy_needs_the_right_files(test: &TestContext) {
+    needs!(test.caps.copy > Level::None, "copy");
+    let root = test.root();
     let a = ok(root.file("a", b"data"));
     let b = ok(root.file("b", b""));
     let copy = |from: &Opened, to: &Opened| from.copy(0, to, 0, 4, CopyHow::Any);
@@ -331,9 +331,9 @@ pub fn copy_needs_the_right_files(bed: &Bed) {
 }
 
 /// Copies to another file system are refused.
-pub fn copy_to_a_foreign_file_is_exdev(bed: &Bed) {
-    needs!(bed.caps.copy > Level::None, "copy");
-    let file = ok(ok(bed.root().file("file", b"data")).open(R));
+pub fn copy_to_a_foreign_file_is_exdev(test: &TestContext) {
+    needs!(test.caps.copy > Level::None, "copy");
+    let file = ok(ok(test.root().file("file", b"data")).open(R));
     let foreign = Opened {
         file: Script::new().file(2),
         who: file.who.clone(),
@@ -342,10 +342,10 @@ pub fn copy_to_a_foreign_file_is_exdev(bed: &Bed) {
 }
 
 /// A clone is a copy of whole blocks that changes independently.
-pub fn a_clone_changes_on_its_own(bed: &Bed) {
-    needs!(bed.caps.clone > Level::None, "clones");
+pub fn a_clone_changes_on_its_own(test: &TestContext) {
+    needs!(test.caps.clone > Level::None, "clones");
     let data = pattern(100_000, 4);
-    let (from, to) = two_files(bed, &data);
+    let (from, to) = two_files(test, &data);
     assert_eq!(ok(from.copy(0, &to, 0, 100_000, CopyHow::Clone)), 100_000);
     assert_eq!(ok(to.read_all()), data);
     ok(from.write_all(10, b"changed"));

@@ -2,15 +2,15 @@
 
 use vfs::{Allocate, Errno, Extent, Level, Seek};
 
-use crate::bed::{Bed, Opened, R, RW, Random, Seen, ok, pattern, refused};
+use crate::context::{Opened, R, RW, Random, Seen, TestContext, ok, pattern, refused};
 use crate::needs;
 
 /// The unit of holes: 64 KiB, which every file system with holes can punch if aligned.
 const HOLE: u64 = 64 << 10;
 
 /// Creates a file of data, a hole of 15 times [`HOLE`], and data again.
-fn sparse(bed: &Bed) -> (Seen, Opened) {
-    let (node, file) = ok(bed.root().create("sparse", RW, 0o644));
+fn sparse(test: &TestContext) -> (Seen, Opened) {
+    let (node, file) = ok(test.root().create("sparse", RW, 0o644));
     ok(file.write_all(0, &pattern(HOLE as usize, 1)));
     ok(file.write_all(16 * HOLE, &pattern(HOLE as usize, 2)));
     ok(file.fsync(false));
@@ -32,9 +32,9 @@ fn allocate(file: &Opened, how: Allocate, offset: u64, len: u64) -> bool {
 }
 
 /// Seeking finds data and holes.
-pub fn seek_finds_data_and_holes(bed: &Bed) {
-    needs!(bed.caps.holes > Level::None, "holes");
-    let (_node, file) = sparse(bed);
+pub fn seek_finds_data_and_holes(test: &TestContext) {
+    needs!(test.caps.holes > Level::None, "holes");
+    let (_node, file) = sparse(test);
     assert_eq!(ok(file.seek(0, Seek::Data)), 0);
     assert_eq!(ok(file.seek(5, Seek::Data)), 5);
     assert_eq!(ok(file.seek(0, Seek::Hole)), HOLE);
@@ -45,9 +45,9 @@ pub fn seek_finds_data_and_holes(bed: &Bed) {
 }
 
 /// The end of a file is a hole, and offsets from there on are refused.
-pub fn seek_at_the_end_is_enxio(bed: &Bed) {
-    needs!(bed.caps.holes > Level::None, "holes");
-    let root = bed.root();
+pub fn seek_at_the_end_is_enxio(test: &TestContext) {
+    needs!(test.caps.holes > Level::None, "holes");
+    let root = test.root();
     let file = ok(ok(root.file("file", b"data")).open(R));
     assert_eq!(ok(file.seek(0, Seek::Hole)), 4);
     for what in [Seek::Data, Seek::Hole] {
@@ -66,9 +66,9 @@ pub fn seek_at_the_end_is_enxio(bed: &Bed) {
 }
 
 /// A hole takes no space.
-pub fn a_hole_takes_no_space(bed: &Bed) {
-    needs!(bed.caps.holes > Level::None, "holes");
-    let (node, _file) = sparse(bed);
+pub fn a_hole_takes_no_space(test: &TestContext) {
+    needs!(test.caps.holes > Level::None, "holes");
+    let (node, _file) = sparse(test);
     assert!(node.attr().blocks * 512 < 8 * HOLE);
 }
 
@@ -90,9 +90,9 @@ fn check_extents(file: &Opened, extents: &[Extent], start: u64, end: u64) {
 }
 
 /// Extents are contiguous up to the end of the file.
-pub fn extents_cover_a_file(bed: &Bed) {
-    needs!(bed.caps.holes > Level::None, "holes");
-    let (_node, file) = sparse(bed);
+pub fn extents_cover_a_file(test: &TestContext) {
+    needs!(test.caps.holes > Level::None, "holes");
+    let (_node, file) = sparse(test);
     let extents = ok(file.extents(0, u64::MAX));
     check_extents(&file, &extents, 0, 17 * HOLE);
     assert!(
@@ -108,9 +108,9 @@ pub fn extents_cover_a_file(bed: &Bed) {
 }
 
 /// Listing extents stops when the callback returns `false`.
-pub fn extents_stop_when_told(bed: &Bed) {
-    needs!(bed.caps.holes > Level::None, "holes");
-    let (_node, file) = sparse(bed);
+pub fn extents_stop_when_told(test: &TestContext) {
+    needs!(test.caps.holes > Level::None, "holes");
+    let (_node, file) = sparse(test);
     let mut told = 0;
     ok(crate::run(&file.who, |cx| {
         file.file.extents(cx, 0, u64::MAX, &mut |_| {
@@ -122,8 +122,8 @@ pub fn extents_stop_when_told(bed: &Bed) {
 }
 
 /// Punching makes a hole and keeps the size.
-pub fn punching_makes_a_hole(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn punching_makes_a_hole(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     let mut data = pattern(8 * HOLE as usize, 3);
     ok(file.write_all(0, &data));
     let (start, end) = (HOLE + 100, 5 * HOLE - 100);
@@ -134,7 +134,7 @@ pub fn punching_makes_a_hole(bed: &Bed) {
     assert_eq!(ok(file.read_all()), data);
     ok(file.fsync(false));
     assert!(node.attr().blocks * 512 < 7 * HOLE);
-    if bed.caps.holes > Level::None {
+    if test.caps.holes > Level::None {
         let hole = ok(file.seek(0, Seek::Hole));
         assert!((start..=2 * HOLE).contains(&hole), "{hole}");
     }
@@ -146,8 +146,8 @@ pub fn punching_makes_a_hole(bed: &Bed) {
 }
 
 /// Space can be reserved within and beyond a file.
-pub fn space_can_be_reserved(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn space_can_be_reserved(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     if !allocate(&file, Allocate::Extend, 0, 4 * HOLE) {
         return;
     }
@@ -165,8 +165,8 @@ pub fn space_can_be_reserved(bed: &Bed) {
 }
 
 /// A range can be zeroed, with or without extending the file.
-pub fn ranges_can_be_zeroed(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn ranges_can_be_zeroed(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     let mut data = pattern(2 * HOLE as usize, 8);
     ok(file.write_all(0, &data));
     if !allocate(&file, Allocate::Zero, 100, HOLE) {
@@ -183,8 +183,8 @@ pub fn ranges_can_be_zeroed(bed: &Bed) {
 }
 
 /// A range can be removed from the middle, and one inserted.
-pub fn ranges_can_be_taken_out_and_put_in(bed: &Bed) {
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn ranges_can_be_taken_out_and_put_in(test: &TestContext) {
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     let data = pattern(4 * HOLE as usize, 6);
     ok(file.write_all(0, &data));
     ok(file.fsync(false));
@@ -211,8 +211,8 @@ pub fn ranges_can_be_taken_out_and_put_in(bed: &Bed) {
 }
 
 /// Refused: empty ranges, ranges beyond the maximum size, and files not open for writing.
-pub fn allocation_checks_its_range(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn allocation_checks_its_range(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     let file = ok(node.open(RW));
     if !allocate(&file, Allocate::Extend, 0, 4) {
         return;
@@ -231,9 +231,9 @@ pub fn allocation_checks_its_range(bed: &Bed) {
 
 /// Random writes, truncations and punches agree with an array of bytes, and the extents with the
 /// data.
-pub fn holes_agree_with_an_array_of_bytes(bed: &Bed) {
-    needs!(bed.caps.holes > Level::None, "holes");
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn holes_agree_with_an_array_of_bytes(test: &TestContext) {
+    needs!(test.caps.holes > Level::None, "holes");
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     if !allocate(&file, Allocate::Punch, 0, 1) {
         return;
     }

@@ -2,12 +2,12 @@
 
 use vfs::{Errno, Name, Plus};
 
-use crate::bed::{Bed, R, RW, ok, refused};
+use crate::context::{R, RW, TestContext, ok, refused};
 use crate::needs;
 
 /// A name may have 255 bytes, all of which are significant.
-pub fn names_of_255_bytes(bed: &Bed) {
-    let root = bed.root();
+pub fn names_of_255_bytes(test: &TestContext) {
+    let root = test.root();
     let a = vec![b'a'; 255];
     let mut b = a.clone();
     b[254] = b'b';
@@ -21,9 +21,9 @@ pub fn names_of_255_bytes(bed: &Bed) {
 }
 
 /// A name may be any bytes but `/` and NUL.
-pub fn names_of_any_bytes(bed: &Bed) {
-    needs!(bed.profile.any_bytes, "names that are not UTF-8");
-    let root = bed.root();
+pub fn names_of_any_bytes(test: &TestContext) {
+    needs!(test.profile.any_bytes, "names that are not UTF-8");
+    let root = test.root();
     let every: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
     let mut expected: Vec<Vec<u8>> = [
         &b"\xff\xfe"[..],
@@ -55,8 +55,8 @@ pub fn names_of_any_bytes(bed: &Bed) {
 }
 
 /// A deep tree can be traversed down and up.
-pub fn a_deep_tree(bed: &Bed) {
-    let root = bed.root();
+pub fn a_deep_tree(test: &TestContext) {
+    let root = test.root();
     const DEPTH: usize = 300;
     let mut dir = root.clone();
     for _ in 0..DEPTH {
@@ -76,8 +76,8 @@ pub fn a_deep_tree(bed: &Bed) {
 }
 
 /// A large directory is listed completely, continued at any cookie, and emptied.
-pub fn a_large_directory(bed: &Bed) {
-    let dir = ok(bed.root().mkdir("dir", 0o755));
+pub fn a_large_directory(test: &TestContext) {
+    let dir = ok(test.root().mkdir("dir", 0o755));
     const COUNT: usize = 3000;
     for i in 0..COUNT {
         let name = format!("a-name-of-some-length-{i}");
@@ -98,9 +98,9 @@ pub fn a_large_directory(bed: &Bed) {
 }
 
 /// A sparse file may be far larger than its allocated space.
-pub fn a_huge_sparse_file(bed: &Bed) {
-    needs!(bed.caps.holes > vfs::Level::None, "holes");
-    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+pub fn a_huge_sparse_file(test: &TestContext) {
+    needs!(test.caps.holes > vfs::Level::None, "holes");
+    let (node, file) = ok(test.root().create("file", RW, 0o644));
     const FAR: u64 = 1 << 40;
     ok(file.write_all(FAR, b"far"));
     assert_eq!(node.attr().size, FAR + 3);

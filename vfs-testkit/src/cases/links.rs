@@ -2,12 +2,12 @@
 
 use vfs::{Errno, Level};
 
-use crate::bed::{Bed, RW, Seen, ok, refused};
+use crate::context::{RW, Seen, TestContext, ok, refused};
 use crate::{Script, needs};
 
 /// A hard link is another name of the same file.
-pub fn two_names_one_file(bed: &Bed) {
-    let root = bed.root();
+pub fn two_names_one_file(test: &TestContext) {
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let file = ok(root.file("a", b"content"));
     let link = ok(dir.link("b", &file));
@@ -18,8 +18,8 @@ pub fn two_names_one_file(bed: &Bed) {
 }
 
 /// A file exists as long as one of its names.
-pub fn a_file_lasts_as_long_as_a_name(bed: &Bed) {
-    let root = bed.root();
+pub fn a_file_lasts_as_long_as_a_name(test: &TestContext) {
+    let root = test.root();
     let file = ok(root.file("a", b"content"));
     ok(root.link("b", &file));
     ok(root.unlink("a"));
@@ -28,16 +28,16 @@ pub fn a_file_lasts_as_long_as_a_name(bed: &Bed) {
 }
 
 /// Directories cannot be linked.
-pub fn linking_a_directory_is_eperm(bed: &Bed) {
-    let root = bed.root();
+pub fn linking_a_directory_is_eperm(test: &TestContext) {
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     refused(root.link("other", &dir), Errno::EPERM);
     refused(root.lookup("other"), Errno::ENOENT);
 }
 
 /// An existing name is not replaced.
-pub fn linking_over_a_name_is_eexist(bed: &Bed) {
-    let root = bed.root();
+pub fn linking_over_a_name_is_eexist(test: &TestContext) {
+    let root = test.root();
     let a = ok(root.file("a", b"a"));
     ok(root.file("b", b"b"));
     refused(root.link("b", &a), Errno::EEXIST);
@@ -46,8 +46,8 @@ pub fn linking_over_a_name_is_eexist(bed: &Bed) {
 }
 
 /// Symbolic links can be hard-linked, too.
-pub fn a_symlink_itself_is_linked(bed: &Bed) {
-    let root = bed.root();
+pub fn a_symlink_itself_is_linked(test: &TestContext) {
+    let root = test.root();
     let link = ok(root.symlink("link", b"nowhere"));
     let other = ok(root.link("other", &link));
     assert_eq!(ok(other.readlink()), b"nowhere");
@@ -55,8 +55,8 @@ pub fn a_symlink_itself_is_linked(bed: &Bed) {
 }
 
 /// Nodes of another file system are refused.
-pub fn linking_or_moving_to_another_file_system_is_exdev(bed: &Bed) {
-    let root = bed.root();
+pub fn linking_or_moving_to_another_file_system_is_exdev(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b""));
     let foreign = |id, kind| Seen {
         node: Script::new().node(id, kind),
@@ -69,9 +69,9 @@ pub fn linking_or_moving_to_another_file_system_is_exdev(bed: &Bed) {
 }
 
 /// Linking changes the file.
-pub fn linking_changes_the_file(bed: &Bed) {
-    needs!(bed.caps.change > Level::None, "a change counter");
-    let root = bed.root();
+pub fn linking_changes_the_file(test: &TestContext) {
+    needs!(test.caps.change > Level::None, "a change counter");
+    let root = test.root();
     let file = ok(root.file("a", b""));
     let before = file.attr();
     ok(root.link("b", &file));
@@ -81,17 +81,17 @@ pub fn linking_changes_the_file(bed: &Bed) {
 }
 
 /// A file without a name cannot be linked again.
-pub fn linking_an_unlinked_file_is_enoent(bed: &Bed) {
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn linking_an_unlinked_file_is_enoent(test: &TestContext) {
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let (node, _open) = ok(root.create("file", RW, 0o644));
     ok(root.unlink("file"));
     refused(root.link("again", &node), Errno::ENOENT);
 }
 
 /// A file may have many names.
-pub fn many_links(bed: &Bed) {
-    let root = bed.root();
+pub fn many_links(test: &TestContext) {
+    let root = test.root();
     let file = ok(root.file("link-0", b""));
     for i in 1..200 {
         ok(root.link(&format!("link-{i}"), &file));

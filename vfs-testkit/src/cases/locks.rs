@@ -6,7 +6,7 @@ use std::thread;
 use vfs::lock::{Lock, LockKind, LockTable, Owner, Space};
 use vfs::{Call, Cx, Errno};
 
-use crate::bed::{Bed, Seen, ok, refused};
+use crate::context::{Seen, TestContext, ok, refused};
 
 fn lock(client: u64, kind: LockKind, start: u64, end: u64) -> Lock {
     Lock {
@@ -39,8 +39,8 @@ fn unlock(table: &LockTable, node: &Seen, start: u64, end: u64, client: u64) {
 }
 
 /// Writers exclude each other, readers do not.
-pub fn locks_conflict(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn locks_conflict(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     let table = LockTable::default();
     ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
     refused(
@@ -60,8 +60,8 @@ pub fn locks_conflict(bed: &Bed) {
 }
 
 /// The table reports the holder of a conflicting lock.
-pub fn the_holder_is_told(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn the_holder_is_told(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     let table = LockTable::default();
     let held = lock(1, LockKind::Shared, 3, 7);
     ok(take(&table, &node, &held));
@@ -78,8 +78,8 @@ pub fn the_holder_is_told(bed: &Bed) {
 }
 
 /// A waiter gets the lock when it is released.
-pub fn a_waiter_gets_the_lock(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn a_waiter_gets_the_lock(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     let table = LockTable::default();
     ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
     thread::scope(|scope| {
@@ -99,8 +99,8 @@ pub fn a_waiter_gets_the_lock(bed: &Bed) {
 }
 
 /// Whole-file locks are independent of byte-range locks.
-pub fn flock_does_not_see_byte_ranges(bed: &Bed) {
-    let node = ok(bed.root().file("file", b"data"));
+pub fn flock_does_not_see_byte_ranges(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
     let table = LockTable::default();
     let whole = |client| Lock {
         space: Space::Flock,
@@ -119,9 +119,9 @@ pub fn flock_does_not_see_byte_ranges(bed: &Bed) {
 }
 
 /// A node without a name can be locked.
-pub fn locks_outlast_names(bed: &Bed) {
-    crate::needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn locks_outlast_names(test: &TestContext) {
+    crate::needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let node = ok(root.file("file", b"data"));
     let table = LockTable::default();
     ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));

@@ -2,12 +2,12 @@
 
 use vfs::{Access, Errno, Kind};
 
-use crate::bed::{Bed, ok, refused};
+use crate::context::{TestContext, ok, refused};
 use crate::needs;
 
 /// The root is a directory with a number, and its own parent.
-pub fn the_root_is_its_own_parent(bed: &Bed) {
-    let root = bed.root();
+pub fn the_root_is_its_own_parent(test: &TestContext) {
+    let root = test.root();
     assert_eq!(root.kind(), Kind::Directory);
     assert_ne!(root.id(), 0);
     assert_eq!(root.attr().id, root.id());
@@ -15,37 +15,37 @@ pub fn the_root_is_its_own_parent(bed: &Bed) {
 }
 
 /// The root has the same number each time.
-pub fn the_root_stays_the_same(bed: &Bed) {
-    assert_eq!(bed.root().id(), bed.root().id());
+pub fn the_root_stays_the_same(test: &TestContext) {
+    assert_eq!(test.root().id(), test.root().id());
 }
 
 /// A look-up of a missing name fails with `ENOENT`.
-pub fn a_missing_name_is_enoent(bed: &Bed) {
-    let root = bed.root();
+pub fn a_missing_name_is_enoent(test: &TestContext) {
+    let root = test.root();
     refused(root.lookup("missing"), Errno::ENOENT);
     let dir = ok(root.mkdir("dir", 0o755));
     refused(dir.lookup("missing"), Errno::ENOENT);
 }
 
 /// Only directories have children.
-pub fn below_a_file_is_enotdir(bed: &Bed) {
-    let file = ok(bed.root().file("file", b""));
+pub fn below_a_file_is_enotdir(test: &TestContext) {
+    let file = ok(test.root().file("file", b""));
     refused(file.lookup("child"), Errno::ENOTDIR);
-    let link = ok(bed.root().symlink("link", b"."));
+    let link = ok(test.root().symlink("link", b"."));
     refused(link.lookup("child"), Errno::ENOTDIR);
 }
 
 /// A symbolic link is found, not followed.
-pub fn a_symlink_is_not_followed(bed: &Bed) {
-    let root = bed.root();
+pub fn a_symlink_is_not_followed(test: &TestContext) {
+    let root = test.root();
     ok(root.mkdir("dir", 0o755));
     ok(root.symlink("link", b"dir"));
     assert_eq!(ok(root.lookup("link")).kind(), Kind::Symlink);
 }
 
 /// A node has the same number however it is reached, distinct from all others.
-pub fn numbers_tell_nodes_apart(bed: &Bed) {
-    let root = bed.root();
+pub fn numbers_tell_nodes_apart(test: &TestContext) {
+    let root = test.root();
     let a = ok(root.file("a", b""));
     let b = ok(root.file("b", b""));
     let dir = ok(root.mkdir("dir", 0o755));
@@ -59,8 +59,8 @@ pub fn numbers_tell_nodes_apart(bed: &Bed) {
 }
 
 /// The attributes in the result of a look-up are those of the node.
-pub fn an_entry_has_the_nodes_attributes(bed: &Bed) {
-    let root = bed.root();
+pub fn an_entry_has_the_nodes_attributes(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b"12345"));
     let who = root.who.clone();
     let entry = ok(crate::run(&who, |cx| {
@@ -84,8 +84,8 @@ pub fn an_entry_has_the_nodes_attributes(bed: &Bed) {
 }
 
 /// A directory has its parent.
-pub fn a_directory_knows_its_parent(bed: &Bed) {
-    let root = bed.root();
+pub fn a_directory_knows_its_parent(test: &TestContext) {
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(a.mkdir("b", 0o755));
     assert_eq!(ok(b.parent()).id(), a.id());
@@ -93,8 +93,8 @@ pub fn a_directory_knows_its_parent(bed: &Bed) {
 }
 
 /// After a move, a directory has its new parent.
-pub fn the_parent_follows_a_rename(bed: &Bed) {
-    let root = bed.root();
+pub fn the_parent_follows_a_rename(test: &TestContext) {
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(root.mkdir("b", 0o755));
     let child = ok(a.mkdir("child", 0o755));
@@ -104,14 +104,14 @@ pub fn the_parent_follows_a_rename(bed: &Bed) {
 }
 
 /// Only directories have a parent.
-pub fn the_parent_of_a_file_is_enotdir(bed: &Bed) {
-    let file = ok(bed.root().file("file", b""));
+pub fn the_parent_of_a_file_is_enotdir(test: &TestContext) {
+    let file = ok(test.root().file("file", b""));
     refused(file.parent(), Errno::ENOTDIR);
 }
 
 /// Names differ by bytes, case included.
-pub fn names_differ_by_case(bed: &Bed) {
-    let root = bed.root();
+pub fn names_differ_by_case(test: &TestContext) {
+    let root = test.root();
     let lower = ok(root.file("name", b"lower"));
     let upper = ok(root.file("NAME", b"upper"));
     assert_ne!(lower.id(), upper.id());
@@ -120,27 +120,27 @@ pub fn names_differ_by_case(bed: &Bed) {
 }
 
 /// The owner of a directory may do everything with it.
-pub fn the_owner_may_do_everything(bed: &Bed) {
-    let dir = ok(bed.root().mkdir("dir", 0o700));
+pub fn the_owner_may_do_everything(test: &TestContext) {
+    let dir = ok(test.root().mkdir("dir", 0o700));
     let all = Access::READ | Access::WRITE | Access::EXEC;
     assert_eq!(ok(dir.access(all)), all);
     assert_eq!(ok(dir.access(Access::READ)), Access::READ);
 }
 
 /// The figures of statfs are consistent.
-pub fn statfs_makes_sense(bed: &Bed) {
-    let figures = ok(bed.root().statfs());
+pub fn statfs_makes_sense(test: &TestContext) {
+    let figures = ok(test.root().statfs());
     assert!(figures.bsize > 0);
     assert!(figures.blocks >= figures.bfree && figures.bfree >= figures.bavail);
     assert!(figures.files >= figures.ffree);
     assert!(figures.namelen >= 255, "{}", figures.namelen);
-    let file = ok(bed.root().file("file", b""));
+    let file = ok(test.root().file("file", b""));
     assert_eq!(ok(file.statfs()).bsize, figures.bsize);
 }
 
 /// A sync of the file system succeeds.
-pub fn the_file_system_syncs(bed: &Bed) {
-    needs!(!bed.caps.read_only, "a file system to write to");
-    ok(bed.root().file("file", b"data"));
-    ok(crate::run(&bed.profile.caller, |cx| bed.fs.sync(cx)));
+pub fn the_file_system_syncs(test: &TestContext) {
+    needs!(!test.caps.read_only, "a file system to write to");
+    ok(test.root().file("file", b"data"));
+    ok(crate::run(&test.profile.caller, |cx| test.fs.sync(cx)));
 }

@@ -1,5 +1,5 @@
-//! The cases of the conformance suite, a file per area. Each is a function on a [`crate::Bed`] that
-//! panics if the file system misbehaves.
+//! The cases of the conformance suite, a file per area. Each is a function on a
+//! [`crate::TestContext`] that panics if the file system misbehaves.
 
 pub mod attributes;
 pub mod create;

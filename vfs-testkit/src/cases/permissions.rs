@@ -5,7 +5,7 @@ use vfs::{
     XattrFlags,
 };
 
-use crate::bed::{Bed, R, RW, Seen, W, ok, refused};
+use crate::context::{R, RW, Seen, TestContext, W, ok, refused};
 use crate::needs;
 
 const ALICE: Caller = Caller::new(1000, 1000);
@@ -13,17 +13,17 @@ const BOB: Caller = Caller::new(1001, 1001);
 const EVERYTHING: Access = Access::all();
 
 /// Creates Alice's file in a directory that is writable for all.
-fn alices(bed: &Bed, mode: u32) -> (Seen, Seen) {
-    let dir = bed.commons();
+fn alices(test: &TestContext, mode: u32) -> (Seen, Seen) {
+    let dir = test.commons();
     let file = ok(dir.by(&ALICE).file("file", b"content"));
     ok(file.chmod(mode));
     (dir, file)
 }
 
 /// A new node belongs to its creator.
-pub fn what_is_made_belongs_to_its_maker(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let dir = bed.commons().by(&ALICE);
+pub fn what_is_made_belongs_to_its_maker(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let dir = test.commons().by(&ALICE);
     let (file, _open) = ok(dir.create("file", RW, 0o644));
     for node in [
         file,
@@ -37,9 +37,9 @@ pub fn what_is_made_belongs_to_its_maker(bed: &Bed) {
 }
 
 /// The first applicable class decides: owner, then group, then others.
-pub fn the_first_class_decides(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let (_dir, file) = alices(bed, 0o644);
+pub fn the_first_class_decides(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(test, 0o644);
     let group = Caller::new(1001, 1000);
     for (mode, alice, group_member, bob) in [
         (0o600, true, false, false),
@@ -67,9 +67,9 @@ pub fn the_first_class_decides(bed: &Bed) {
 }
 
 /// Read and write permission are independent.
-pub fn reading_and_writing_are_apart(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let (_dir, file) = alices(bed, 0o444);
+pub fn reading_and_writing_are_apart(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(test, 0o444);
     ok(file.open(R));
     refused(file.open(W), Errno::EACCES);
     refused(file.open(RW), Errno::EACCES);
@@ -79,13 +79,13 @@ pub fn reading_and_writing_are_apart(bed: &Bed) {
     ok(file.open(W));
     refused(file.open(R), Errno::EACCES);
     refused(file.open(OpenFlags::EXEC), Errno::EACCES);
-    assert_eq!(ok(file.by(&bed.profile.caller).content()), b"content");
+    assert_eq!(ok(file.by(&test.profile.caller).content()), b"content");
 }
 
 /// [`OpenFlags::OWNER`] admits the owner only.
-pub fn an_owner_may_where_that_counts(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let (dir, file) = alices(bed, 0o000);
+pub fn an_owner_may_where_that_counts(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let (dir, file) = alices(test, 0o000);
     for flags in [R, W, RW] {
         refused(file.open(flags), Errno::EACCES);
         ok(file.open(flags | OpenFlags::OWNER));
@@ -98,12 +98,12 @@ pub fn an_owner_may_where_that_counts(bed: &Bed) {
 }
 
 /// Supplementary groups are honoured.
-pub fn supplementary_groups_count(bed: &Bed) {
+pub fn supplementary_groups_count(test: &TestContext) {
     needs!(
-        bed.profile.identity && bed.profile.groups,
+        test.profile.identity && test.profile.groups,
         "supplementary groups"
     );
-    let (_dir, file) = alices(bed, 0o640);
+    let (_dir, file) = alices(test, 0o640);
     let member = |groups: &[u32]| Caller {
         groups: Groups::Known(groups.into()),
         ..BOB
@@ -116,9 +116,9 @@ pub fn supplementary_groups_count(bed: &Bed) {
 }
 
 /// The super-user may read and write all files, and execute those that anyone may execute.
-pub fn the_super_user_overrides(bed: &Bed) {
-    needs!(bed.profile.identity && bed.profile.root, "a super-user");
-    let (_dir, file) = alices(bed, 0o000);
+pub fn the_super_user_overrides(test: &TestContext) {
+    needs!(test.profile.identity && test.profile.root, "a super-user");
+    let (_dir, file) = alices(test, 0o000);
     let root = file.by(&Caller::ROOT);
     ok(root.open(RW));
     refused(root.open(OpenFlags::EXEC), Errno::EACCES);
@@ -129,9 +129,9 @@ pub fn the_super_user_overrides(bed: &Bed) {
 }
 
 /// A directory is searched with execute and listed with read permission.
-pub fn searching_and_listing_are_apart(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let dir = ok(bed.commons().by(&ALICE).mkdir("dir", 0o755));
+pub fn searching_and_listing_are_apart(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let dir = ok(test.commons().by(&ALICE).mkdir("dir", 0o755));
     ok(dir.file("file", b""));
     ok(dir.chmod(0o311));
     ok(dir.by(&BOB).lookup("file"));
@@ -143,9 +143,9 @@ pub fn searching_and_listing_are_apart(bed: &Bed) {
 }
 
 /// Adding and removing names needs write permission; other errors take precedence.
-pub fn changing_a_directory_needs_write_permission(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let commons = bed.commons();
+pub fn changing_a_directory_needs_write_permission(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let commons = test.commons();
     let dir = ok(commons.by(&ALICE).mkdir("dir", 0o755));
     ok(dir.file("file", b""));
     ok(dir.mkdir("sub", 0o755));
@@ -165,9 +165,9 @@ pub fn changing_a_directory_needs_write_permission(bed: &Bed) {
 }
 
 /// In a sticky directory, only the owner of the file or of the directory may remove names.
-pub fn sticky_directories_protect_names(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let commons = bed.commons();
+pub fn sticky_directories_protect_names(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let commons = test.commons();
     let dir = ok(commons.by(&ALICE).mkdir("sticky", 0o777));
     ok(dir.chmod(0o1777));
     let bob = dir.by(&BOB);
@@ -182,16 +182,16 @@ pub fn sticky_directories_protect_names(bed: &Bed) {
     ok(bob.unlink("still-bobs"));
     ok(dir.unlink("carols"));
     ok(carol.file("more", b""));
-    ok(dir.by(&bed.profile.caller).unlink("more"));
+    ok(dir.by(&test.profile.caller).unlink("more"));
 }
 
 /// In a set-gid directory, new nodes have its group, and new directories inherit the bit.
-pub fn set_gid_directories_pass_their_group_on(bed: &Bed) {
+pub fn set_gid_directories_pass_their_group_on(test: &TestContext) {
     needs!(
-        bed.profile.identity && bed.profile.root,
+        test.profile.identity && test.profile.root,
         "callers and groups"
     );
-    let dir = bed.commons();
+    let dir = test.commons();
     ok(dir.chown(None, Some(2000)));
     ok(dir.chmod(0o2777));
     let alice = dir.by(&ALICE);
@@ -207,21 +207,21 @@ pub fn set_gid_directories_pass_their_group_on(bed: &Bed) {
 }
 
 /// Only the owner may change permissions.
-pub fn chmod_is_the_owners(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let (_dir, file) = alices(bed, 0o666);
+pub fn chmod_is_the_owners(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(test, 0o666);
     refused(file.by(&BOB).chmod(0o777), Errno::EPERM);
-    ok(file.by(&bed.profile.caller).chmod(0o600));
+    ok(file.by(&test.profile.caller).chmod(0o600));
     ok(file.chmod(0o640));
 }
 
 /// Only members of the group can set set-gid.
-pub fn chmod_sets_set_gid_for_members_only(bed: &Bed) {
+pub fn chmod_sets_set_gid_for_members_only(test: &TestContext) {
     needs!(
-        bed.profile.identity && bed.profile.root,
+        test.profile.identity && test.profile.root,
         "callers and groups"
     );
-    let (_dir, file) = alices(bed, 0o644);
+    let (_dir, file) = alices(test, 0o644);
     assert_eq!(ok(file.chmod(0o2755)).mode, 0o2755);
     ok(file.by(&Caller::ROOT).chown(None, Some(2000)));
     assert_eq!(ok(file.chmod(0o2755)).mode, 0o755);
@@ -229,12 +229,12 @@ pub fn chmod_sets_set_gid_for_members_only(bed: &Bed) {
 }
 
 /// Only the super-user may change the owner; the owner may change the group to one of their own.
-pub fn chown_is_the_super_users(bed: &Bed) {
+pub fn chown_is_the_super_users(test: &TestContext) {
     needs!(
-        bed.profile.identity && bed.profile.groups,
+        test.profile.identity && test.profile.groups,
         "callers and groups"
     );
-    let (_dir, file) = alices(bed, 0o644);
+    let (_dir, file) = alices(test, 0o644);
     refused(file.chown(Some(1001), None), Errno::EPERM);
     refused(file.chown(None, Some(1001)), Errno::EPERM);
     refused(file.by(&BOB).chown(Some(1001), None), Errno::EPERM);
@@ -250,12 +250,12 @@ pub fn chown_is_the_super_users(bed: &Bed) {
 }
 
 /// Only the owner may set a specific time; every writer may set the present one.
-pub fn times_are_the_owners(bed: &Bed) {
+pub fn times_are_the_owners(test: &TestContext) {
     needs!(
-        bed.profile.identity && bed.profile.time_step > 0,
+        test.profile.identity && test.profile.time_step > 0,
         "callers and times"
     );
-    let (_dir, file) = alices(bed, 0o666);
+    let (_dir, file) = alices(test, 0o666);
     let set = |time| SetAttr {
         atime: Some(time),
         mtime: Some(time),
@@ -270,9 +270,9 @@ pub fn times_are_the_owners(bed: &Bed) {
 }
 
 /// A write by anyone but the super-user clears set-id bits.
-pub fn writing_takes_set_id_away(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let (_dir, file) = alices(bed, 0o6777);
+pub fn writing_takes_set_id_away(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(test, 0o6777);
     ok(ok(file.by(&BOB).open(W)).write(0, b"x"));
     assert_eq!(file.attr().mode, 0o777);
     ok(file.chmod(0o6777));
@@ -281,9 +281,9 @@ pub fn writing_takes_set_id_away(bed: &Bed) {
 }
 
 /// An open file remains usable after a change of its permissions.
-pub fn an_open_file_outlasts_its_permissions(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let (_dir, file) = alices(bed, 0o666);
+pub fn an_open_file_outlasts_its_permissions(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(test, 0o666);
     let open = ok(file.by(&BOB).open(RW));
     ok(file.chmod(0o000));
     assert_eq!(ok(open.read(0, 7)), b"content");
@@ -301,9 +301,9 @@ pub fn an_open_file_outlasts_its_permissions(bed: &Bed) {
 }
 
 /// Moving a directory to another one needs write permission on it: its `..` changes.
-pub fn moving_a_directory_needs_write_permission_on_it(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let commons = bed.commons();
+pub fn moving_a_directory_needs_write_permission_on_it(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let commons = test.commons();
     let alice = commons.by(&ALICE);
     ok(alice.mkdir("readonly", 0o555));
     let to = ok(alice.mkdir("to", 0o777));
@@ -314,10 +314,10 @@ pub fn moving_a_directory_needs_write_permission_on_it(bed: &Bed) {
 }
 
 /// Only the super-user may create device nodes.
-pub fn devices_are_the_super_users(bed: &Bed) {
-    let able = bed.profile.identity && bed.caps.devices > Level::None;
+pub fn devices_are_the_super_users(test: &TestContext) {
+    let able = test.profile.identity && test.caps.devices > Level::None;
     needs!(able, "callers and devices");
-    let alice = bed.commons().by(&ALICE);
+    let alice = test.commons().by(&ALICE);
     let device = Device { major: 1, minor: 3 };
     for what in [Make::CharDevice(device), Make::BlockDevice(device)] {
         refused(alice.make("null", what, Mode::exactly(0o666)), Errno::EPERM);
@@ -325,18 +325,18 @@ pub fn devices_are_the_super_users(bed: &Bed) {
 }
 
 /// Only the owner may read without updating atime.
-pub fn noatime_is_the_owners(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let (_dir, file) = alices(bed, 0o666);
+pub fn noatime_is_the_owners(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(test, 0o666);
     ok(file.open(R | OpenFlags::NOATIME));
     refused(file.by(&BOB).open(R | OpenFlags::NOATIME), Errno::EPERM);
 }
 
 /// Attributes `user.` need the file's permissions, `trusted.` the super-user.
-pub fn extended_attributes_are_guarded(bed: &Bed) {
-    let able = bed.profile.identity && bed.caps.xattr > Level::None;
+pub fn extended_attributes_are_guarded(test: &TestContext) {
+    let able = test.profile.identity && test.caps.xattr > Level::None;
     needs!(able, "callers and extended attributes");
-    let (_dir, file) = alices(bed, 0o644);
+    let (_dir, file) = alices(test, 0o644);
     let set = XattrFlags::empty();
     ok(file.set_xattr(b"user.a", b"x", set));
     refused(file.by(&BOB).set_xattr(b"user.a", b"y", set), Errno::EACCES);
@@ -349,9 +349,9 @@ pub fn extended_attributes_are_guarded(bed: &Bed) {
 }
 
 /// A look-up in a directory without search permission is refused.
-pub fn every_directory_on_the_way_is_searched(bed: &Bed) {
-    needs!(bed.profile.identity, "callers that are told apart");
-    let dir = ok(bed.commons().by(&ALICE).mkdir("closed", 0o700));
+pub fn every_directory_on_the_way_is_searched(test: &TestContext) {
+    needs!(test.profile.identity, "callers that are told apart");
+    let dir = ok(test.commons().by(&ALICE).mkdir("closed", 0o700));
     ok(dir.file("file", b""));
     let bob = dir.by(&BOB);
     refused(bob.lookup("file"), Errno::EACCES);

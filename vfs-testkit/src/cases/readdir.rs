@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashSet};
 
 use vfs::{Errno, Plus};
 
-use crate::bed::{Bed, Kept, R, Seen, ok, refused};
+use crate::context::{Kept, R, Seen, TestContext, ok, refused};
 use crate::needs;
 
-fn filled(bed: &Bed, count: usize) -> (Seen, BTreeSet<Vec<u8>>) {
-    let dir = ok(bed.root().mkdir("dir", 0o755));
+fn filled(test: &TestContext, count: usize) -> (Seen, BTreeSet<Vec<u8>>) {
+    let dir = ok(test.root().mkdir("dir", 0o755));
     let mut names = BTreeSet::new();
     for i in 0..count {
         let name = format!("entry-{i:05}");
@@ -25,14 +25,14 @@ fn names(entries: &[Kept]) -> BTreeSet<Vec<u8>> {
 }
 
 /// A new directory is empty: protocols add the dot entries.
-pub fn an_empty_directory_has_no_entries(bed: &Bed) {
-    let dir = ok(bed.root().mkdir("dir", 0o755));
+pub fn an_empty_directory_has_no_entries(test: &TestContext) {
+    let dir = ok(test.root().mkdir("dir", 0o755));
     assert!(ok(dir.list()).is_empty());
 }
 
 /// Entries have the numbers and kinds of their nodes.
-pub fn entries_tell_numbers_and_kinds(bed: &Bed) {
-    let dir = ok(bed.root().mkdir("dir", 0o755));
+pub fn entries_tell_numbers_and_kinds(test: &TestContext) {
+    let dir = ok(test.root().mkdir("dir", 0o755));
     ok(dir.file("file", b""));
     ok(dir.mkdir("sub", 0o755));
     ok(dir.symlink("link", b"x"));
@@ -48,8 +48,8 @@ pub fn entries_tell_numbers_and_kinds(bed: &Bed) {
 }
 
 /// Entries may come with the result of a look-up.
-pub fn entries_may_come_with_attributes(bed: &Bed) {
-    let dir = ok(bed.root().mkdir("dir", 0o755));
+pub fn entries_may_come_with_attributes(test: &TestContext) {
+    let dir = ok(test.root().mkdir("dir", 0o755));
     ok(dir.file("file", b"12345"));
     ok(dir.mkdir("sub", 0o750));
     let entries = ok(ok(dir.open(R)).readdir_all(Plus::Entries, usize::MAX));
@@ -65,16 +65,16 @@ pub fn entries_may_come_with_attributes(bed: &Bed) {
 }
 
 /// Every entry has a cookie of its own.
-pub fn cookies_are_unique(bed: &Bed) {
-    let (dir, _) = filled(bed, 100);
+pub fn cookies_are_unique(test: &TestContext) {
+    let (dir, _) = filled(test, 100);
     let cookies: HashSet<u64> = ok(dir.list()).iter().map(|entry| entry.cookie).collect();
     assert_eq!(cookies.len(), 100);
     assert!(!cookies.contains(&0));
 }
 
 /// A listing can be continued after any cookie.
-pub fn a_listing_goes_on_behind_any_cookie(bed: &Bed) {
-    let (dir, _) = filled(bed, 60);
+pub fn a_listing_goes_on_behind_any_cookie(test: &TestContext) {
+    let (dir, _) = filled(test, 60);
     let open = ok(dir.open(R));
     let all = ok(open.readdir(0, Plus::Names, usize::MAX));
     for (i, entry) in all.iter().enumerate() {
@@ -88,8 +88,8 @@ pub fn a_listing_goes_on_behind_any_cookie(bed: &Bed) {
 }
 
 /// A listing in pieces of any size is complete.
-pub fn pieces_of_any_size_are_complete(bed: &Bed) {
-    let (dir, expected) = filled(bed, 150);
+pub fn pieces_of_any_size_are_complete(test: &TestContext) {
+    let (dir, expected) = filled(test, 150);
     for most in [1, 2, 7, 64, 149, 150, 151] {
         let open = ok(dir.open(R));
         assert_eq!(names(&ok(open.readdir_all(Plus::Names, most))), expected);
@@ -98,16 +98,16 @@ pub fn pieces_of_any_size_are_complete(bed: &Bed) {
 }
 
 /// A sink that is full loses no entries.
-pub fn a_full_sink_loses_nothing(bed: &Bed) {
-    let (dir, expected) = filled(bed, 3);
+pub fn a_full_sink_loses_nothing(test: &TestContext) {
+    let (dir, expected) = filled(test, 3);
     let open = ok(dir.open(R));
     assert!(ok(open.readdir(0, Plus::Names, 0)).is_empty());
     assert_eq!(names(&ok(open.readdir(0, Plus::Names, 10))), expected);
 }
 
 /// Removing listed entries neither hides nor repeats the others.
-pub fn removing_what_was_told_hides_nothing(bed: &Bed) {
-    let (dir, mut left) = filled(bed, 300);
+pub fn removing_what_was_told_hides_nothing(test: &TestContext) {
+    let (dir, mut left) = filled(test, 300);
     let open = ok(dir.open(R));
     let mut cookie = 0;
     loop {
@@ -120,17 +120,17 @@ pub fn removing_what_was_told_hides_nothing(bed: &Bed) {
         }
     }
     assert!(left.is_empty(), "{} were never told", left.len());
-    ok(bed.root().rmdir("dir"));
+    ok(test.root().rmdir("dir"));
 }
 
 /// Removing the last listed entry, and others at random, hides none of the rest.
-pub fn removing_here_and_there_hides_nothing(bed: &Bed) {
-    let (dir, all) = filled(bed, 200);
+pub fn removing_here_and_there_hides_nothing(test: &TestContext) {
+    let (dir, all) = filled(test, 200);
     let open = ok(dir.open(R));
     let mut removed = BTreeSet::new();
     let mut told = BTreeSet::new();
     let mut cookie = 0;
-    let mut random = crate::bed::Random::new(11);
+    let mut random = crate::context::Random::new(11);
     loop {
         let some = ok(open.readdir(cookie, Plus::Names, 5));
         let Some(last) = some.last() else { break };
@@ -156,8 +156,8 @@ pub fn removing_here_and_there_hides_nothing(bed: &Bed) {
 }
 
 /// Adding entries neither hides nor repeats the existing ones.
-pub fn adding_hides_and_repeats_nothing(bed: &Bed) {
-    let (dir, all) = filled(bed, 100);
+pub fn adding_hides_and_repeats_nothing(test: &TestContext) {
+    let (dir, all) = filled(test, 100);
     let open = ok(dir.open(R));
     let mut told = BTreeSet::new();
     let mut cookie = 0;
@@ -176,8 +176,8 @@ pub fn adding_hides_and_repeats_nothing(bed: &Bed) {
 }
 
 /// Replacing some names with others neither hides nor repeats the remaining ones.
-pub fn replacing_hides_and_repeats_nothing(bed: &Bed) {
-    let (dir, all) = filled(bed, 100);
+pub fn replacing_hides_and_repeats_nothing(test: &TestContext) {
+    let (dir, all) = filled(test, 100);
     let (stays, goes): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(i, _)| i % 2 == 0);
     let mut goes = goes.into_iter();
     let open = ok(dir.open(R));
@@ -206,9 +206,9 @@ pub fn replacing_hides_and_repeats_nothing(bed: &Bed) {
 }
 
 /// Cookies are valid for another open of the directory, if the source promises that.
-pub fn cookies_survive_another_opening(bed: &Bed) {
-    needs!(bed.caps.stable_cookies, "stable cookies");
-    let (dir, _) = filled(bed, 40);
+pub fn cookies_survive_another_opening(test: &TestContext) {
+    needs!(test.caps.stable_cookies, "stable cookies");
+    let (dir, _) = filled(test, 40);
     let all = ok(dir.list());
     for (i, entry) in all.iter().enumerate() {
         let open = ok(dir.open(R));
@@ -221,8 +221,8 @@ pub fn cookies_survive_another_opening(bed: &Bed) {
 }
 
 /// A listing from the start shows the present entries.
-pub fn a_new_start_sees_changes(bed: &Bed) {
-    let (dir, mut expected) = filled(bed, 5);
+pub fn a_new_start_sees_changes(test: &TestContext) {
+    let (dir, mut expected) = filled(test, 5);
     let open = ok(dir.open(R));
     ok(open.readdir(0, Plus::Names, 3));
     ok(dir.file("new", b""));
@@ -233,8 +233,8 @@ pub fn a_new_start_sees_changes(bed: &Bed) {
 }
 
 /// A renamed entry is listed under its new name.
-pub fn renaming_keeps_entries(bed: &Bed) {
-    let (dir, _) = filled(bed, 20);
+pub fn renaming_keeps_entries(test: &TestContext) {
+    let (dir, _) = filled(test, 20);
     ok(dir.rename("entry-00003", &dir, "renamed"));
     ok(dir.rename("entry-00004", &dir, "entry-00005"));
     let now = names(&ok(dir.list()));
@@ -244,14 +244,14 @@ pub fn renaming_keeps_entries(bed: &Bed) {
 }
 
 /// Only directories are listed.
-pub fn listing_a_file_is_enotdir(bed: &Bed) {
-    let file = ok(ok(bed.root().file("file", b"")).open(R));
+pub fn listing_a_file_is_enotdir(test: &TestContext) {
+    let file = ok(ok(test.root().file("file", b"")).open(R));
     refused(file.readdir(0, Plus::Names, 10), Errno::ENOTDIR);
 }
 
 /// Concurrent listings, while entries are added and removed, include all that remain.
-pub fn listings_at_a_time_see_what_stays(bed: &Bed) {
-    let (dir, stays) = filled(bed, 80);
+pub fn listings_at_a_time_see_what_stays(test: &TestContext) {
+    let (dir, stays) = filled(test, 80);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..100 {

@@ -4,12 +4,12 @@ use std::thread;
 
 use vfs::{Device, Errno, Kind, Level, RenameFlags};
 
-use crate::bed::{Bed, NOT_EMPTY, R, RW, ok, refused, refused_as};
+use crate::context::{NOT_EMPTY, R, RW, TestContext, ok, refused, refused_as};
 use crate::needs;
 
 /// A renamed node is the same node.
-pub fn a_renamed_node_stays_itself(bed: &Bed) {
-    let root = bed.root();
+pub fn a_renamed_node_stays_itself(test: &TestContext) {
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let file = ok(root.file("old", b"content"));
     ok(root.rename("old", &dir, "new"));
@@ -20,8 +20,8 @@ pub fn a_renamed_node_stays_itself(bed: &Bed) {
 }
 
 /// An open file remains usable after a rename.
-pub fn an_open_file_survives_rename(bed: &Bed) {
-    let root = bed.root();
+pub fn an_open_file_survives_rename(test: &TestContext) {
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let (node, file) = ok(root.create("old", RW, 0o644));
     ok(root.rename("old", &dir, "new"));
@@ -31,22 +31,22 @@ pub fn an_open_file_survives_rename(bed: &Bed) {
 }
 
 /// An existing file is replaced.
-pub fn rename_replaces_a_file(bed: &Bed) {
-    let root = bed.root();
+pub fn rename_replaces_a_file(test: &TestContext) {
+    let root = test.root();
     let new = ok(root.file("a", b"new"));
     let old = ok(root.file("b", b"old"));
     let open = ok(old.open(R));
     ok(root.rename("a", &root, "b"));
     assert_eq!(ok(root.names()), [b"b"]);
     assert_eq!(ok(root.lookup("b")).id(), new.id());
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
     assert_eq!(ok(open.read_all()), b"old");
     assert_eq!(open.attr().nlink, 0);
 }
 
 /// An existing symbolic link itself is replaced.
-pub fn rename_replaces_a_symlink_itself(bed: &Bed) {
-    let root = bed.root();
+pub fn rename_replaces_a_symlink_itself(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b"file"));
     ok(root.file("target", b"target"));
     ok(root.symlink("link", b"target"));
@@ -56,8 +56,8 @@ pub fn rename_replaces_a_symlink_itself(bed: &Bed) {
 }
 
 /// Renaming a file to itself, or to another of its hard links, does nothing.
-pub fn rename_between_links_does_nothing(bed: &Bed) {
-    let root = bed.root();
+pub fn rename_between_links_does_nothing(test: &TestContext) {
+    let root = test.root();
     let file = ok(root.file("a", b""));
     ok(root.link("b", &file));
     ok(root.rename("a", &root, "b"));
@@ -70,16 +70,16 @@ pub fn rename_between_links_does_nothing(bed: &Bed) {
 }
 
 /// Renaming a missing name fails with `ENOENT`.
-pub fn renaming_nothing_is_enoent(bed: &Bed) {
-    let root = bed.root();
+pub fn renaming_nothing_is_enoent(test: &TestContext) {
+    let root = test.root();
     refused(root.rename("missing", &root, "x"), Errno::ENOENT);
     ok(root.file("there", b""));
     refused(root.rename("missing", &root, "there"), Errno::ENOENT);
 }
 
 /// Files replace files, directories replace empty directories.
-pub fn kinds_do_not_replace_each_other(bed: &Bed) {
-    let root = bed.root();
+pub fn kinds_do_not_replace_each_other(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b""));
     ok(root.mkdir("dir", 0o755));
     let full = ok(root.mkdir("full", 0o755));
@@ -92,21 +92,21 @@ pub fn kinds_do_not_replace_each_other(bed: &Bed) {
 }
 
 /// An empty directory is replaced.
-pub fn a_directory_replaces_an_empty_one(bed: &Bed) {
-    let root = bed.root();
+pub fn a_directory_replaces_an_empty_one(test: &TestContext) {
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     ok(a.file("child", b""));
     ok(root.mkdir("b", 0o755));
     ok(root.rename("a", &root, "b"));
     assert_eq!(ok(root.names()), [b"b"]);
     assert_eq!(ok(ok(root.lookup("b")).names()), [b"child"]);
-    needs!(bed.profile.dir_links, "directories that count links");
+    needs!(test.profile.dir_links, "directories that count links");
     assert_eq!(root.attr().nlink, 3);
 }
 
 /// A directory cannot move into itself or below.
-pub fn no_directory_moves_into_itself(bed: &Bed) {
-    let root = bed.root();
+pub fn no_directory_moves_into_itself(test: &TestContext) {
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(a.mkdir("b", 0o755));
     let c = ok(b.mkdir("c", 0o755));
@@ -121,8 +121,8 @@ pub fn no_directory_moves_into_itself(bed: &Bed) {
 }
 
 /// No directory is replaced by one of its descendants.
-pub fn nothing_replaces_its_own_ancestor(bed: &Bed) {
-    let root = bed.root();
+pub fn nothing_replaces_its_own_ancestor(test: &TestContext) {
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(a.mkdir("b", 0o755));
     ok(b.mkdir("c", 0o755));
@@ -133,9 +133,9 @@ pub fn nothing_replaces_its_own_ancestor(bed: &Bed) {
 }
 
 /// The link counts of both directories change when a directory moves.
-pub fn links_follow_a_moved_directory(bed: &Bed) {
-    needs!(bed.profile.dir_links, "directories that count links");
-    let root = bed.root();
+pub fn links_follow_a_moved_directory(test: &TestContext) {
+    needs!(test.profile.dir_links, "directories that count links");
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(root.mkdir("b", 0o755));
     ok(a.mkdir("child", 0o755));
@@ -147,8 +147,8 @@ pub fn links_follow_a_moved_directory(bed: &Bed) {
 }
 
 /// Only directories can be source or target of a rename.
-pub fn renaming_in_a_file_is_enotdir(bed: &Bed) {
-    let root = bed.root();
+pub fn renaming_in_a_file_is_enotdir(test: &TestContext) {
+    let root = test.root();
     let file = ok(root.file("file", b""));
     ok(root.file("other", b""));
     refused(file.rename("x", &root, "y"), Errno::ENOTDIR);
@@ -156,9 +156,9 @@ pub fn renaming_in_a_file_is_enotdir(bed: &Bed) {
 }
 
 /// Renaming changes both directories and the node.
-pub fn renaming_changes_all_concerned(bed: &Bed) {
-    needs!(bed.caps.change > Level::None, "a change counter");
-    let root = bed.root();
+pub fn renaming_changes_all_concerned(test: &TestContext) {
+    needs!(test.caps.change > Level::None, "a change counter");
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(root.mkdir("b", 0o755));
     ok(a.file("file", b""));
@@ -169,9 +169,9 @@ pub fn renaming_changes_all_concerned(bed: &Bed) {
 }
 
 /// `NOREPLACE` refuses an existing target.
-pub fn noreplace_replaces_nothing(bed: &Bed) {
-    needs!(bed.profile.rename_flags, "flags of rename");
-    let root = bed.root();
+pub fn noreplace_replaces_nothing(test: &TestContext) {
+    needs!(test.profile.rename_flags, "flags of rename");
+    let root = test.root();
     ok(root.file("a", b"a"));
     ok(root.file("b", b"b"));
     let flags = RenameFlags::NOREPLACE;
@@ -183,9 +183,9 @@ pub fn noreplace_replaces_nothing(bed: &Bed) {
 }
 
 /// `EXCHANGE` swaps two names of any kind.
-pub fn exchange_swaps(bed: &Bed) {
-    needs!(bed.profile.rename_flags, "flags of rename");
-    let root = bed.root();
+pub fn exchange_swaps(test: &TestContext) {
+    needs!(test.profile.rename_flags, "flags of rename");
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let sub = ok(dir.mkdir("sub", 0o755));
     ok(sub.file("inside", b""));
@@ -203,14 +203,14 @@ pub fn exchange_swaps(bed: &Bed) {
         root.rename_with("missing", &root, "file", flags),
         Errno::ENOENT,
     );
-    needs!(bed.profile.dir_links, "directories that count links");
+    needs!(test.profile.dir_links, "directories that count links");
     assert_eq!((dir.attr().nlink, root.attr().nlink), (2, 4));
 }
 
 /// `EXCHANGE` cannot form a loop, and excludes other flags.
-pub fn exchange_makes_no_loop(bed: &Bed) {
-    needs!(bed.profile.rename_flags, "flags of rename");
-    let root = bed.root();
+pub fn exchange_makes_no_loop(test: &TestContext) {
+    needs!(test.profile.rename_flags, "flags of rename");
+    let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(a.mkdir("b", 0o755));
     ok(b.mkdir("c", 0o755));
@@ -223,10 +223,10 @@ pub fn exchange_makes_no_loop(bed: &Bed) {
 }
 
 /// `WHITEOUT` leaves a whiteout at the old name.
-pub fn whiteout_is_left_behind(bed: &Bed) {
-    let able = bed.profile.rename_flags && bed.profile.root && bed.caps.devices > Level::None;
+pub fn whiteout_is_left_behind(test: &TestContext) {
+    let able = test.profile.rename_flags && test.profile.root && test.caps.devices > Level::None;
     needs!(able, "whiteouts");
-    let root = bed.root();
+    let root = test.root();
     let file = ok(root.file("file", b""));
     let left = root.rename_with("file", &root, "moved", RenameFlags::WHITEOUT);
     if left == Err(Errno::EINVAL) {
@@ -241,8 +241,8 @@ pub fn whiteout_is_left_behind(bed: &Bed) {
 }
 
 /// Many concurrent moves neither deadlock nor form a loop nor lose anything.
-pub fn moves_at_a_time_make_no_loop(bed: &Bed) {
-    let root = bed.root();
+pub fn moves_at_a_time_make_no_loop(test: &TestContext) {
+    let root = test.root();
     const DIRS: usize = 5;
     for i in 0..DIRS {
         ok(root.mkdir(&format!("d{i}"), 0o755));
@@ -254,7 +254,7 @@ pub fn moves_at_a_time_make_no_loop(bed: &Bed) {
         for seed in 0..4u64 {
             let (root, nodes) = (&root, &nodes);
             scope.spawn(move || {
-                let mut random = crate::bed::Random::new(seed);
+                let mut random = crate::context::Random::new(seed);
                 for _ in 0..300 {
                     let what = random.below(DIRS as u64) as usize;
                     let to = &nodes[random.below(DIRS as u64) as usize];

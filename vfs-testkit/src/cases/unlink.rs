@@ -2,12 +2,12 @@
 
 use vfs::{Errno, Level, Plus};
 
-use crate::bed::{Bed, NOT_EMPTY, R, RW, ok, refused, refused_as};
+use crate::context::{NOT_EMPTY, R, RW, TestContext, ok, refused, refused_as};
 use crate::needs;
 
 /// A removed name is missing, and can be reused.
-pub fn what_was_removed_is_gone(bed: &Bed) {
-    let root = bed.root();
+pub fn what_was_removed_is_gone(test: &TestContext) {
+    let root = test.root();
     let old = ok(root.file("file", b"old"));
     ok(root.unlink("file"));
     refused(root.lookup("file"), Errno::ENOENT);
@@ -18,23 +18,23 @@ pub fn what_was_removed_is_gone(bed: &Bed) {
 }
 
 /// Removing a missing name fails with `ENOENT`.
-pub fn removing_nothing_is_enoent(bed: &Bed) {
-    let root = bed.root();
+pub fn removing_nothing_is_enoent(test: &TestContext) {
+    let root = test.root();
     refused(root.unlink("missing"), Errno::ENOENT);
     refused(root.rmdir("missing"), Errno::ENOENT);
 }
 
 /// unlink(2) is not for directories.
-pub fn unlinking_a_directory_is_eisdir(bed: &Bed) {
-    let root = bed.root();
+pub fn unlinking_a_directory_is_eisdir(test: &TestContext) {
+    let root = test.root();
     ok(root.mkdir("dir", 0o755));
     refused(root.unlink("dir"), Errno::EISDIR);
     ok(root.lookup("dir"));
 }
 
 /// rmdir(2) is for directories only, not for symbolic links to them.
-pub fn rmdir_of_anything_else_is_enotdir(bed: &Bed) {
-    let root = bed.root();
+pub fn rmdir_of_anything_else_is_enotdir(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b""));
     ok(root.mkdir("dir", 0o755));
     ok(root.symlink("link", b"dir"));
@@ -43,8 +43,8 @@ pub fn rmdir_of_anything_else_is_enotdir(bed: &Bed) {
 }
 
 /// Only empty directories can be removed.
-pub fn rmdir_needs_an_empty_directory(bed: &Bed) {
-    let root = bed.root();
+pub fn rmdir_needs_an_empty_directory(test: &TestContext) {
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     ok(dir.file("file", b""));
     refused_as(root.rmdir("dir"), NOT_EMPTY);
@@ -54,15 +54,15 @@ pub fn rmdir_needs_an_empty_directory(bed: &Bed) {
 }
 
 /// Removing a name in a file fails with `ENOTDIR`.
-pub fn removing_below_a_file_is_enotdir(bed: &Bed) {
-    let file = ok(bed.root().file("file", b""));
+pub fn removing_below_a_file_is_enotdir(test: &TestContext) {
+    let file = ok(test.root().file("file", b""));
     refused(file.unlink("child"), Errno::ENOTDIR);
     refused(file.rmdir("child"), Errno::ENOTDIR);
 }
 
 /// Removing a symbolic link does not remove its target.
-pub fn links_are_removed_not_their_targets(bed: &Bed) {
-    let root = bed.root();
+pub fn links_are_removed_not_their_targets(test: &TestContext) {
+    let root = test.root();
     ok(root.file("file", b"kept"));
     ok(root.symlink("link", b"file"));
     ok(root.unlink("link"));
@@ -70,9 +70,9 @@ pub fn links_are_removed_not_their_targets(bed: &Bed) {
 }
 
 /// Removing a name changes the directory and the node.
-pub fn removing_changes_directory_and_node(bed: &Bed) {
-    needs!(bed.caps.change > Level::None, "a change counter");
-    let root = bed.root();
+pub fn removing_changes_directory_and_node(test: &TestContext) {
+    needs!(test.caps.change > Level::None, "a change counter");
+    let root = test.root();
     let file = ok(root.file("a", b""));
     ok(root.link("b", &file));
     let (dir_before, file_before) = (root.attr().change, file.attr().change);
@@ -83,9 +83,9 @@ pub fn removing_changes_directory_and_node(bed: &Bed) {
 }
 
 /// A removed directory is empty, and refuses new names.
-pub fn a_removed_directory_takes_nothing(bed: &Bed) {
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn a_removed_directory_takes_nothing(test: &TestContext) {
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let open = ok(dir.open(R));
     ok(root.rmdir("dir"));

@@ -2,13 +2,13 @@
 
 use vfs::{Errno, SetAttr};
 
-use crate::bed::{Bed, R, RW, ok, pattern, refused};
+use crate::context::{R, RW, TestContext, ok, pattern, refused};
 use crate::needs;
 
 /// An open file without a name can be read, written and truncated.
-pub fn an_open_file_outlasts_its_name(bed: &Bed) {
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn an_open_file_outlasts_its_name(test: &TestContext) {
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let (_node, file) = ok(root.create("file", RW, 0o644));
     let data = pattern(100_000, 1);
     ok(file.write_all(0, &data));
@@ -27,9 +27,9 @@ pub fn an_open_file_outlasts_its_name(bed: &Bed) {
 }
 
 /// A node without a name has attributes and can be opened.
-pub fn a_node_outlasts_its_name(bed: &Bed) {
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn a_node_outlasts_its_name(test: &TestContext) {
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let node = ok(root.file("file", b"content"));
     ok(root.unlink("file"));
     assert_eq!(node.attr().nlink, 0);
@@ -41,9 +41,9 @@ pub fn a_node_outlasts_its_name(bed: &Bed) {
 }
 
 /// A new file of the same name is another file.
-pub fn a_name_used_again_is_another_file(bed: &Bed) {
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn a_name_used_again_is_another_file(test: &TestContext) {
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let old = ok(root.file("file", b"old"));
     ok(root.unlink("file"));
     let new = ok(root.file("file", b"new"));
@@ -53,9 +53,9 @@ pub fn a_name_used_again_is_another_file(bed: &Bed) {
 }
 
 /// A removed directory has no names, also after its own is reused.
-pub fn a_removed_directory_is_left_alone(bed: &Bed) {
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn a_removed_directory_is_left_alone(test: &TestContext) {
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let open = ok(dir.open(R));
     ok(root.rmdir("dir"));
@@ -67,9 +67,9 @@ pub fn a_removed_directory_is_left_alone(bed: &Bed) {
 }
 
 /// A symbolic link without a name still has a target.
-pub fn a_symlink_outlasts_its_name(bed: &Bed) {
-    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
-    let root = bed.root();
+pub fn a_symlink_outlasts_its_name(test: &TestContext) {
+    needs!(test.profile.open_unlinked, "nodes that outlast their name");
+    let root = test.root();
     let link = ok(root.symlink("link", b"target"));
     ok(root.unlink("link"));
     assert_eq!(ok(link.readlink()), b"target");

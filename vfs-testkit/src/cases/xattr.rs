@@ -2,19 +2,19 @@
 
 use vfs::{Errno, Level, XattrFlags};
 
-use crate::bed::{Bed, Seen, ok, refused, refused_as};
+use crate::context::{Seen, TestContext, ok, refused, refused_as};
 use crate::needs;
 
 const SET: XattrFlags = XattrFlags::empty();
 
-fn file(bed: &Bed) -> Seen {
-    ok(bed.root().file("file", b""))
+fn file(test: &TestContext) -> Seen {
+    ok(test.root().file("file", b""))
 }
 
 /// Attributes are read, listed and removed.
-pub fn what_was_set_is_there(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let file = file(bed);
+pub fn what_was_set_is_there(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let file = file(test);
     assert!(user_names(&file).is_empty());
     ok(file.set_xattr(b"user.a", b"one", SET));
     ok(file.set_xattr(b"user.b", b"\0\xff bytes", SET));
@@ -39,9 +39,9 @@ fn user_names(node: &Seen) -> Vec<Vec<u8>> {
 }
 
 /// The value of an attribute is replaced by a longer or shorter one.
-pub fn values_are_replaced(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let file = file(bed);
+pub fn values_are_replaced(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let file = file(test);
     for value in [&b"first"[..], b"a longer value", b"x"] {
         ok(file.set_xattr(b"user.a", value, SET));
         assert_eq!(ok(file.xattr(b"user.a")), value);
@@ -49,9 +49,9 @@ pub fn values_are_replaced(bed: &Bed) {
 }
 
 /// Flags require a new or an existing attribute.
-pub fn flags_insist(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let file = file(bed);
+pub fn flags_insist(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let file = file(test);
     refused(
         file.set_xattr(b"user.a", b"x", XattrFlags::REPLACE),
         Errno::ENODATA,
@@ -66,17 +66,17 @@ pub fn flags_insist(bed: &Bed) {
 }
 
 /// Reading or removing a missing attribute fails with `ENODATA`.
-pub fn a_missing_attribute_is_enodata(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let file = file(bed);
+pub fn a_missing_attribute_is_enodata(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let file = file(test);
     refused(file.xattr(b"user.missing"), Errno::ENODATA);
     refused(file.remove_xattr(b"user.missing"), Errno::ENODATA);
 }
 
 /// The length of names and values is limited.
-pub fn names_and_values_have_bounds(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let file = file(bed);
+pub fn names_and_values_have_bounds(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let file = file(test);
     let long = |len: usize| [&b"user."[..], &vec![b'n'; len - 5]].concat();
     ok(file.set_xattr(&long(255), b"x", SET));
     refused(file.set_xattr(&long(256), b"x", SET), Errno::ERANGE);
@@ -89,9 +89,9 @@ pub fn names_and_values_have_bounds(bed: &Bed) {
 }
 
 /// Unknown namespaces are refused, and so is a namespace without a name.
-pub fn unknown_namespaces_are_refused(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let file = file(bed);
+pub fn unknown_namespaces_are_refused(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let file = file(test);
     refused(file.set_xattr(b"nonsense.a", b"x", SET), Errno::EOPNOTSUPP);
     refused(file.set_xattr(b"noname", b"x", SET), Errno::EOPNOTSUPP);
     refused(file.set_xattr(b"user.", b"x", SET), Errno::EINVAL);
@@ -99,9 +99,9 @@ pub fn unknown_namespaces_are_refused(bed: &Bed) {
 }
 
 /// Directories have `user.` attributes, too; links and pipes have none.
-pub fn only_files_and_directories_have_user_attributes(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let root = bed.root();
+pub fn only_files_and_directories_have_user_attributes(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     ok(dir.set_xattr(b"user.a", b"x", SET));
     assert_eq!(ok(dir.xattr(b"user.a")), b"x");
@@ -114,12 +114,12 @@ pub fn only_files_and_directories_have_user_attributes(bed: &Bed) {
 }
 
 /// Setting and removing change the node.
-pub fn setting_changes_the_node(bed: &Bed) {
+pub fn setting_changes_the_node(test: &TestContext) {
     needs!(
-        bed.caps.xattr > Level::None && bed.caps.change > Level::None,
+        test.caps.xattr > Level::None && test.caps.change > Level::None,
         "both"
     );
-    let file = file(bed);
+    let file = file(test);
     let first = file.attr();
     ok(file.set_xattr(b"user.a", b"x", SET));
     let second = file.attr();
@@ -130,10 +130,10 @@ pub fn setting_changes_the_node(bed: &Bed) {
 }
 
 /// Attributes belong to the node, not to the name.
-pub fn attributes_stay_with_the_node(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None, "extended attributes");
-    let root = bed.root();
-    let node = file(bed);
+pub fn attributes_stay_with_the_node(test: &TestContext) {
+    needs!(test.caps.xattr > Level::None, "extended attributes");
+    let root = test.root();
+    let node = file(test);
     ok(node.set_xattr(b"user.a", b"x", SET));
     ok(root.rename("file", &root, "moved"));
     ok(root.link("linked", &node));
@@ -142,9 +142,9 @@ pub fn attributes_stay_with_the_node(bed: &Bed) {
 }
 
 /// Without support, all operations fail with `EOPNOTSUPP`.
-pub fn none_is_said_plainly(bed: &Bed) {
-    needs!(bed.caps.xattr == Level::None, "no extended attributes");
-    let file = file(bed);
+pub fn none_is_said_plainly(test: &TestContext) {
+    needs!(test.caps.xattr == Level::None, "no extended attributes");
+    let file = file(test);
     refused(file.set_xattr(b"user.a", b"x", SET), Errno::EOPNOTSUPP);
     refused(file.xattr(b"user.a"), Errno::EOPNOTSUPP);
 }

@@ -1,7 +1,7 @@
 //! Calls in flight, in v3 and v4.
 
-use nfs::client::v4::{self, Claim, Piece, Steps};
-use nfs::client::{Ask, Stable, Tree, Written, v3};
+use nfs::client::v4::{self, Claim, Operations, Piece};
+use nfs::client::{ClientCall, Stable, Tree, Written, v3};
 use remote::nfs::{Compounds, Procedures};
 use vfs::{Errno, OpenFlags, Result};
 
@@ -180,7 +180,7 @@ impl Prepared {
     }
 
     /// Sends a v3 call.
-    fn three<'c, A: Ask + 'c>(
+    fn three<'c, A: ClientCall + 'c>(
         &'c self,
         link: &'c Procedures,
         ask: A,
@@ -195,16 +195,16 @@ impl Prepared {
     }
 
     /// Sends a v4 compound.
-    fn four<'c, S: Steps + 'c>(
+    fn four<'c, S: Operations + 'c>(
         &'c self,
         link: &'c Compounds,
-        steps: S,
+        operations: S,
         read: impl FnMut(S::Answer<'_>) -> Result<Open> + 'c,
     ) -> Result<Flight<'c>> {
         let cx = self.cx();
-        let turn = link.begin(&cx, &steps)?.ok_or(Errno::EAGAIN)?;
+        let turn = link.begin(&cx, &operations)?.ok_or(Errno::EAGAIN)?;
         Ok(Box::new(move || {
-            let answer = link.end(&cx, turn, &steps, read);
+            let answer = link.end(&cx, turn, &operations, read);
             answer.map_err(|failure| failure.errno())?
         }))
     }

@@ -16,26 +16,26 @@ use std::sync::{Arc, Mutex};
 
 use vfs::{Entry, Errno, Kind, Make, Mode, Name, Node, NodeId, Result, Time, Want};
 
-use super::Troubles;
+use super::ErrorReporter;
 use super::args::CpArgs;
-use super::place::Place;
-use crate::tier::TierArgs;
-use crate::{Done, Failure};
+use super::operand::Operand;
+use crate::disk_cache::DiskCacheArgs;
+use crate::{CommandResult, Failure};
 use barge_client::tree::Tree;
 use data::copy_file;
 use keep::{Keep, keep};
 pub(crate) use progress::Progress;
 
 /// Copies all arguments but the last to the last.
-pub(crate) fn cp(args: &CpArgs) -> Done {
-    let Some((to, from)) = args.places.split_last() else {
+pub(crate) fn cp(args: &CpArgs) -> CommandResult {
+    let Some((to, from)) = args.operands.split_last() else {
         return Err(Failure::usage("expected a source and a destination"));
     };
-    let (tree, path) = to.open(&args.tier)?;
+    let (tree, path) = to.open(&args.disk_cache)?;
     let target = Target::at(tree, &path, to)?;
     if from.len() > 1 && !matches!(target.found, Found::Directory(_)) {
         return Err(Failure::usage(format!(
-            "{to}: expected a directory to copy {} places to",
+            "{to}: expected a directory to copy {} sources to",
             from.len()
         )));
     }
@@ -47,7 +47,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
         },
         links: args.archive,
         target: target.tree.clone(),
-        troubles: Troubles::default(),
+        errors: ErrorReporter::default(),
         progress: Progress::new(args.quiet),
     };
     std::thread::scope(|scope| {
@@ -60,15 +60,15 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
         }
         let mut walk = Walk {
             copier: &copier,
-            tier: &args.tier,
+            disk_cache: &args.disk_cache,
             queue,
             linked: HashMap::new(),
             made: HashMap::new(),
             directories: Vec::new(),
         };
-        for place in from {
-            if let Err(failure) = walk.place(place, &target) {
-                copier.troubles.tell("cp", failure.message);
+        for operand in from {
+            if let Err(failure) = walk.copy_operand(operand, &target) {
+                copier.errors.report("cp", failure.message);
             }
         }
         let Walk {
@@ -81,7 +81,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
     .rev()
     .for_each(|directory| directory.finish(&copier));
     copier.progress.finish();
-    Ok(copier.troubles.status())
+    Ok(copier.errors.status())
 }
 
 /// The destination.
@@ -98,8 +98,8 @@ enum Found {
 }
 
 impl Target {
-    fn at(tree: Tree, path: &[u8], place: &Place) -> std::result::Result<Target, Failure> {
-        let failed = |errno: Errno| Failure::new(format!("{place}: {errno}"));
+    fn at(tree: Tree, path: &[u8], operand: &Operand) -> std::result::Result<Target, Failure> {
+        let failed = |errno: Errno| Failure::new(format!("{operand}: {errno}"));
         let found = match tree.resolve(path, true) {
             Ok(entry) if entry.attr.kind == Kind::Directory => Found::Directory(entry),
             Ok(_) | Err(Errno::ENOENT) => {
@@ -119,7 +119,7 @@ struct Copier {
     /// Whether hard links are preserved.
     links: bool,
     target: Tree,
-    troubles: Troubles,
+    errors: ErrorReporter,
     progress: Progress,
 }
 
@@ -148,7 +148,7 @@ impl Directory {
         }
         let kept = keep(copier, &self.tree, &self.from, &*self.to);
         if let Err(errno) = kept {
-            copier.troubles.tell(&self.shown, errno);
+            copier.errors.report(&self.shown, errno);
         }
     }
 }
@@ -160,7 +160,7 @@ impl Copier {
             let next = files.lock().expect("no panic holds it").recv();
             let Ok(file) = next else { return };
             if let Err(errno) = self.copy(&file) {
-                self.troubles.tell(&file.shown, errno);
+                self.errors.report(&file.shown, errno);
             }
         }
     }
@@ -177,7 +177,7 @@ impl Copier {
 
 struct Walk<'a> {
     copier: &'a Copier,
-    tier: &'a TierArgs,
+    disk_cache: &'a DiskCacheArgs,
     queue: SyncSender<File>,
     /// Copies of files with several links, by device and inode number of the original.
     linked: HashMap<(u64, u64), Arc<dyn Node>>,
@@ -195,19 +195,23 @@ struct Pending {
 }
 
 impl Walk<'_> {
-    fn place(&mut self, place: &Place, target: &Target) -> std::result::Result<(), Failure> {
-        let (tree, path) = place.open(self.tier)?;
-        let shown = place.to_string();
-        let failed = |errno: Errno| Failure::new(format!("{place}: {errno}"));
+    fn copy_operand(
+        &mut self,
+        operand: &Operand,
+        target: &Target,
+    ) -> std::result::Result<(), Failure> {
+        let (tree, path) = operand.open(self.disk_cache)?;
+        let shown = operand.to_string();
+        let failed = |errno: Errno| Failure::new(format!("{operand}: {errno}"));
         let from = tree
             .resolve(&path, !self.copier.recursive)
             .map_err(failed)?;
         if from.attr.kind == Kind::Directory && !self.copier.recursive {
             return Err(Failure::new(format!(
-                "{place}: is a directory; copy it with --recursive"
+                "{operand}: is a directory; copy it with --recursive"
             )));
         }
-        let (dir, name) = match (&target.found, place.name()) {
+        let (dir, name) = match (&target.found, operand.name()) {
             (Found::Name(dir, name), _) => (dir, name.clone()),
             (Found::Directory(dir), Some(name)) => (dir, name),
             // A source without a name is copied entry by entry.
@@ -273,19 +277,19 @@ impl Walk<'_> {
             let listed = match tree.list(&*from.node) {
                 Ok(listed) => listed,
                 Err(errno) => {
-                    self.copier.troubles.tell(&shown, errno);
+                    self.copier.errors.report(&shown, errno);
                     continue;
                 }
             };
             for listed in listed {
                 let shown = format!("{shown}/{}", String::from_utf8_lossy(&listed.name));
                 let Some(entry) = listed.entry else {
-                    self.copier.troubles.tell(&shown, "cannot be looked at");
+                    self.copier.errors.report(&shown, "cannot be looked at");
                     continue;
                 };
                 match self.entry(tree, entry, &to, listed.name, shown.clone()) {
                     Ok(more) => pending.extend(more),
-                    Err(errno) => self.copier.troubles.tell(&shown, errno),
+                    Err(errno) => self.copier.errors.report(&shown, errno),
                 }
             }
         }
@@ -309,7 +313,7 @@ impl Walk<'_> {
         match from.attr.kind {
             Kind::Directory if self.is_copy(tree, &from) => {
                 let why = "is the copy itself, and is not copied into itself";
-                self.copier.troubles.tell(&shown, why);
+                self.copier.errors.report(&shown, why);
             }
             Kind::Directory => {
                 let (made, new) = self.directory(to, &name)?;

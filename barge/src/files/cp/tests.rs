@@ -11,26 +11,26 @@ use transports::{Addr, Listener};
 
 use super::*;
 
-fn args(places: &[String], archive: bool) -> CpArgs {
+fn args(operands: &[String], archive: bool) -> CpArgs {
     CpArgs {
-        places: places
+        operands: operands
             .iter()
-            .map(|place| place.parse().expect("a place"))
+            .map(|operand| operand.parse().expect("an operand"))
             .collect(),
         recursive: false,
         preserve: false,
         archive,
         jobs: 4,
         quiet: true,
-        tier: TierArgs::default(),
+        disk_cache: DiskCacheArgs::default(),
     }
 }
 
-fn place(dir: &Path, path: &str) -> String {
+fn operand(dir: &Path, path: &str) -> String {
     format!("dir:{}", dir.join(path).display())
 }
 
-fn succeeded(done: Done) -> bool {
+fn succeeded(done: CommandResult) -> bool {
     format!("{:?}", done.expect("done")) == format!("{:?}", ExitCode::SUCCESS)
 }
 
@@ -51,8 +51,8 @@ fn a_tree_is_copied_with_all_it_has() {
     sparse.set_len(30 << 20).expect("cut");
     fs::set_permissions(from.join("sub/deep"), fs::Permissions::from_mode(0o511)).expect("set");
 
-    let places = [place(dir.path(), "from"), place(dir.path(), "to")];
-    assert!(succeeded(cp(&args(&places, true))));
+    let operands = [operand(dir.path(), "from"), operand(dir.path(), "to")];
+    assert!(succeeded(cp(&args(&operands, true))));
     let to = dir.path().join("to");
     for count in 0..50 {
         let name = format!("sub/file-{count}");
@@ -89,7 +89,7 @@ fn a_file_goes_into_a_directory_or_gets_a_name() {
     fs::create_dir(dir.path().join("d")).expect("made");
     let copy = |from: &str, to: &str| {
         cp(&args(
-            &[place(dir.path(), from), place(dir.path(), to)],
+            &[operand(dir.path(), from), operand(dir.path(), to)],
             false,
         ))
     };
@@ -107,10 +107,10 @@ fn a_file_goes_into_a_directory_or_gets_a_name() {
         "a directory without --recursive"
     );
     assert!(copy("a", "none/b").is_err());
-    let mut into_itself = args(&[place(dir.path(), "d"), place(dir.path(), "d")], true);
+    let mut into_itself = args(&[operand(dir.path(), "d"), operand(dir.path(), "d")], true);
     assert!(!succeeded(cp(&into_itself)));
-    into_itself.places = [place(dir.path(), "none"), place(dir.path(), "x")]
-        .map(|place| place.parse().expect("a place"))
+    into_itself.operands = [operand(dir.path(), "none"), operand(dir.path(), "x")]
+        .map(|operand| operand.parse().expect("an operand"))
         .to_vec();
     assert!(!succeeded(cp(&into_itself)));
 }
@@ -171,9 +171,9 @@ fn a_tree_goes_to_a_server_within_it_and_back() {
         format!("9p+unix:{}?uid=0&aname={path}", socket.display())
     };
     let copy = |from: String, to: String| succeeded(cp(&args(&[from, to], true)));
-    assert!(copy(place(dir.path(), "from"), remote("/there")));
+    assert!(copy(operand(dir.path(), "from"), remote("/there")));
     assert!(copy(remote("/there"), remote("/again")));
-    assert!(copy(remote("/again"), place(dir.path(), "back")));
+    assert!(copy(remote("/again"), operand(dir.path(), "back")));
 
     let back = dir.path().join("back");
     for count in 0..40 {
@@ -187,7 +187,7 @@ fn a_tree_goes_to_a_server_within_it_and_back() {
         fs::read_link(back.join("link")).expect("a link"),
         Path::new("sub/7")
     );
-    assert!(!copy(remote("/none"), place(dir.path(), "nowhere")));
+    assert!(!copy(remote("/none"), operand(dir.path(), "nowhere")));
 }
 
 /// A directory of this host was copied into itself through a server.
@@ -199,10 +199,10 @@ fn a_copy_by_another_way_into_itself_ends() {
     let remote = |path: &str| format!("9p+unix:{}?uid=0&aname={path}", socket.display());
     let copy = |from: String, to: String| cp(&args(&[from, to], true));
     fs::create_dir_all(dir.path().join("from/sub")).expect("made");
-    assert!(succeeded(copy(place(dir.path(), "from"), remote("/a"))));
+    assert!(succeeded(copy(operand(dir.path(), "from"), remote("/a"))));
     // Below `a`, whose own parents the server does not show.
     assert!(!succeeded(copy(remote("/a"), remote("/a/sub/copy"))));
-    assert!(succeeded(copy(remote("/a"), place(dir.path(), "back"))));
+    assert!(succeeded(copy(remote("/a"), operand(dir.path(), "back"))));
     assert!(dir.path().join("back/sub/copy/sub").exists());
     assert!(!dir.path().join("back/sub/copy/sub/copy").exists());
     // Into itself, within one tree.

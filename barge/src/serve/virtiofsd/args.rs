@@ -5,7 +5,7 @@ use layers::{Translation, XattrMap};
 
 use super::capabilities::Modcaps;
 use super::ids::NamespaceRange;
-use crate::serve::virtiofs::{Cache, Negotiate, Tag};
+use crate::serve::args::virtiofs::{Cache, Negotiate, Tag};
 
 /// Options of virtiofsd; the help of each says what barge does with it
 #[derive(Args, Clone)]

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 
 use super::args::{Level, Sandbox, VirtiofsdArgs};
-use crate::serve::virtiofs::{Cache, Negotiate};
+use crate::serve::args::virtiofs::{Cache, Negotiate};
 
 impl VirtiofsdArgs {
     /// Applies the options of `-o`, which override the long options that they correspond to.
@@ -73,22 +73,18 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: VirtiofsdArgs,
+    }
 
     fn parsed(options: &str) -> Result<VirtiofsdArgs, String> {
-        let line = [
-            "barge",
-            "virtiofsd",
-            "--fd=3",
-            "--cache=auto",
-            "-o",
-            options,
-        ];
-        let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
-        let Command::Virtiofsd(mut args) = cli.command else {
-            return Err("another command".into());
-        };
-        args.settle().map(|()| *args)
+        let line = ["virtiofsd", "--fd=3", "--cache=auto", "-o", options];
+        let line = Line::try_parse_from(line).map_err(|error| error.to_string())?;
+        let mut args = line.args;
+        args.settle().map(|()| args)
     }
 
     /// libvirt's options for a virtiofsd without `separate-options`.

@@ -1,13 +1,12 @@
 //! `barge virtiofsd`: serves one directory over virtiofs with the options of virtiofsd 1.14, for
 //! programs that start virtiofsd: libvirt, Kata, microvm tools.
 
-mod args;
+pub(crate) mod args;
 mod capabilities;
 mod compat;
 mod ids;
 
 use std::io::{Write, stdout};
-use std::process::ExitCode;
 
 use layers::gate::Terms;
 use layers::squash::Whom;
@@ -15,26 +14,29 @@ use layers::{IdMap, MapIds, Squash, Translation};
 use serde_json::json;
 use transports::Addr;
 
-pub(crate) use self::args::VirtiofsdArgs;
-use self::args::{Handles, Sandbox, Seccomp};
-use super::block::Block;
-use super::plan::{Layers, Plan, Share, Virtiofs};
-use super::vhost::{Socket, Vhost};
-use super::virtiofs::{Cache, POSIX_ACL};
+use self::args::{Handles, Sandbox, Seccomp, VirtiofsdArgs};
+use super::args::device::Socket;
+use super::args::virtiofs::{Cache, POSIX_ACL};
+use super::endpoints::virtiofs::Virtiofs;
+use super::plan::Plan;
+use super::share::{Share, Sources};
+use super::vhost::Vhost;
+use crate::Failure;
 use crate::source::{Named, Source};
-use crate::{Done, Failure};
 
-/// Runs `barge virtiofsd`.
-pub(crate) fn run(args: &VirtiofsdArgs) -> Done {
+/// Returns the plan of `args` after it has limited this process as they say, or prints the
+/// capabilities of the program and returns `None` if that was requested.
+pub(super) fn prepare(args: &VirtiofsdArgs) -> Result<Option<Plan>, Failure> {
     if args.print_capabilities {
-        return print_capabilities();
+        print_capabilities()?;
+        return Ok(None);
     }
     let plan = args.plan()?;
-    args.say_what_is_done_instead();
+    args.log_unsupported_options();
     sys::limits::limit_heaps();
     args.limit_descriptors()?;
     args.drop_capabilities()?;
-    super::serve(&plan)
+    Ok(Some(plan))
 }
 
 /// The supported features beyond the options that every vhost-user file system program has (QEMU's
@@ -45,10 +47,9 @@ const FEATURES: [&str; 3] = [
     "separate-options",
 ];
 
-fn print_capabilities() -> Done {
+fn print_capabilities() -> Result<(), Failure> {
     let capabilities = json!({ "type": "fs", "features": FEATURES });
     writeln!(stdout(), "{capabilities:#}")
-        .map(|()| ExitCode::SUCCESS)
         .map_err(|error| Failure::new(format!("standard output: {error}")))
 }
 
@@ -70,58 +71,59 @@ impl VirtiofsdArgs {
         let default = engine::Tuning::default();
         let translated = self.translated()?;
         Ok(Plan {
-            shares: vec![Share {
-                named: Named {
-                    name: None,
-                    source: Source::Tree(barge_client::Source::HostDir(dir)),
-                },
-                record: None,
-                hostdir: hostdir::Options {
-                    identity: match root {
-                        true => hostdir::Identity::Switch,
-                        false => hostdir::Identity::Fixed,
+            sources: Sources {
+                shares: vec![Share {
+                    named: Named {
+                        name: None,
+                        source: Source::Tree(barge_client::Source::HostDir(dir)),
                     },
-                    // As in virtiofsd, which then performs all operations but creation as the
-                    // super-user.
-                    super_user: match &translated {
-                        Some(ids) if self.uid_map.is_empty() => ids.uids.to_host(0).unwrap_or(0),
-                        _ => 0,
+                    record: None,
+                    hostdir: hostdir::Options {
+                        identity: match root {
+                            true => hostdir::Identity::Switch,
+                            false => hostdir::Identity::Fixed,
+                        },
+                        // As in virtiofsd, which then performs all operations but creation as the
+                        // super-user.
+                        super_user: match &translated {
+                            Some(ids) if self.uid_map.is_empty() => {
+                                ids.uids.to_host(0).unwrap_or(0)
+                            }
+                            _ => 0,
+                        },
+                        no_kernel_handles: self.inode_file_handles == Handles::Never,
+                        ..Default::default()
                     },
-                    no_kernel_handles: self.inode_file_handles == Handles::Never,
-                    ..Default::default()
-                },
-                overlay: None,
-                hands_over: false,
-                layers: Layers {
+                    overlay: None,
+                    hands_over: false,
                     xattrs: self.xattrmap.clone(),
                     ids: self
                         .namespace(root)?
                         .into_iter()
                         .chain(translated)
                         .collect(),
-                    terms: Terms {
+                    access: Terms {
                         squash: Squash::new(Whom::None),
                         read_only: self.readonly,
                         clients: None,
                     },
-                },
-            }],
+                }],
+                client_lists: Vec::new(),
+                reloadable: false,
+                kernel_handles: self.inode_file_handles == Handles::Mandatory,
+                record_calls: None,
+            },
             file: None,
-            kernel_handles: self.inode_file_handles == Handles::Mandatory,
-            lists: Vec::new(),
-            nine: None,
-            nfs: None,
-            block: Block::default(),
-            virtiofs: Virtiofs {
-                shares: vec![Socket { name: None, at }],
-                options: self.fuse(),
-                tag: self.tag,
-            },
-            vhost: Vhost {
-                group: self.socket_group.clone(),
-                once: true,
-                ..Default::default()
-            },
+            endpoints: vec![Box::new(Virtiofs::new(
+                vec![Socket { name: None, at }],
+                self.fuse(),
+                self.tag,
+                Vhost {
+                    once: true,
+                    ..Default::default()
+                },
+            ))],
+            socket_group: self.socket_group.clone(),
             trust: Default::default(),
             tuning: engine::Tuning {
                 workers: match self.thread_pool_size {
@@ -132,8 +134,6 @@ impl VirtiofsdArgs {
                 },
                 ..default
             },
-            record_calls: None,
-            http: None,
             run: None,
         })
     }
@@ -190,7 +190,7 @@ impl VirtiofsdArgs {
     }
 
     /// Logs the requested options and defaults of virtiofsd that are accepted without their effect.
-    fn say_what_is_done_instead(&self) {
+    fn log_unsupported_options(&self) {
         if self.sandbox != Sandbox::None {
             tracing::info!(
                 "sandbox: no namespaces and no new root; each name is resolved beneath the shared directory \

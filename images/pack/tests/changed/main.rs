@@ -15,7 +15,7 @@ use std::thread;
 use erofs::read::{Cluster, Error, Image, Storage};
 use image::{Held, ImageFs, MemoryRanges, Piece, RangeSource, Trust};
 use vfs::Patience;
-use vfs_testkit::exhaust;
+use vfs_testkit::walk_all;
 
 use crate::fields::{Chance, Field};
 use crate::images::{Format, Whole};
@@ -109,7 +109,7 @@ fn look_at(bytes: Vec<u8>, format: Format) {
     }
     let source: Arc<dyn RangeSource> = Arc::new(Counted::new(bytes));
     if let Ok(fs) = ImageFs::with(vec![source], CACHE, &Trust::Hashes) {
-        exhaust(&fs, MOST_NODES);
+        walk_all(&fs, MOST_NODES);
         assert!(fs.figures().bytes <= CACHE, "more is kept than may be");
     }
 }

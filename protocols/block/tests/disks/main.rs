@@ -8,8 +8,8 @@ use std::sync::Arc;
 use block::Disk;
 use memory::Memory;
 use vfs::{Caller, Errno, Export, OpenFlags, Result};
-use vfs_testkit::bed::{RW, Seen, ok, refused, run};
 use vfs_testkit::clock;
+use vfs_testkit::context::{RW, Seen, ok, refused, run};
 
 /// The size in bytes of the disk in every test.
 const SIZE: u64 = 1 << 20;

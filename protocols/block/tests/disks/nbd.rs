@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use vfs::peer::Owner;
 use vfs::{Call, Caller, Export, Groups, Origin, Peer, Trust};
 use vfs_testkit::Message;
-use vfs_testkit::bed::{RW, ok, pattern};
+use vfs_testkit::context::{RW, ok, pattern};
 use vfs_testkit::session::serve_patiently;
 use wire::{Malformed, Session, Voice};
 

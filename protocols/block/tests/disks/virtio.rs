@@ -6,7 +6,7 @@ use block::virtio::{Device, SECTOR, features, space};
 use proptest::prelude::*;
 use vfs::Call;
 use vfs_testkit::Message;
-use vfs_testkit::bed::ok;
+use vfs_testkit::context::ok;
 use vfs_testkit::session::serve_patiently;
 use wire::{Answer, Session};
 

@@ -16,7 +16,7 @@ use vfs_testkit::{Message, clock};
 use wire::{Answer, Session as _};
 
 /// The outcome of a request: its reply's arguments, or that it waits.
-pub(crate) type Came = session::Came<Result<Vec<u8>>>;
+pub(crate) type Served = session::Served<Result<Vec<u8>>>;
 
 /// Returns a server for a tree in memory.
 pub(crate) fn server(options: Options) -> Server {
@@ -134,18 +134,18 @@ impl Net {
     }
 
     /// Sends a request that may be parked.
-    pub(crate) fn park(&self, nodeid: u64, request: &Request<'_>) -> Came {
+    pub(crate) fn park(&self, nodeid: u64, request: &Request<'_>) -> Served {
         self.resume(Parked::new(self.encode(nodeid, request, b"")))
     }
 
     /// Serves a parked request again.
-    pub(crate) fn resume(&self, parked: Parked) -> Came {
+    pub(crate) fn resume(&self, parked: Parked) -> Served {
         let reply = parked.serve(|call, message| match self.try_exchange(call, message) {
             (Answer::Done, reply) => Some(open(message, &reply)),
             (Answer::Parked, _) => None,
             other => panic!("{other:?}"),
         });
-        reply.map_or_else(|| Came::Parked(parked), Came::Reply)
+        reply.map_or_else(|| Served::Parked(parked), Served::Reply)
     }
 
     /// Sends a request that must succeed.

@@ -8,7 +8,7 @@ use vfs::{Caller, Errno};
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::v4::Backchannels;
-use super::{Ask, Credentials, Lands, Procedure};
+use super::{ClientCall, Credentials, Lands, Procedure};
 use crate::rpc::{self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record};
 
 /// The calls in flight on a connection. Each has a small number that is reused, besides its XID,
@@ -80,7 +80,7 @@ impl Calls {
 
     /// Writes a call with XID `xid` up to its payload, and returns its number. Returns `ENOBUFS` if
     /// [`Calls::MOST_IN_FLIGHT`] calls are in flight, or one with this XID.
-    pub fn call<A: Ask>(
+    pub fn call<A: ClientCall>(
         &mut self,
         xid: u32,
         caller: &Caller,
@@ -108,7 +108,7 @@ impl Calls {
         Ok(number)
     }
 
-    fn put<A: Ask>(&self, xid: u32, caller: &Caller, ask: &A, to: &mut Vec<u8>) {
+    fn put<A: ClientCall>(&self, xid: u32, caller: &Caller, ask: &A, to: &mut Vec<u8>) {
         const RPC_VERSION: u32 = 2;
         let at = to.len();
         to.extend([0; MARK]);
@@ -286,7 +286,7 @@ mod tests {
 
     struct Null;
 
-    impl Ask for Null {
+    impl ClientCall for Null {
         type Answer<'r> = &'r [u8];
 
         const PROCEDURE: Procedure = Procedure {

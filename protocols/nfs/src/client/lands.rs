@@ -33,11 +33,11 @@ impl Lands {
     pub(super) fn payload(&self, from: &mut XdrReader<'_>) -> Result<usize, Failure> {
         match &self.0 {
             Asked::Three(read) => read.payload_len(from),
-            Asked::Four(sequence, steps) => {
+            Asked::Four(sequence, operations) => {
                 let compound = Compound {
                     minor: 0,
                     sequence: *sequence,
-                    steps,
+                    operations,
                 };
                 compound.payload_len(from)
             }
@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
     use crate::client::v4::{Piece, StateId};
-    use crate::client::{Apart, Ask, Body, Calls, Credentials, Received};
+    use crate::client::{Apart, Body, Calls, ClientCall, Credentials, Received};
 
     const MOST: usize = 1000;
     const OFFSET: u64 = 4096;
@@ -60,7 +60,7 @@ mod tests {
     const SEQUENCE: Sequence = Sequence {
         session: [7; 16],
         slot: 3,
-        turn: 9,
+        sequence_id: 9,
         highest: 3,
     };
 
@@ -82,11 +82,11 @@ mod tests {
         }
     }
 
-    fn compound<'a>(steps: &'a Read<'static>, sequence: bool) -> Compound<'a, Read<'static>> {
+    fn compound<'a>(operations: &'a Read<'static>, sequence: bool) -> Compound<'a, Read<'static>> {
         Compound {
             minor: 0,
             sequence: sequence.then_some(SEQUENCE),
-            steps,
+            operations,
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
         results
     }
 
-    fn calls<A: Ask>(ask: &A) -> Calls {
+    fn calls<A: ClientCall>(ask: &A) -> Calls {
         let mut calls = Calls::new(Credentials::new("m"), MOST);
         let number = calls.call(5, &Caller::ROOT, ask, &mut Vec::new());
         assert_eq!(number, Ok(0));
@@ -134,7 +134,7 @@ mod tests {
 
     /// Checks that the payload is found as soon as all before it has arrived, and that the results
     /// equal those of the complete message.
-    fn lands<A: Ask>(
+    fn lands<A: ClientCall>(
         ask: &A,
         results: &[u8],
         data: &[u8],
@@ -176,7 +176,7 @@ mod tests {
             let read = four(plus);
             let results = results_of_four(sequence, plus, len);
             lands(&compound(&read, sequence), &results, &data, |one, other| {
-                assert_eq!((one.turned, one.told, one.highest), (other.turned, other.told, other.highest));
+                assert_eq!((one.advanced, one.status_flags, one.highest), (other.advanced, other.status_flags, other.highest));
                 let (one, other) = (one.result.expect("read"), other.result.expect("read"));
                 assert_eq!((one.eof, one.empty), (other.eof, other.empty));
                 let pieces: Vec<Piece<'_>> = one.pieces().collect();

@@ -26,7 +26,7 @@ use vfs::Errno;
 pub use crate::v3::Stable;
 
 /// A call that can be made to a server.
-pub trait Ask {
+pub trait ClientCall {
     /// The decoded results.
     type Answer<'r>;
 
@@ -56,7 +56,7 @@ pub trait Ask {
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Self::Answer<'r>, Failure>;
 
     /// Decodes results that consist of `head` and `payload`, which has been received separately as
-    /// [`Ask::lands`] allows.
+    /// [`ClientCall::lands`] allows.
     fn landed<'r>(&self, _head: &'r [u8], _payload: &'r [u8]) -> Result<Self::Answer<'r>, Failure> {
         Err(wire::Malformed::new("expected no payload").into())
     }

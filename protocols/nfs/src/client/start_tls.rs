@@ -10,13 +10,13 @@ use crate::rpc::{
 const MOST: usize = 1 << 10;
 
 /// Returns the request for TLS, a NULL call with XID `xid` to `version` of NFS.
-pub fn ask(xid: u32, version: u32) -> Vec<u8> {
+pub fn request(xid: u32, version: u32) -> Vec<u8> {
     null(xid, version, flavor::TLS)
 }
 
 /// Returns a NULL call, to be made over TLS: the client's handshake completes before the server has
 /// verified its certificate, so the first reply shows whether the server accepts it.
-pub fn look(xid: u32, version: u32) -> Vec<u8> {
+pub fn probe(xid: u32, version: u32) -> Vec<u8> {
     null(xid, version, flavor::NONE)
 }
 
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn rfc9289_4_1_the_question_and_the_answer() {
-        let asked = ask(7, 4);
-        let words: Vec<u32> = asked
+        let requested = request(7, 4);
+        let words: Vec<u32> = requested
             .chunks(4)
             .map(|word| u32::from_be_bytes(word.try_into().expect("4 bytes")))
             .collect();

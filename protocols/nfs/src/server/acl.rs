@@ -33,9 +33,9 @@ fn read(cx: &Cx<'_>, node: &Arc<dyn Node>, name: &[u8]) -> Result<Option<Acl>> {
 }
 
 /// A change of an ACL.
-pub(super) enum Becomes<'a> {
+pub(super) enum AclChange<'a> {
     /// It stays as it is.
-    Kept,
+    Keep,
     /// It is replaced, or removed if `None`.
     Set(Option<&'a Acl>),
 }
@@ -47,17 +47,19 @@ impl Server {
         &self,
         cx: &Cx<'_>,
         node: &Arc<dyn Node>,
-        access: Becomes<'_>,
-        default: Becomes<'_>,
+        access: AclChange<'_>,
+        default: AclChange<'_>,
     ) -> Result<()> {
         cx.may_wait()?;
         if node.kind() == Kind::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }
-        let set = |name: &[u8], to: Becomes<'_>| match to {
-            Becomes::Kept => Ok(()),
-            Becomes::Set(Some(acl)) => node.set_xattr(cx, name, &acl.value(), XattrFlags::empty()),
-            Becomes::Set(None) => match node.remove_xattr(cx, name) {
+        let set = |name: &[u8], to: AclChange<'_>| match to {
+            AclChange::Keep => Ok(()),
+            AclChange::Set(Some(acl)) => {
+                node.set_xattr(cx, name, &acl.value(), XattrFlags::empty())
+            }
+            AclChange::Set(None) => match node.remove_xattr(cx, name) {
                 Err(Errno::ENODATA) => Ok(()),
                 done => done,
             },
@@ -68,8 +70,8 @@ impl Server {
         self.files.forget_strangers(node.id(), owner);
         match (node.kind(), default) {
             (Kind::Directory, default) => set(DEFAULT, default),
-            (_, Becomes::Set(Some(_))) => Err(Errno::EACCES),
-            (_, Becomes::Kept | Becomes::Set(None)) => Ok(()),
+            (_, AclChange::Set(Some(_))) => Err(Errno::EACCES),
+            (_, AclChange::Keep | AclChange::Set(None)) => Ok(()),
         }
     }
 }

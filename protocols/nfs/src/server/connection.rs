@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
 
 use vfs::{Call, Caller, Groups, Patience};
 use wire::{
@@ -10,10 +11,12 @@ use wire::{
     XdrReader,
 };
 
-use super::bound;
-use super::gss::Shown;
+use super::gss::Authenticated;
+use super::reply::Reply;
+use super::reply_bound;
+use super::request::{Request, RequestContext};
 use super::security::{self, Secured};
-use super::{Server, Stop, Transports, Turn, words};
+use super::{Server, Stop, Transports, call_names, mount, nlm, portmap, v3, v4};
 use crate::rpc::{
     self, AuthStat, CALL, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, Refusal, flavor,
     program,
@@ -42,12 +45,12 @@ impl wire::Session for Connection {
         rpc::frame(head, self.server.max_record())
     }
 
-    /// Computes the bound from the procedure or operations: see `server/bound.rs`.
+    /// Computes the bound from the procedure or operations: see `server/reply_bound.rs`.
     fn reply_bound(&self, message: &[u8], large: usize) -> usize {
         match self.server.max_record() {
             // No reply is that large.
             most if most < large => 0,
-            most => bound::of(message, self.marked, most),
+            most => reply_bound::of(message, self.marked, most),
         }
     }
 
@@ -81,7 +84,7 @@ impl wire::Session for Connection {
         let done = rpc::Call::read(&mut arguments)
             .map_err(Stop::Refused)
             .and_then(|head| {
-                let good = match self.marked {
+                let accepted = match self.marked {
                     true => self.server.options.transports,
                     // A datagram is never secured.
                     false => Transports {
@@ -89,29 +92,29 @@ impl wire::Session for Connection {
                         ..Transports::PLAIN
                     },
                 };
-                if security::look_at(&head, self.secured.get(), good)? {
+                if security::check_transport(&head, self.secured.get(), accepted)? {
                     rpc::start_tls(xid, out);
                     return Ok(Answer::Secure);
                 }
-                let asked = Asked {
+                let request = Request {
                     xid,
                     call,
                     patience,
                     message,
                     record: &record,
                     head: &head,
-                    same: [record.bytes(), &[]],
+                    identity: [record.bytes(), &[]],
                     arguments,
                 };
                 if let Some(gss) = &self.server.gss
                     && head.credential.flavor == flavor::GSS
                     && self.marked
                 {
-                    return self.serve_gss(gss, &asked, out);
+                    return self.serve_gss(gss, &request, out);
                 }
                 let caller = self.caller(call, &head)?;
                 rpc::begin_reply(xid, self.marked, out);
-                self.carry_out(&asked, caller, None, out)?;
+                self.carry_out(&request, caller, None, out)?;
                 Ok(Answer::Done)
             });
         let answer = match done {
@@ -165,12 +168,12 @@ impl wire::Session for Connection {
             .set(Secured::by(&peer, &self.server.options.users));
     }
 
-    fn can_speak(&self, voice: Arc<dyn Voice>) {
-        self.server.voices().insert(self.id, voice);
+    fn can_speak(&self, writer: Arc<dyn Voice>) {
+        self.server.backchannel_writers().insert(self.id, writer);
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {
-        &words::VOCABULARY
+        &call_names::VOCABULARY
     }
 
     fn facts(&self) -> Facts {
@@ -187,25 +190,11 @@ impl wire::Session for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.server.voices().remove(&self.id);
+        self.server.backchannel_writers().remove(&self.id);
         for client in self.server.state.disconnected(self.id) {
             self.server.call_back(client);
         }
     }
-}
-
-/// A call whose header has been parsed.
-#[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
-    pub(super) xid: u32,
-    pub(super) call: &'a Call,
-    pub(super) patience: Patience,
-    pub(super) message: &'a dyn Incoming,
-    pub(super) record: &'a Record<'a>,
-    pub(super) head: &'a rpc::Call<'a>,
-    /// The bytes that are the same in a retransmission.
-    pub(super) same: [&'a [u8]; 2],
-    pub(super) arguments: XdrReader<'a>,
 }
 
 impl Connection {
@@ -229,12 +218,12 @@ impl Connection {
         }
     }
 
-    /// Executes the call `asked` as `caller`, and appends the results to `out`.
+    /// Executes the call `request` as `caller`, and appends the results to `out`.
     pub(super) fn carry_out(
         &self,
-        asked: &Asked<'_>,
+        request: &Request<'_>,
         caller: Caller,
-        shown: Option<&Shown<'_>>,
+        authenticated: Option<&Authenticated<'_>>,
         out: &mut dyn Outgoing,
     ) -> Result<(), Stop> {
         let rpc::Call {
@@ -242,36 +231,46 @@ impl Connection {
             version,
             procedure,
             ..
-        } = *asked.head;
+        } = *request.head;
         if [program::NFS, program::NFS_ACL].contains(&program) && !self.marked {
             return Err(Refusal::ProgramUnavailable.into());
         }
-        if security::minds_flavors(program, version, procedure)
-            && !security::allows(&self.server.options.flavors, shown)
+        if security::requires_flavor(program, version, procedure)
+            && !security::allows_flavor(&self.server.options.flavors, authenticated)
         {
             return Err(Refusal::Auth(AuthStat::TooWeak).into());
         }
-        asked.call.note(words::word(program, version, procedure));
+        request
+            .call
+            .note(call_names::procedure(program, version, procedure));
         if program == program::NFS && self.version.load(Ordering::Relaxed) != version {
             self.version.store(version, Ordering::Relaxed);
         }
-        let mut turn = Turn {
+        // A v4 compound cannot be parked: an operation that would wait for another client returns
+        // `DELAY` instead.
+        let unparkable = match (program, version, request.call.waker()) {
+            (program::NFS, 4, None) => Some(request.call.woken_by(Waker::noop().clone())),
+            _ => None,
+        };
+        let mut context = RequestContext {
             server: &self.server,
             connection: self.id,
-            xid: asked.xid,
-            call: asked.call,
+            xid: request.xid,
+            call: request.call,
+            source_call: unparkable.as_ref().unwrap_or(request.call),
             begins_with_status: version == 3 && program != program::MOUNT,
-            patience: asked.patience,
-            caller,
-            flavor: asked.head.credential.flavor,
-            shown,
-            message: asked.message,
-            record: asked.record,
-            same: asked.same,
-            arguments: asked.arguments,
-            out,
+            patience: request.patience,
+            caller: &caller,
+            flavor: request.head.credential.flavor,
+            authenticated,
+            message: request.message,
+            record: request.record,
+            identity: request.identity,
+            arguments: request.arguments,
+            reply: Reply::new(out),
+            compound: (),
         };
-        turn.run(program, version, procedure)
+        serve(&mut context, program, version, procedure)
     }
 
     /// Returns the caller of calls without credentials.
@@ -296,5 +295,31 @@ impl Connection {
             Credential::Sys(sys) => call.acts_as(sys.caller),
             Credential::None => self.anonymous(),
         })
+    }
+}
+
+/// Serves a procedure of any program.
+fn serve(
+    request: &mut RequestContext<'_>,
+    program: u32,
+    version: u32,
+    procedure: u32,
+) -> Result<(), Stop> {
+    tracing::trace!(connection = request.connection, program, version, procedure);
+    match (program, version) {
+        (program::NFS, 3) => v3::serve(request, procedure),
+        (program::NFS, 4) => v4::serve(request, procedure),
+        (program::NFS_ACL, 3) => v3::acl::serve(request, procedure),
+        (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+        (program::MOUNT, 3) => mount::serve(request, procedure),
+        (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
+        (program::NLM, 4) => nlm::serve(request, procedure),
+        (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
+        (program::NSM, 1) => nlm::serve_nsm(request, procedure),
+        (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
+        (program::PORTMAP, 2..=4) if request.server.options.ports.is_some() => {
+            portmap::serve(request, version, procedure)
+        }
+        _ => Err(Refusal::ProgramUnavailable.into()),
     }
 }

@@ -8,23 +8,24 @@
 //! mechanism).
 
 mod acl;
-mod bound;
 mod cache;
+mod call_names;
 mod connection;
-mod data;
-mod exclusive;
-mod files;
+mod duplicate_request_cache;
+mod exclusive_create;
+mod file_cache;
+mod filehandle;
 mod gss;
-mod handle;
 mod mount;
 mod nlm;
 mod portmap;
-mod replay;
+mod reply;
+mod reply_bound;
+mod request;
 mod security;
-mod turn;
 mod v3;
 pub mod v4;
-mod words;
+mod write;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -35,19 +36,18 @@ use vfs::{Call, Caller, Capabilities, Cx, Export, Node};
 use wire::Voice;
 
 use self::cache::Cache;
-use self::connection::Asked;
 pub use self::connection::Connection;
-use self::files::Files;
+use self::duplicate_request_cache::DuplicateRequestCache;
+use self::file_cache::FileCache;
+use self::filehandle::FileHandle;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
-use self::handle::{FileHandle, Located};
-pub use self::nlm::{CallBack, Monitored};
-use self::replay::Replays;
+pub use self::nlm::{Monitored, NlmCallback};
+pub(crate) use self::request::{RequestContext, Stop};
 pub use self::security::{CertifiedUser, Transports};
-pub(crate) use self::turn::{Stop, Turn};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
-use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
+use self::v4::state::{Config, InMemory, Limits, Released, Stable, State};
 
 /// The settings of a [`Server`].
 #[derive(Clone)]
@@ -93,7 +93,7 @@ pub struct Options {
     /// Stable storage: the NLM clients to notify of a restart.
     pub monitored: Arc<dyn Stable>,
     /// Calls an NLM client, or drops the call. Must not block.
-    pub call_back: Arc<dyn Fn(CallBack) + Send + Sync>,
+    pub call_back: Arc<dyn Fn(NlmCallback) + Send + Sync>,
     /// Queues work to run soon on another thread: the steps of asynchronous copies. Must neither
     /// block nor run the work itself. If `None`, all copies are synchronous.
     pub run: Option<Arc<dyn Fn(Work) + Send + Sync>>,
@@ -166,9 +166,9 @@ pub struct Server {
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     /// The time of the last eviction of unused nodes.
-    tended: Mutex<Duration>,
-    files: Files,
-    replays: Replays,
+    last_eviction: Mutex<Duration>,
+    files: FileCache,
+    duplicate_requests: DuplicateRequestCache,
     gss: Option<Gss>,
     referrals: Referrals,
     /// The exports that MOUNT lists at present.
@@ -179,9 +179,9 @@ pub struct Server {
     /// The number of failed syncs, after each of which unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
-    state: State<v4::Files, Tree>,
+    state: State<v4::ExportTree>,
     /// The channels for callbacks to clients, by connection.
-    voices: Mutex<HashMap<u64, Arc<dyn Voice>>>,
+    backchannel_writers: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
 
 /// The memory in bytes that the server holds for clients between their requests.
@@ -192,9 +192,6 @@ pub struct HeldBytes {
     /// v4 sessions, owners, opens, locks and delegations, estimated.
     pub state: usize,
 }
-
-/// The type by which the v4 state identifies nodes.
-type Tree = Located;
 
 impl Server {
     /// Creates a server of `export`.
@@ -210,15 +207,15 @@ impl Server {
         });
         let recovery = nlm::Recovery::new(options.monitored.clone());
         if recovery.is_needed() {
-            state.hold_locks(nlm::Recovery::TELLING);
+            state.hold_locks(nlm::Recovery::NOTIFICATION_TIME);
         }
         Arc::new(Server {
             state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
-            tended: Mutex::new((options.clock)()),
-            files: Files::new(options.max_files),
-            replays: Replays::default(),
+            last_eviction: Mutex::new((options.clock)()),
+            files: FileCache::new(options.max_files),
+            duplicate_requests: DuplicateRequestCache::default(),
             gss: options
                 .mechanism
                 .as_ref()
@@ -230,7 +227,7 @@ impl Server {
             recovery,
             losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
-            voices: Mutex::default(),
+            backchannel_writers: Mutex::default(),
             export,
             options,
         })
@@ -248,15 +245,15 @@ impl Server {
     }
 
     /// Runs periodic maintenance. To be called about once a second.
-    pub fn tend(&self) {
-        self.tend_files();
-        self.tend_nodes();
-        self.tend_monitored();
-        self.tend_places();
-        self.tend_callbacks();
-        self.replays.expire((self.options.clock)());
+    pub fn maintain(&self) {
+        self.maintain_files();
+        self.maintain_nodes();
+        self.maintain_nlm_clients();
+        self.maintain_lock_waiters();
+        self.maintain_callbacks();
+        self.duplicate_requests.expire((self.options.clock)());
         if let Some(gss) = &self.gss {
-            gss.tend();
+            gss.maintain();
         }
         self.state.reap();
     }
@@ -265,25 +262,27 @@ impl Server {
     pub fn held_bytes(&self) -> HeldBytes {
         let (slots, state) = self.state.bytes();
         HeldBytes {
-            replies: self.replays.bytes() + slots,
+            replies: self.duplicate_requests.bytes() + slots,
             state,
         }
     }
 
     /// Replaces the list of exports, and empties the caches of nodes and files.
-    pub fn relist(&self, listed: Vec<Listed>) {
+    pub fn set_exports(&self, listed: Vec<Listed>) {
         *self.listed.write().unwrap_or_else(PoisonError::into_inner) = listed;
         self.nodes.retain(|_, _| false);
         self.files.forget_all();
     }
 
     /// Returns the channel for callbacks over `connection`.
-    fn voice(&self, connection: u64) -> Option<Arc<dyn Voice>> {
-        self.voices().get(&connection).cloned()
+    fn backchannel_writer(&self, connection: u64) -> Option<Arc<dyn Voice>> {
+        self.backchannel_writers().get(&connection).cloned()
     }
 
-    fn voices(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
-        self.voices.lock().unwrap_or_else(PoisonError::into_inner)
+    fn backchannel_writers(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
+        self.backchannel_writers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the maximum length of a record: a WRITE with its headers.
@@ -293,7 +292,7 @@ impl Server {
 }
 
 /// Releases the byte-range locks of v4 clients that have lost them.
-fn release(export: &Export, gone: Gone<v4::Files, Tree>) {
+fn release(export: &Export, gone: Released<v4::ExportTree>) {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     for lock in gone.locks {

@@ -8,36 +8,36 @@ use std::sync::{Arc, PoisonError};
 use vfs::{Caller, Cx, Errno, Kind, LogLimit, Name, Node, PeerKey};
 
 use super::gss::Flavor;
-use super::{Stop, Turn};
+use super::{RequestContext, Stop};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
 use crate::rpc::{Refusal, flavor};
 use crate::v3::{Handle, List};
 
 /// Serves a MOUNT call.
-pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
     let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
         Procedure::Null | Procedure::UmntAll => Ok(()),
-        Procedure::Mnt => turn.answer(Turn::mount),
+        Procedure::Mnt => request.serve(RequestContext::mount),
         Procedure::Dump => {
-            turn.reply(&List::<()>(Vec::new()));
+            request.answer(&List::<()>(Vec::new()));
             Ok(())
         }
-        Procedure::Umnt => turn.answer(|_, _: Path<'_>| Ok(())),
+        Procedure::Umnt => request.serve(|_, _: Path<'_>| Ok(())),
         Procedure::Export => {
-            let server = turn.server.clone();
+            let server = request.server;
             let listed = server.listed.read().unwrap_or_else(PoisonError::into_inner);
             let exports = listed.iter().map(|listed| Export {
                 path: listed.path.as_bytes(),
                 groups: List(listed.clients.iter().map(|name| name.as_bytes()).collect()),
             });
-            turn.reply(&List(exports.collect()));
+            request.answer(&List(exports.collect()));
             Ok(())
         }
     }
 }
 
-impl<'a> Turn<'a> {
+impl<'a> RequestContext<'a> {
     fn mount(&self, path: Path<'_>) -> Result<Mounted, Stop> {
         static REFUSED: LogLimit<Option<PeerKey>> = LogLimit::new();
         match self.mounted(path.bytes) {

@@ -6,7 +6,7 @@
 
 use vfs::Level;
 
-use super::{Server, Stop, Turn};
+use super::{RequestContext, Server, Stop};
 use crate::portmap::{Binding, Mapping, PORT, Procedure, TCP, UDP};
 use crate::rpc::{Refusal, program};
 use crate::v3::List;
@@ -25,18 +25,22 @@ const SERVED: [(u32, u32); 9] = [
 ];
 
 /// Serves a portmapper call.
-pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result<(), Stop> {
+pub(super) fn serve(
+    request: &mut RequestContext<'_>,
+    version: u32,
+    procedure: u32,
+) -> Result<(), Stop> {
     let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
-    let server = turn.server.clone();
-    let port = |program, version, protocol| port(&server, program, version, protocol);
+    let server = request.server;
+    let port = |program, version, protocol| port(server, program, version, protocol);
     match (procedure, version) {
         (Procedure::Null, _) => Ok(()),
-        (Procedure::GetPort, 2) => turn.answer(|_, asked: Mapping| {
+        (Procedure::GetPort, 2) => request.serve(|_, asked: Mapping| {
             let port = port(asked.program, Some(asked.version), asked.protocol);
             Ok(u32::from(port))
         }),
         (Procedure::GetPort, _) => {
-            let asked: Binding<'_> = turn.take()?;
+            let asked: Binding<'_> = request.decode()?;
             let protocol = match asked.netid {
                 b"tcp" | b"tcp6" => TCP,
                 b"udp" | b"udp6" => UDP,
@@ -47,7 +51,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
                 0 => Vec::new(),
                 port => address(asked.address, asked.netid, port),
             };
-            turn.reply(&address.as_slice());
+            request.answer(&address.as_slice());
             Ok(())
         }
         (Procedure::Dump, 2) => {
@@ -63,7 +67,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
                     })
                 }));
             }
-            turn.reply(&List(list));
+            request.answer(&List(list));
             Ok(())
         }
         (Procedure::Dump, _) => {
@@ -85,7 +89,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
                     address,
                     owner: b"barge",
                 });
-            turn.reply(&List(bindings.collect()));
+            request.answer(&List(bindings.collect()));
             Ok(())
         }
     }

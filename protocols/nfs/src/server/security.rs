@@ -9,7 +9,7 @@
 use vfs::{Caller, Groups};
 use wire::Certified;
 
-use super::gss::{Flavor, Shown};
+use super::gss::{Authenticated, Flavor};
 use crate::rpc::{self, AuthStat, Refusal, flavor, program};
 
 /// The accepted kinds of transport security, as `xprtsec=` of exports(5).
@@ -70,14 +70,14 @@ impl Secured {
 }
 
 /// Returns whether the caller's security flavor is one of `flavors`.
-pub(super) fn allows(flavors: &[Flavor], shown: Option<&Shown<'_>>) -> bool {
-    let by = shown.map(|shown| shown.service);
+pub(super) fn allows_flavor(flavors: &[Flavor], authenticated: Option<&Authenticated<'_>>) -> bool {
+    let by = authenticated.map(|authenticated| authenticated.service);
     flavors.iter().any(|flavor| flavor.service() == by)
 }
 
 /// Returns whether the call requires one of the accepted flavors. MOUNT, NSM and NULL do not, as
 /// above; v4 checks each operation itself.
-pub(super) fn minds_flavors(program: u32, version: u32, procedure: u32) -> bool {
+pub(super) fn requires_flavor(program: u32, version: u32, procedure: u32) -> bool {
     is_secured(program) && (program, version) != (program::NFS, 4) && procedure != 0
 }
 
@@ -86,19 +86,19 @@ fn is_secured(program: u32) -> bool {
     [program::NFS, program::NFS_ACL, program::NLM].contains(&program)
 }
 
-/// Checks the connection of `call` against `good`; `secured` if it is under TLS. Returns whether
-/// the call is a valid request for TLS. The error is `TooWeak` if the connection is not good
-/// enough.
-pub(super) fn look_at(
+/// Checks the connection of `call` against `accepted`; `secured` if it is under TLS. Returns
+/// whether the call is a valid request for TLS. The error is `TooWeak` if the connection is not
+/// good enough.
+pub(super) fn check_transport(
     call: &rpc::Call<'_>,
     secured: Option<&Secured>,
-    good: Transports,
+    accepted: Transports,
 ) -> Result<bool, Refusal> {
     const NULL: u32 = 0;
     if call.credential.flavor == flavor::TLS {
         // Section 4.1.
         let asks = call.procedure == NULL && call.credential.body.is_empty();
-        if !asks || secured.is_some() || !good.offers_tls() {
+        if !asks || secured.is_some() || !accepted.offers_tls() {
             return Err(Refusal::Auth(AuthStat::BadCred));
         }
         if call.verifier.flavor != flavor::NONE || !call.verifier.body.is_empty() {
@@ -106,11 +106,11 @@ pub(super) fn look_at(
         }
         return Ok(true);
     }
-    let good_enough = match secured {
-        None => good.none,
-        Some(Secured { certified, .. }) => good.tls || (good.mtls && *certified),
+    let is_sufficient = match secured {
+        None => accepted.none,
+        Some(Secured { certified, .. }) => accepted.tls || (accepted.mtls && *certified),
     };
-    match !is_secured(call.program) || call.procedure == NULL || good_enough {
+    match !is_secured(call.program) || call.procedure == NULL || is_sufficient {
         true => Ok(false),
         false => Err(Refusal::Auth(AuthStat::TooWeak)),
     }

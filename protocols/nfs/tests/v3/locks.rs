@@ -7,12 +7,12 @@ use nfs::nlm::{
 use std::sync::Arc;
 
 use memory::Memory;
-use nfs::nsm::Changed;
-use nfs::server::CallBack;
+use nfs::nsm::StatChange;
+use nfs::server::NlmCallback;
 use nfs::server::v4::state::{InMemory, Stable};
 use nfs::v3::Handle;
 use vfs_testkit::clock;
-use vfs_testkit::session::Came;
+use vfs_testkit::session::Served;
 use wire::Xdr;
 
 use crate::net::{Host, NLM, NSM, Net, Replied, whole};
@@ -113,7 +113,7 @@ fn who_waits_too_long_is_told_to_come_again() {
     net.host.later(60);
     assert_eq!(status(net.resume(waits).reply()), Status::Blocked);
     let again = net.park((NLM, 4, 2), &ask);
-    assert!(matches!(again, Came::Parked(_)));
+    assert!(matches!(again, Served::Parked(_)));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_client_that_restarts_holds_nothing() {
     };
     assert_eq!(exclusive(&net, of(b"guest")), Status::Granted);
     assert_eq!(exclusive(&net, of(b"other")), Status::Denied);
-    let changed = Changed {
+    let changed = StatChange {
         name: b"guest.example.org",
         state: 3,
     };
@@ -302,7 +302,7 @@ fn rfc1813_ii_what_is_sent_as_a_message_is_answered_by_a_call() {
     let file = net.file(b"f", 0o644);
     let result = |procedure: u32, answer: Procedure, arguments: &[u8]| {
         assert_eq!(net.call((NLM, 4, procedure), &Raw(arguments)), Ok(&b""[..]));
-        let CallBack {
+        let NlmCallback {
             addr,
             procedure,
             arguments,

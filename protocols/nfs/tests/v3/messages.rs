@@ -391,7 +391,7 @@ fn what_belongs_to_v3_goes_there_and_back() {
         access: 2,
         reclaim: false,
     });
-    round(nsm::Changed {
+    round(nsm::StatChange {
         name: b"guest",
         state: 5,
     });

@@ -9,7 +9,7 @@ use nfs::mount::{self, Mounted};
 use nfs::server::{Connection, Listed, Options, Ports, Server};
 use nfs::v3::*;
 use vfs::{Call, Export, FileSystem, Patience, Peer};
-use vfs_testkit::session::{self, Came, Parked};
+use vfs_testkit::session::{self, Parked, Served};
 use vfs_testkit::{Message, clock};
 use wire::{Answer, Session, Xdr, XdrReader};
 
@@ -62,7 +62,7 @@ impl Host {
     /// Advances the clock by `seconds`, and runs periodic maintenance.
     pub(crate) fn later(&self, seconds: u64) {
         self.seconds.fetch_add(seconds, Ordering::Relaxed);
-        self.server.tend();
+        self.server.maintain();
     }
 }
 
@@ -227,18 +227,18 @@ impl Net {
         &self,
         what: (u32, u32, u32),
         arguments: &impl Xdr<'a>,
-    ) -> Came<Replied> {
+    ) -> Served<Replied> {
         self.resume(Parked::new(self.bytes(what, arguments)))
     }
 
-    pub(crate) fn resume(&self, parked: Parked) -> Came<Replied> {
+    pub(crate) fn resume(&self, parked: Parked) -> Served<Replied> {
         let (answer, reply) = parked.serve(|call, bytes| {
             let message = Message::new(bytes);
             session::serve(&self.session, call, Patience::Full, &message, 1 << 16).expect("a call")
         });
         match answer {
-            Answer::Parked => Came::Parked(parked),
-            Answer::Done => Came::Reply(open(reply)),
+            Answer::Parked => Served::Parked(parked),
+            Answer::Done => Served::Reply(open(reply)),
             other => panic!("{other:?} with full patience"),
         }
     }

@@ -71,7 +71,7 @@ fn peer(names: Option<&[&str]>) -> Certified {
 fn rfc9289_4_1_who_asks_for_tls_is_told_to_start() {
     let net = Net::on(&host(true, true, true));
     for version in [3, 4] {
-        let (answer, reply) = served(&net, &start_tls::ask(7, version));
+        let (answer, reply) = served(&net, &start_tls::request(7, version));
         assert_eq!(answer, Answer::Secure);
         assert_eq!(start_tls::frame(&reply), Ok(Some(reply.len())));
         assert_eq!(start_tls::is_granted(7, &reply), Ok(true));
@@ -82,7 +82,7 @@ fn rfc9289_4_1_who_asks_for_tls_is_told_to_start() {
 fn rfc9289_4_1_who_asks_wrongly_is_refused() {
     let net = Net::on(&host(true, true, true));
     let refused = |net: &Net, change: &dyn Fn(&mut Vec<u8>)| {
-        let mut asked = start_tls::ask(7, 3);
+        let mut asked = start_tls::request(7, 3);
         change(&mut asked);
         let (answer, reply) = served(net, &asked);
         assert_eq!(answer, Answer::Done);

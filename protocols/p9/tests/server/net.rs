@@ -19,7 +19,7 @@ pub(crate) const ROOT: Fid = Fid(0);
 pub(crate) const FREE: Fid = Fid(77);
 
 /// The outcome of a request.
-pub(crate) type Came = session::Came<Rmessage<'static>>;
+pub(crate) type Served = session::Served<Rmessage<'static>>;
 
 /// Returns a server for a tree in memory.
 pub(crate) fn server(options: Options) -> Server {
@@ -137,20 +137,20 @@ impl Net {
     }
 
     /// Sends a request that may be parked.
-    pub(crate) fn park(&self, request: &Tmessage<'_>) -> Came {
+    pub(crate) fn park(&self, request: &Tmessage<'_>) -> Served {
         let mut message = Vec::new();
         request.encode(self.dialect, self.tag(), &mut message);
         self.resume(Parked::new(message))
     }
 
     /// Serves a parked request again.
-    pub(crate) fn resume(&self, parked: Parked) -> Came {
+    pub(crate) fn resume(&self, parked: Parked) -> Served {
         let reply = parked.serve(|call, message| match self.try_exchange(call, message) {
             Ok((Answer::Done, reply)) => Some(checked(self.dialect, message, reply)),
             Ok((Answer::Parked, _)) => None,
             other => panic!("{other:?}"),
         });
-        reply.map_or_else(|| Came::Parked(parked), Came::Reply)
+        reply.map_or_else(|| Served::Parked(parked), Served::Reply)
     }
 
     /// Sends a request that must succeed.

@@ -7,7 +7,7 @@ use p9::server::{ExportList, NumericUsers, Options, Server};
 use p9::{Data, Datasync, Dialect, Fid, Names, Stat, Tag, Tmessage as T, Uid};
 use vfs::peer::Owner;
 use vfs::{Call, Caller, Errno, Export, Groups, Kind, Op, Origin, Patience, Peer, Trust};
-use vfs_testkit::script::{Answer as Scripted, Gate, Script};
+use vfs_testkit::script::{Answer as Scripted, Latch, Script};
 use wire::Answer;
 
 use crate::net::{FREE, Net, ROOT, checked, errno};
@@ -380,11 +380,11 @@ fn what_would_block_is_served_again_with_more_patience() {
 fn what_is_parked_is_served_again_when_woken() {
     for (op, request) in requests() {
         let (script, net) = scripted(Dialect::Linux);
-        let gate = Gate::new();
-        script.next(op, Scripted::Park(gate.clone()));
+        let latch = Latch::new();
+        script.next(op, Scripted::Park(latch.clone()));
         let parked = net.park(&request).parked();
         assert!(!parked.is_woken());
-        gate.open();
+        latch.open();
         assert!(parked.is_woken(), "{request:?} for {op}");
         let reply = net.resume(parked).reply();
         assert_eq!(errno(&reply), None, "{request:?} for {op}");

@@ -9,7 +9,7 @@ use vfs::{
 };
 
 use super::node::{read_attr, set_attr};
-use super::{MappedNode, meta, permit};
+use super::{MappedNode, permissions, stored};
 use crate::file::HostFile;
 use crate::node::HostNode;
 
@@ -24,7 +24,7 @@ impl MappedFile {
     }
 
     /// Removes set-id bits after a change of the contents by a caller other than root.
-    pub(super) fn lose_set_id(&self, cx: &Cx<'_>) -> Result<()> {
+    pub(super) fn clear_set_id(&self, cx: &Cx<'_>) -> Result<()> {
         if cx.caller.uid == 0 {
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl MappedFile {
             return Ok(());
         }
         attr.mode = mode;
-        meta::write_mode(fd.as_fd(), &attr)
+        stored::write_mode(fd.as_fd(), &attr)
     }
 }
 
@@ -63,7 +63,7 @@ impl File for MappedFile {
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         let written = self.inner.write(cx, offset, data)?;
         if written > 0 {
-            self.lose_set_id(cx)?;
+            self.clear_set_id(cx)?;
         }
         Ok(written)
     }
@@ -73,11 +73,12 @@ impl File for MappedFile {
         if plus == Plus::Entries {
             // Attributes of entries require search permission.
             let attr = self.attr(cx, Want::STAT)?;
-            if permit::access(cx.caller, &attr, Access::EXEC).is_empty() {
+            if permissions::access(cx.caller, &attr, Access::EXEC).is_empty() {
                 plus = Plus::Names;
             }
         }
-        self.inner.readdir(cx, cookie, plus, &mut Mapped(sink))
+        self.inner
+            .readdir(cx, cookie, plus, &mut MappedEntries(sink))
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
@@ -90,7 +91,7 @@ impl File for MappedFile {
 
     fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
         self.inner.allocate(cx, how, offset, len)?;
-        self.lose_set_id(cx)
+        self.clear_set_id(cx)
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
@@ -122,7 +123,7 @@ impl File for MappedFile {
             .inner
             .copy(cx, offset, &to.inner, to_offset, len, how)?;
         if copied > 0 {
-            to.lose_set_id(cx)?;
+            to.clear_set_id(cx)?;
         }
         Ok(copied)
     }
@@ -134,9 +135,9 @@ impl File for MappedFile {
 }
 
 /// Converts entries to the stored types and attributes.
-struct Mapped<'a>(&'a mut dyn DirSink);
+struct MappedEntries<'a>(&'a mut dyn DirSink);
 
-impl DirSink for Mapped<'_> {
+impl DirSink for MappedEntries<'_> {
     fn entry(&mut self, entry: DirEntry<'_>) -> bool {
         let mapped = entry.entry.as_ref().and_then(|found| {
             let node = found.node.as_any().downcast_ref::<HostNode>()?.shared()?;

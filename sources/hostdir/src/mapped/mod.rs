@@ -20,9 +20,9 @@
 //! and the attributes above are hidden from clients.
 
 mod file;
-mod meta;
 mod node;
-mod permit;
+mod permissions;
+mod stored;
 
 pub use file::MappedFile;
 pub use node::MappedNode;

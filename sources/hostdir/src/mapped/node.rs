@@ -11,9 +11,10 @@ use vfs::{
     RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
 };
 
-use super::{MappedFile, meta, permit};
+use super::{MappedFile, permissions, stored};
 use crate::attr;
 use crate::file::HostFile;
+use crate::identity;
 use crate::node::HostNode;
 use crate::xattr;
 
@@ -25,7 +26,7 @@ pub struct MappedNode {
 }
 
 /// The longest target of a symbolic link (`PATH_MAX`).
-const LONGEST_TARGET: usize = 4096;
+const MAX_TARGET: usize = 4096;
 
 /// The most retries of creating and looking up in turn when each fails because of a race.
 const RACES: usize = 16;
@@ -34,13 +35,13 @@ impl MappedNode {
     /// Returns the entry of `inner` with the stored attributes.
     pub(crate) fn entry(inner: Arc<HostNode>, mut attr: Attr) -> Result<Entry> {
         let fd = inner.fd(vfs::Patience::Full)?;
-        meta::read(fd.as_fd(), &mut attr)?;
+        stored::read(fd.as_fd(), &mut attr)?;
         let kind = attr.kind;
         let node = Arc::new(MappedNode { inner, kind });
         Ok(Entry { node, attr })
     }
 
-    fn meta(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn stored_attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
         read_attr(&self.inner, self.inner.fd(cx.patience)?.as_fd(), cx, want)
     }
 
@@ -53,16 +54,16 @@ impl MappedNode {
     }
 
     /// Returns the attributes, after a check that the caller has the access `want`.
-    fn permitted(&self, cx: &Cx<'_>, want: Access) -> Result<Attr> {
-        let attr = self.meta(cx, Want::STAT)?;
-        permit::require(cx.caller, &attr, want)?;
+    fn require_access(&self, cx: &Cx<'_>, want: Access) -> Result<Attr> {
+        let attr = self.stored_attr(cx, Want::STAT)?;
+        permissions::require(cx.caller, &attr, want)?;
         Ok(attr)
     }
 
     fn child(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
         let (inner, mut attr) = self.inner.look_up(cx, name)?;
         let fd = inner.fd(cx.patience)?;
-        meta::read(fd.as_fd(), &mut attr)?;
+        stored::read(fd.as_fd(), &mut attr)?;
         Ok((inner, attr))
     }
 
@@ -80,11 +81,11 @@ impl MappedNode {
         flags: OpenFlags,
         made: &Attr,
     ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
-        let mode = Mode::exactly(meta::FILE_MODE);
+        let mode = Mode::exactly(stored::FILE_MODE);
         let (inner, mut attr, file) =
             self.inner
                 .create_file(cx, name, flags | OpenFlags::EXCL, mode)?;
-        if let Err(error) = keep(file.fd(cx.patience)?.as_fd(), &mut attr, made) {
+        if let Err(error) = store(file.fd(cx.patience)?.as_fd(), &mut attr, made) {
             let _ = self.inner.unlink(cx, name, false);
             return Err(error);
         }
@@ -103,10 +104,10 @@ impl MappedNode {
             made.rdev = device;
         }
         if what == Make::Directory {
-            let mode = Mode::exactly(meta::DIR_MODE);
+            let mode = Mode::exactly(stored::DIR_MODE);
             let (inner, mut attr) = self.inner.make_child(cx, name, what, mode)?;
             let fd = inner.fd(vfs::Patience::Full)?;
-            if let Err(error) = keep(fd.as_fd(), &mut attr, made) {
+            if let Err(error) = store(fd.as_fd(), &mut attr, made) {
                 let _ = self.inner.unlink(cx, name, true);
                 return Err(error);
             }
@@ -142,9 +143,9 @@ impl MappedNode {
         if self.kind == Kind::Directory && want.intersects(Access::WRITE) {
             return Err(Errno::EISDIR);
         }
-        permit::require(cx.caller, attr, want)?;
+        permissions::require(cx.caller, attr, want)?;
         if flags.contains(OpenFlags::NOATIME) {
-            permit::require_owner(cx.caller, attr)?;
+            permissions::require_owner(cx.caller, attr)?;
         }
         let mut flags = flags;
         if flags.contains(OpenFlags::EXEC) {
@@ -153,7 +154,7 @@ impl MappedNode {
         }
         let file = MappedFile::new(self.inner.open_file(cx, flags)?);
         if flags.contains(OpenFlags::TRUNC) {
-            file.lose_set_id(cx)?;
+            file.clear_set_id(cx)?;
         }
         Ok(file)
     }
@@ -166,16 +167,16 @@ pub(super) fn read_attr(
     cx: &Cx<'_>,
     want: Want,
 ) -> Result<Attr> {
-    node.device().brief(cx.patience)?;
-    node.device().tree.act_as_server()?;
+    node.device().allow_brief(cx.patience)?;
+    identity::assume_server()?;
     let mut attr = attr::read(node.device(), fd, want)?;
-    meta::read(fd, &mut attr)?;
+    stored::read(fd, &mut attr)?;
     Ok(attr)
 }
 
 /// Stores owner, permissions and type of `made` with `fd`, and copies them into `attr`.
-fn keep(fd: BorrowedFd<'_>, attr: &mut Attr, made: &Attr) -> Result<()> {
-    meta::write(fd, made)?;
+fn store(fd: BorrowedFd<'_>, attr: &mut Attr, made: &Attr) -> Result<()> {
+    stored::write(fd, made)?;
     (attr.kind, attr.mode) = (made.kind, made.mode);
     (attr.uid, attr.gid, attr.rdev) = (made.uid, made.gid, made.rdev);
     Ok(())
@@ -190,12 +191,12 @@ pub(super) fn set_attr(
     open: bool,
     on_disk: impl FnOnce(&SetAttr) -> Result<Attr>,
 ) -> Result<Attr> {
-    attr::check(set)?;
+    attr::validate(set)?;
     let now = read_attr(node, fd, cx, Want::STAT)?;
     if set.size.is_some() && !matches!(now.kind, Kind::File | Kind::Directory) {
         return Err(Errno::EINVAL);
     }
-    let then = permit::change(cx.caller, &now, set, open)?;
+    let then = permissions::apply_change(cx.caller, &now, set, open)?;
     let rest = SetAttr {
         mode: None,
         uid: None,
@@ -206,9 +207,9 @@ pub(super) fn set_attr(
     if rest != SetAttr::default() {
         on_disk(&rest)?;
     }
-    meta::write_owner(fd, set.uid, set.gid)?;
+    stored::write_owner(fd, set.uid, set.gid)?;
     if then.mode != now.mode || set.mode.is_some() {
-        meta::write_mode(fd, &then)?;
+        stored::write_mode(fd, &then)?;
     }
     read_attr(node, fd, cx, Want::STAT)
 }
@@ -231,7 +232,7 @@ impl Node for MappedNode {
     }
 
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.meta(cx, want)
+        self.stored_attr(cx, want)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
@@ -242,8 +243,8 @@ impl Node for MappedNode {
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        let attr = self.meta(cx, Want::STAT)?;
-        Ok(permit::access(cx.caller, &attr, want))
+        let attr = self.stored_attr(cx, Want::STAT)?;
+        Ok(permissions::access(cx.caller, &attr, want))
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
@@ -252,7 +253,7 @@ impl Node for MappedNode {
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let opened = vfs::open_by_owner(self, cx, flags, |cx, flags| {
-            self.open_mapped(cx, flags, &self.meta(cx, Want::STAT)?)
+            self.open_mapped(cx, flags, &self.stored_attr(cx, Want::STAT)?)
         });
         Ok(Arc::new(opened?))
     }
@@ -264,7 +265,7 @@ impl Node for MappedNode {
         let file = self.inner.open_file(cx, OpenFlags::READ)?;
         let fd = file.fd(cx.patience)?;
         let patience = self.inner.device().read_patience(fd.as_fd(), cx.patience)?;
-        let mut target = vec![0; LONGEST_TARGET];
+        let mut target = vec![0; MAX_TARGET];
         let len = pread_into(fd.as_fd(), 0, &mut target, patience)?;
         target.truncate(len);
         Ok(target)
@@ -272,15 +273,15 @@ impl Node for MappedNode {
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         self.is_directory()?;
-        self.permitted(cx, Access::EXEC)?;
+        self.require_access(cx, Access::EXEC)?;
         let (inner, attr) = self.inner.look_up(cx, name)?;
         MappedNode::entry(inner, attr)
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         self.is_directory()?;
-        self.permitted(cx, Access::EXEC)?;
-        let (inner, attr) = crate::resolve::parent(&self.inner, cx)?;
+        self.require_access(cx, Access::EXEC)?;
+        let (inner, attr) = self.inner.parent_directory(cx)?;
         MappedNode::entry(inner, attr)
     }
 
@@ -292,9 +293,9 @@ impl Node for MappedNode {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         self.is_directory()?;
-        let dir = self.permitted(cx, Access::EXEC)?;
+        let dir = self.require_access(cx, Access::EXEC)?;
         let mut made = dir;
-        permit::inherit(
+        permissions::inherit(
             cx.caller,
             &dir,
             Kind::File,
@@ -311,7 +312,7 @@ impl Node for MappedNode {
                     break;
                 }
             }
-            permit::require(cx.caller, &dir, Access::WRITE)?;
+            permissions::require(cx.caller, &dir, Access::WRITE)?;
             match self.make_file(cx, name, flags - OpenFlags::TRUNC, &made) {
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
                 new => {
@@ -338,18 +339,18 @@ impl Node for MappedNode {
 
     fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
         self.is_directory()?;
-        let dir = self.permitted(cx, Access::EXEC)?;
+        let dir = self.require_access(cx, Access::EXEC)?;
         match self.child(cx, name) {
             Ok(_) => return Err(Errno::EEXIST),
             Err(Errno::ENOENT) => {}
             Err(error) => return Err(error),
         }
-        permit::require(cx.caller, &dir, Access::WRITE)?;
+        permissions::require(cx.caller, &dir, Access::WRITE)?;
         let (kind, bits) = match what {
             Make::File => (Kind::File, mode.bits),
             Make::Directory => (Kind::Directory, mode.bits),
             Make::Symlink(b"") => return Err(Errno::ENOENT),
-            Make::Symlink(target) if target.len() >= LONGEST_TARGET => {
+            Make::Symlink(target) if target.len() >= MAX_TARGET => {
                 return Err(Errno::ENAMETOOLONG);
             }
             Make::Symlink(_) => (Kind::Symlink, 0o777),
@@ -366,24 +367,24 @@ impl Node for MappedNode {
             _ => mode.umask,
         };
         let mut made = dir;
-        permit::inherit(cx.caller, &dir, kind, bits & !umask, &mut made);
+        permissions::inherit(cx.caller, &dir, kind, bits & !umask, &mut made);
         self.make_other(cx, name, what, &mut made)
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
         self.is_directory()?;
-        let dir = self.permitted(cx, Access::WRITE | Access::EXEC)?;
+        let dir = self.require_access(cx, Access::WRITE | Access::EXEC)?;
         let mut made = dir;
-        permit::inherit(
+        permissions::inherit(
             cx.caller,
             &dir,
             Kind::File,
             mode.bits & !mode.umask,
             &mut made,
         );
-        let on_disk = Mode::exactly(meta::FILE_MODE);
+        let on_disk = Mode::exactly(stored::FILE_MODE);
         let (inner, mut attr, file) = self.inner.make_tmpfile(cx, flags, on_disk)?;
-        keep(file.fd(cx.patience)?.as_fd(), &mut attr, &made)?;
+        store(file.fd(cx.patience)?.as_fd(), &mut attr, &made)?;
         let node = Arc::new(MappedNode {
             inner,
             kind: Kind::File,
@@ -394,16 +395,16 @@ impl Node for MappedNode {
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
         let target = self.sibling(target)?;
         self.is_directory()?;
-        self.permitted(cx, Access::WRITE | Access::EXEC)?;
+        self.require_access(cx, Access::WRITE | Access::EXEC)?;
         let (inner, attr) = self.inner.link_to(cx, name, &*target.inner)?;
         MappedNode::entry(inner, attr)
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         self.is_directory()?;
-        let own = self.permitted(cx, Access::EXEC)?;
+        let own = self.require_access(cx, Access::EXEC)?;
         let (_, victim) = self.child(cx, name)?;
-        permit::take_name(cx.caller, &own, Some(&victim))?;
+        permissions::require_removal(cx.caller, &own, Some(&victim))?;
         self.inner.unlink(cx, name, dir)
     }
 
@@ -417,23 +418,23 @@ impl Node for MappedNode {
     ) -> Result<()> {
         let to = self.sibling(to)?;
         self.is_directory().and_then(|()| to.is_directory())?;
-        let from_dir = self.permitted(cx, Access::EXEC)?;
-        let to_dir = to.permitted(cx, Access::EXEC)?;
+        let from_dir = self.require_access(cx, Access::EXEC)?;
+        let to_dir = to.require_access(cx, Access::EXEC)?;
         let (_, moved) = self.child(cx, name)?;
         let replaced = match to.child(cx, to_name) {
             Ok((_, attr)) => Some(attr),
             Err(Errno::ENOENT) => None,
             Err(error) => return Err(error),
         };
-        permit::take_name(cx.caller, &from_dir, Some(&moved))?;
-        permit::take_name(cx.caller, &to_dir, replaced.as_ref())?;
+        permissions::require_removal(cx.caller, &from_dir, Some(&moved))?;
+        permissions::require_removal(cx.caller, &to_dir, replaced.as_ref())?;
         // A moved directory's `..` entry changes.
         let swapped = replaced
             .as_ref()
             .filter(|_| flags.contains(RenameFlags::EXCHANGE));
         for moving in [Some(&moved), swapped].into_iter().flatten() {
             if moving.kind == Kind::Directory && from_dir.id != to_dir.id {
-                permit::require(cx.caller, moving, Access::WRITE)?;
+                permissions::require(cx.caller, moving, Access::WRITE)?;
             }
         }
         let plain = flags - RenameFlags::WHITEOUT;
@@ -441,7 +442,7 @@ impl Node for MappedNode {
         if flags.contains(RenameFlags::WHITEOUT) {
             // Device 0, which every user may make.
             let mut made = from_dir;
-            permit::inherit(cx.caller, &from_dir, Kind::CharDevice, 0, &mut made);
+            permissions::inherit(cx.caller, &from_dir, Kind::CharDevice, 0, &mut made);
             self.make_other(
                 cx,
                 name,
@@ -453,7 +454,7 @@ impl Node for MappedNode {
     }
 
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        meta::check_name(name, Errno::ENODATA)?;
+        stored::check_name(name, Errno::ENODATA)?;
         if name.starts_with(b"trusted.") && cx.caller.uid != 0 {
             return Err(Errno::ENODATA);
         }
@@ -461,7 +462,7 @@ impl Node for MappedNode {
             if !matches!(self.kind, Kind::File | Kind::Directory) {
                 return Err(Errno::ENODATA);
             }
-            self.permitted(cx, Access::READ)?;
+            self.require_access(cx, Access::READ)?;
         }
         self.inner.xattr(cx, name)
     }
@@ -469,7 +470,7 @@ impl Node for MappedNode {
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         let names = self.inner.xattrs(cx)?;
         let shown = |name: &&[u8]| {
-            !name.starts_with(meta::PREFIX)
+            !name.starts_with(stored::PREFIX)
                 && !name.starts_with(b"system.")
                 && (cx.caller.uid == 0 || !name.starts_with(b"trusted."))
         };
@@ -480,14 +481,14 @@ impl Node for MappedNode {
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         self.may_change_xattr(cx, name)?;
         let fd = self.inner.fd(cx.patience)?;
-        self.inner.device().tree.act_as_server()?;
+        identity::assume_server()?;
         xattr::write(fd.as_fd(), name, value, flags)
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         self.may_change_xattr(cx, name)?;
         let fd = self.inner.fd(cx.patience)?;
-        self.inner.device().tree.act_as_server()?;
+        identity::assume_server()?;
         xattr::erase(fd.as_fd(), name)
     }
 
@@ -508,9 +509,9 @@ impl Node for MappedNode {
 impl MappedNode {
     fn may_change_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         // The error that QEMU returns.
-        meta::check_name(name, Errno::EACCES)?;
-        self.inner.device().brief(cx.patience)?;
-        if xattr::is_guarded(name) && cx.caller.uid != 0 {
+        stored::check_name(name, Errno::EACCES)?;
+        self.inner.device().allow_brief(cx.patience)?;
+        if xattr::is_privileged(name) && cx.caller.uid != 0 {
             return Err(Errno::EPERM);
         }
         if !name.starts_with(b"user.") {
@@ -519,10 +520,10 @@ impl MappedNode {
         if !matches!(self.kind, Kind::File | Kind::Directory) {
             return Err(Errno::EPERM);
         }
-        let attr = self.permitted(cx, Access::WRITE)?;
+        let attr = self.require_access(cx, Access::WRITE)?;
         // In a sticky directory, which everyone may write to, only the owner may change them.
         if attr.kind == Kind::Directory && attr.mode & 0o1000 != 0 {
-            permit::require_owner(cx.caller, &attr)?;
+            permissions::require_owner(cx.caller, &attr)?;
         }
         Ok(())
     }

@@ -8,10 +8,10 @@ use vfs::{
     Account, Call, Caller, Cx, Errno, File, Node, OpenFlags, Peer, PeerKey, Plus, RenameFlags, Want,
 };
 
-use crate::bed::{Bed, List, create, failed, is_root, name, read, root, walk, write};
+use crate::fixture::{Fixture, List, create, failed, is_root, name, read, root, walk, write};
 
-fn tight(no_kernel_handles: bool) -> Bed {
-    Bed::new(Options {
+fn tight(no_kernel_handles: bool) -> Fixture {
+    Fixture::new(Options {
         identity: Identity::Fixed,
         descriptors: Some(32),
         no_kernel_handles,
@@ -20,8 +20,8 @@ fn tight(no_kernel_handles: bool) -> Bed {
 }
 
 /// Creates ten directories of a thousand files each.
-fn populate(bed: &Bed) {
-    bed.outside(|dir| {
+fn populate(fixture: &Fixture) {
+    fixture.outside(|dir| {
         for d in 0..10 {
             std::fs::create_dir(dir.join(format!("d{d}"))).expect("makes");
             for f in 0..1000 {
@@ -32,20 +32,20 @@ fn populate(bed: &Bed) {
 }
 
 fn many(no_kernel_handles: bool) {
-    let bed = tight(no_kernel_handles);
-    populate(&bed);
+    let fixture = tight(no_kernel_handles);
+    populate(&fixture);
     let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
     for d in 0..10 {
-        let dir = bed.lookup(&format!("d{d}")).expect("there").node;
+        let dir = fixture.lookup(&format!("d{d}")).expect("there").node;
         for f in 0..1000 {
             let entry = dir.lookup(&root(), name(&format!("f{f}"))).expect("there");
             nodes.push(entry.node);
         }
     }
     assert!(
-        bed.fs.open_descriptors() <= 32,
+        fixture.fs.open_descriptors() <= 32,
         "{}",
-        bed.fs.open_descriptors()
+        fixture.fs.open_descriptors()
     );
     for (n, node) in nodes.iter().enumerate().step_by(7) {
         assert_eq!(
@@ -55,16 +55,16 @@ fn many(no_kernel_handles: bool) {
         let file = node.open(&root(), OpenFlags::READ).expect("opens");
         let expected = format!("{} {}", n / 1000, n % 1000).into_bytes();
         assert_eq!(read(&root(), &*file, 0, 99), Ok(expected));
-        let again = bed
+        let again = fixture
             .lookup(&format!("d{}/f{}", n / 1000, n % 1000))
             .expect("there")
             .node;
         assert!(Arc::ptr_eq(&again, node), "one object, one node");
     }
-    assert!(bed.fs.open_descriptors() <= 32);
+    assert!(fixture.fs.open_descriptors() <= 32);
     drop(nodes);
     // Those of the root and of the device.
-    assert!(bed.fs.open_descriptors() <= 2);
+    assert!(fixture.fs.open_descriptors() <= 2);
 }
 
 #[test]
@@ -82,10 +82,10 @@ fn ten_thousand_nodes_by_name() {
 
 #[test]
 fn without_kernel_handles_open_files_keep_theirs_and_then_it_is_full() {
-    let bed = tight(true);
+    let fixture = tight(true);
     let mut files = Vec::new();
     let errno = loop {
-        match create(&root(), &*bed.root, &format!("f{}", files.len()), 0o600) {
+        match create(&root(), &*fixture.root, &format!("f{}", files.len()), 0o600) {
             Ok((_, file)) => files.push(file),
             Err(errno) => break errno,
         }
@@ -97,7 +97,7 @@ fn without_kernel_handles_open_files_keep_theirs_and_then_it_is_full() {
         assert_eq!(read(&root(), &**file, 0, 1), Ok(vec![]));
     }
     files.truncate(10);
-    assert!(bed.lookup("f0").is_ok());
+    assert!(fixture.lookup("f0").is_ok());
 }
 
 #[test]
@@ -106,28 +106,30 @@ fn more_files_are_open_than_there_are_descriptors() {
         return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
     }
     const FILES: usize = 600;
-    let bed = tight(false);
+    let fixture = tight(false);
     let text = |n: usize| format!("file {n}").into_bytes();
     let files: Vec<_> = (0..FILES)
         .map(|n| {
-            let (_, file) = create(&root(), &*bed.root, &format!("f{n}"), 0o000).expect("creates");
+            let (_, file) =
+                create(&root(), &*fixture.root, &format!("f{n}"), 0o000).expect("creates");
             assert_eq!(write(&root(), &*file, 0, &text(n)), Ok(text(n).len()));
             file
         })
         .collect();
-    assert!(bed.fs.open_descriptors() <= 32);
+    assert!(fixture.fs.open_descriptors() <= 32);
     // Files without a descriptor are removed and replaced: these and their nodes keep a descriptor
     // from then on.
     const STEP: usize = 150;
     for n in (0..FILES).step_by(STEP) {
         let [one, next] = [n, n + 1].map(|n| format!("f{n}"));
-        bed.root
+        fixture
+            .root
             .unlink(&root(), name(&one), false)
             .expect("unlinks");
-        let moved = bed.root.rename(
+        let moved = fixture.root.rename(
             &root(),
             name(&next),
-            &*bed.root,
+            &*fixture.root,
             name("moved"),
             RenameFlags::empty(),
         );
@@ -143,9 +145,9 @@ fn more_files_are_open_than_there_are_descriptors() {
     }
     drop(files);
     assert!(
-        bed.fs.open_descriptors() <= 2,
+        fixture.fs.open_descriptors() <= 2,
         "{}",
-        bed.fs.open_descriptors()
+        fixture.fs.open_descriptors()
     );
 }
 
@@ -154,41 +156,42 @@ fn what_the_host_removes_while_it_has_no_descriptor_is_stale() {
     if !is_root() {
         return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
     }
-    let bed = tight(false);
-    let (_, file) = create(&root(), &*bed.root, "idle", 0o600).expect("creates");
+    let fixture = tight(false);
+    let (_, file) = create(&root(), &*fixture.root, "idle", 0o600).expect("creates");
     let others: Vec<_> = (0..100)
-        .map(|n| create(&root(), &*bed.root, &format!("f{n}"), 0o600).expect("creates"))
+        .map(|n| create(&root(), &*fixture.root, &format!("f{n}"), 0o600).expect("creates"))
         .collect();
-    bed.outside(|dir| std::fs::remove_file(dir.join("idle")).expect("removes"));
+    fixture.outside(|dir| std::fs::remove_file(dir.join("idle")).expect("removes"));
     assert_eq!(failed(read(&root(), &*file, 0, 1)), Errno::ESTALE);
     drop(others);
 }
 
 /// Evicts every other node's descriptor.
-fn press(bed: &Bed) -> Vec<Arc<dyn Node>> {
-    bed.outside(|dir| {
+fn press(fixture: &Fixture) -> Vec<Arc<dyn Node>> {
+    fixture.outside(|dir| {
         for n in 0..64 {
             std::fs::write(dir.join(format!("press{n}")), "").expect("writes");
         }
     });
     (0..64)
-        .map(|n| bed.lookup(&format!("press{n}")).expect("there").node)
+        .map(|n| fixture.lookup(&format!("press{n}")).expect("there").node)
         .collect()
 }
 
 fn gone(no_kernel_handles: bool) {
-    let bed = tight(no_kernel_handles);
-    bed.outside(|dir| {
+    let fixture = tight(no_kernel_handles);
+    fixture.outside(|dir| {
         for file in ["idle", "unlinked", "replaced"] {
             std::fs::write(dir.join(file), file).expect("writes");
         }
     });
     let [idle, unlinked, replaced] =
-        ["idle", "unlinked", "replaced"].map(|file| bed.lookup(file).expect("there").node);
-    bed.root
+        ["idle", "unlinked", "replaced"].map(|file| fixture.lookup(file).expect("there").node);
+    fixture
+        .root
         .unlink(&root(), name("unlinked"), false)
         .expect("unlinks");
-    let pressing = press(&bed);
+    let pressing = press(&fixture);
     // A node without a name keeps its descriptor and therefore its object.
     assert_eq!(
         unlinked.attr(&root(), Want::STAT).map(|attr| attr.nlink),
@@ -196,13 +199,13 @@ fn gone(no_kernel_handles: bool) {
     );
     assert!(idle.attr(&root(), Want::STAT).is_ok());
     drop(pressing);
-    let pressing = press(&bed);
-    bed.outside(|dir| {
+    let pressing = press(&fixture);
+    fixture.outside(|dir| {
         std::fs::remove_file(dir.join("replaced")).expect("removes");
         std::fs::write(dir.join("replaced"), "other").expect("writes");
     });
     assert_eq!(failed(replaced.attr(&root(), Want::STAT)), Errno::ESTALE);
-    let new = bed.lookup("replaced").expect("there");
+    let new = fixture.lookup("replaced").expect("there");
     assert!(
         !Arc::ptr_eq(&new.node, &replaced),
         "the same number perhaps, another life"
@@ -227,18 +230,19 @@ fn an_idle_node_that_is_unlinked_is_stale_by_name() {
 
 #[test]
 fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
-    let bed = tight(true);
-    bed.outside(|dir| std::fs::create_dir_all(dir.join("a/b/c")).expect("makes"));
-    let a = bed.lookup("a").expect("there").node;
-    let b = bed.lookup("a/b").expect("there").node;
-    let c = bed.lookup("a/b/c").expect("there").node;
+    let fixture = tight(true);
+    fixture.outside(|dir| std::fs::create_dir_all(dir.join("a/b/c")).expect("makes"));
+    let a = fixture.lookup("a").expect("there").node;
+    let b = fixture.lookup("a/b").expect("there").node;
+    let c = fixture.lookup("a/b/c").expect("there").node;
     let none = vfs::RenameFlags::empty();
-    a.rename(&root(), name("b"), &*bed.root, name("b2"), none)
+    a.rename(&root(), name("b"), &*fixture.root, name("b2"), none)
         .expect("renames");
-    bed.root
+    fixture
+        .root
         .rename(&root(), name("a"), &*c, name("a2"), none)
         .expect("renames");
-    let pressing = press(&bed);
+    let pressing = press(&fixture);
     for node in [&a, &b, &c] {
         assert_eq!(
             node.attr(&root(), Want::STAT).map(|attr| attr.id),
@@ -246,12 +250,12 @@ fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
         );
     }
     assert_eq!(
-        bed.lookup("b2/c/a2").map(|entry| entry.node.id()),
+        fixture.lookup("b2/c/a2").map(|entry| entry.node.id()),
         Ok(a.id())
     );
     drop(pressing);
     // Another process swaps parent and child: the records of both are wrong, and form no cycle.
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         std::fs::rename(dir.join("b2/c/a2"), dir.join("a3")).expect("moves");
         std::fs::rename(dir.join("b2"), dir.join("a3/b3")).expect("moves");
     });
@@ -260,12 +264,12 @@ fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
         Ok(b.id())
     );
     assert_eq!(
-        bed.lookup("a3/b3/c").map(|entry| entry.node.id()),
+        fixture.lookup("a3/b3/c").map(|entry| entry.node.id()),
         Ok(c.id())
     );
-    let pressing = press(&bed);
+    let pressing = press(&fixture);
     assert_eq!(
-        bed.lookup("a3/b3/c").map(|entry| entry.node.id()),
+        fixture.lookup("a3/b3/c").map(|entry| entry.node.id()),
         Ok(c.id())
     );
     assert!(a.attr(&root(), Want::STAT).is_ok());
@@ -274,8 +278,8 @@ fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
 
 #[test]
 fn a_deep_chain_of_directories_is_dropped_without_a_deep_stack() {
-    let bed = tight(true);
-    let mut node = bed.root.clone();
+    let fixture = tight(true);
+    let mut node = fixture.root.clone();
     for _ in 0..5_000 {
         let mode = vfs::Mode::exactly(0o700);
         node = match node.make(&root(), name("d"), vfs::Make::Directory, mode) {
@@ -290,7 +294,7 @@ fn a_deep_chain_of_directories_is_dropped_without_a_deep_stack() {
         .join()
         .expect("no overflow");
     // tempfile's removal would overflow the stack.
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         let removed = std::process::Command::new("rm")
             .arg("-rf")
             .arg(dir.join("d"))
@@ -301,15 +305,15 @@ fn a_deep_chain_of_directories_is_dropped_without_a_deep_stack() {
 
 #[test]
 fn many_threads_share_a_tight_budget() {
-    let bed = tight(!is_root());
-    populate(&bed);
+    let fixture = tight(!is_root());
+    populate(&fixture);
     std::thread::scope(|scope| {
         for t in 0..4 {
-            let bed = &bed;
+            let fixture = &fixture;
             scope.spawn(move || {
                 for n in 0..2000u32 {
                     let (d, f) = ((n * 7 + t) % 10, (n * 13 + t * 5) % 1000);
-                    let node = bed.lookup(&format!("d{d}/f{f}")).expect("there").node;
+                    let node = fixture.lookup(&format!("d{d}/f{f}")).expect("there").node;
                     let file = node.open(&root(), OpenFlags::READ).expect("opens");
                     let expected = format!("{d} {f}").into_bytes();
                     assert_eq!(read(&root(), &*file, 0, 99), Ok(expected));
@@ -317,7 +321,7 @@ fn many_threads_share_a_tight_budget() {
             });
         }
     });
-    assert!(bed.fs.open_descriptors() <= 3);
+    assert!(fixture.fs.open_descriptors() <= 3);
 }
 
 #[test]
@@ -326,11 +330,11 @@ fn open_directories_lend_their_descriptors_and_go_on_where_they_were() {
         return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
     }
     const OPEN: usize = 100;
-    let bed = tight(false);
-    populate(&bed);
+    let fixture = tight(false);
+    populate(&fixture);
     let open: Vec<Arc<dyn File>> = (0..OPEN)
         .map(|n| {
-            let dir = bed.lookup(&format!("d{}", n % 10)).expect("there").node;
+            let dir = fixture.lookup(&format!("d{}", n % 10)).expect("there").node;
             dir.open(&root(), OpenFlags::READ).expect("opens")
         })
         .collect();
@@ -343,7 +347,7 @@ fn open_directories_lend_their_descriptors_and_go_on_where_they_were() {
                 .expect("lists");
             *cookie = some.0.last().map_or(*cookie, |entry| entry.2);
             names.extend(some.0.into_iter().map(|entry| entry.0));
-            assert!(bed.fs.open_descriptors() <= 32);
+            assert!(fixture.fs.open_descriptors() <= 32);
         }
     }
     let mut expected: Vec<String> = (0..1000).map(|n| format!("f{n}")).collect();
@@ -361,9 +365,9 @@ fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
     const EACH: usize = 64 << 10;
     const SHARE: usize = 8 << 20;
     const OPEN: usize = 2 * SHARE / EACH;
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let names: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         for name in &names {
             std::fs::write(dir.join(name), "").expect("written");
         }
@@ -374,7 +378,7 @@ fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
     // Opens the directory and reads its first entry.
     let begin = |call: &Call| {
         let cx = Cx::new(&Caller::ROOT, call);
-        let file = bed.root.open(&cx, OpenFlags::READ).expect("opens");
+        let file = fixture.root.open(&cx, OpenFlags::READ).expect("opens");
         let mut first = List(Vec::new(), 1);
         file.readdir(&cx, 0, Plus::Names, &mut first)
             .expect("lists");
@@ -418,11 +422,11 @@ fn call_from(addr: &str) -> Call {
 
 #[test]
 fn one_client_leaves_descriptors_to_others() {
-    let bed = tight(true);
-    bed.outside(|dir| std::fs::write(dir.join("f"), "text").expect("writes"));
+    let fixture = tight(true);
+    fixture.outside(|dir| std::fs::write(dir.join("f"), "text").expect("writes"));
     let [greedy, other] = ["10.0.0.1", "10.0.0.2"].map(call_from);
     let [greedy, other] = [&greedy, &other].map(|call| Cx::new(&Caller::ROOT, call));
-    let f = bed.lookup("f").expect("there").node;
+    let f = fixture.lookup("f").expect("there").node;
     let mut held = Vec::new();
     let errno = loop {
         match f.open(&greedy, OpenFlags::READ) {
@@ -434,13 +438,13 @@ fn one_client_leaves_descriptors_to_others() {
     assert_eq!((errno, held.len()), (Errno::EMFILE, 12));
     let theirs = f.open(&other, OpenFlags::READ).expect("there is room");
     assert_eq!(read(&other, &*theirs, 0, 9), Ok(b"text".to_vec()));
-    assert!(create(&other, &*bed.root, "new", 0o600).is_ok());
+    assert!(create(&other, &*fixture.root, "new", 0o600).is_ok());
     assert_eq!(
-        failed(create(&greedy, &*bed.root, "more", 0o600)),
+        failed(create(&greedy, &*fixture.root, "more", 0o600)),
         Errno::EMFILE
     );
     assert_eq!(
-        failed(bed.lookup("more")),
+        failed(fixture.lookup("more")),
         Errno::ENOENT,
         "nothing is left behind"
     );
@@ -453,16 +457,16 @@ fn what_a_client_has_unlinked_counts_until_it_lets_go() {
     if !is_root() {
         return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
     }
-    let bed = tight(false);
+    let fixture = tight(false);
     let [greedy, other] = ["10.0.0.1", "10.0.0.2"].map(call_from);
     let [greedy, other] = [&greedy, &other].map(|call| Cx::new(&Caller::ROOT, call));
     let mut held = Vec::new();
     let errno = loop {
         let file = format!("f{}", held.len());
-        let (entry, _) = create(&greedy, &*bed.root, &file, 0o600).expect("creates");
+        let (entry, _) = create(&greedy, &*fixture.root, &file, 0o600).expect("creates");
         let opened = entry.node.open(&greedy, OpenFlags::READ).expect("opens");
         held.push((entry.node, opened));
-        if let Err(errno) = bed.root.unlink(&greedy, name(&file), false) {
+        if let Err(errno) = fixture.root.unlink(&greedy, name(&file), false) {
             break errno;
         }
         assert!(held.len() < 64, "no bound");
@@ -470,7 +474,8 @@ fn what_a_client_has_unlinked_counts_until_it_lets_go() {
     assert_eq!((errno, held.len()), (Errno::EMFILE, 13));
     // Another client finds room, and the files are unchanged.
     for n in 0..40 {
-        let (entry, file) = create(&other, &*bed.root, &format!("g{n}"), 0o600).expect("creates");
+        let (entry, file) =
+            create(&other, &*fixture.root, &format!("g{n}"), 0o600).expect("creates");
         assert_eq!(write(&other, &*file, 0, b"x"), Ok(1));
         drop(entry);
     }
@@ -479,5 +484,5 @@ fn what_a_client_has_unlinked_counts_until_it_lets_go() {
         assert_eq!(node.attr(&greedy, Want::STAT).map(|attr| attr.nlink), Ok(0));
     }
     held.remove(0);
-    assert_eq!(bed.root.unlink(&greedy, name("f12"), false), Ok(()));
+    assert_eq!(fixture.root.unlink(&greedy, name("f12"), false), Ok(()));
 }

@@ -7,7 +7,7 @@ use hostdir::{HostDir, Identity, Options};
 use rustix::mount::{MountFlags, UnmountFlags};
 use vfs::{FileSystem, HandleKey, Level, Plus};
 
-use crate::bed::{Bed, create, is_root, list, root};
+use crate::fixture::{Fixture, create, is_root, list, root};
 
 /// Mounts that are removed even after a failed test.
 struct Mounted([PathBuf; 2]);
@@ -31,8 +31,8 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
         key: Some(HandleKey::new([7; 32])),
         ..Options::default()
     };
-    let bed = Bed::new(options.clone());
-    let mounted = bed.outside(|dir| {
+    let fixture = Fixture::new(options.clone());
+    let mounted = fixture.outside(|dir| {
         let points = [dir.join("one two"), dir.join("b")];
         for point in &points {
             std::fs::create_dir(point).expect("makes");
@@ -49,7 +49,7 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
     let mut ids = HashSet::new();
     let mut handles = Vec::new();
     for point in ["", "one two", "b"] {
-        let dir = bed.lookup(point).expect("there");
+        let dir = fixture.lookup(point).expect("there");
         for n in 0..50 {
             let (entry, _) = create(&root(), &*dir.node, &format!("f{n}"), 0o600).expect("creates");
             assert!(ids.insert(entry.node.id()), "{point} {n}");
@@ -61,23 +61,23 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
         }
         assert_eq!(
             dir.node.parent(&root()).map(|up| up.node.id()),
-            Ok(bed.root.id())
+            Ok(fixture.root.id())
         );
     }
-    let [on_root, on_one] = ["", "one two"].map(|p| bed.lookup(p).expect("there").attr.device);
+    let [on_root, on_one] = ["", "one two"].map(|p| fixture.lookup(p).expect("there").attr.device);
     assert_ne!(on_root, on_one);
-    if bed.fs.capabilities().handles != Level::Native {
+    if fixture.fs.capabilities().handles != Level::Native {
         return eprintln!("skipped: no kernel handles, so none outlives the export");
     }
     // A restarted program, without any nodes yet, finds the objects on them.
-    let again = bed.outside(|dir| HostDir::open(dir, options).expect("exports"));
+    let again = fixture.outside(|dir| HostDir::open(dir, options).expect("exports"));
     for (id, handle) in &handles {
         let found = again.resolve(&root(), &handle.expect("a handle"));
         assert_eq!(found.map(|node| node.id()), Ok(*id));
     }
     drop(again);
     // Without nodes on them they are not kept mounted.
-    bed.outside(|_| {
+    fixture.outside(|_| {
         for point in &points.0 {
             rustix::mount::unmount(point, UnmountFlags::empty()).expect("not busy");
         }

@@ -9,7 +9,7 @@ use hostdir::{HostDir, Identity, Options};
 use tempfile::TempDir;
 use vfs::{Cx, Errno, FileSystem, Handle, HandleKey, NodeId, Result};
 
-use crate::bed::{chmod, create, is_root, root, user, walk, write};
+use crate::fixture::{chmod, create, is_root, root, user, walk, write};
 
 /// A file system in a file, mounted.
 struct Disk {
@@ -272,7 +272,7 @@ fn an_ordinary_caller_gets_no_reserved_block() {
     let fs = HostDir::open(&top, options).expect("exports");
     let dir = fs.root(&root()).expect("a root");
     let caller = user(1000, 1000);
-    let cx = Cx::new(&caller, &crate::bed::CALL);
+    let cx = Cx::new(&caller, &crate::fixture::CALL);
     // After root, on the same thread.
     let (_, super_file) = create(&root(), &*dir, "root's", 0o600).expect("creates");
     let (_, file) = create(&cx, &*dir, "user's", 0o600).expect("creates");

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vfs::{Errno, OpenFlags, Plus};
 
-use crate::bed::{Bed, failed, list, name, read, root, walk};
+use crate::fixture::{Fixture, failed, list, name, read, root, walk};
 
 /// Swaps a directory and a symbolic link that leads outside as fast as possible, while clients
 /// walk.
 #[test]
 fn a_link_swapped_in_for_a_directory_leads_nowhere() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let secret = tempfile::tempdir().expect("a directory");
     std::fs::write(secret.path().join("f"), "secret").expect("writes");
-    let dir: PathBuf = bed.outside(|dir| {
+    let dir: PathBuf = fixture.outside(|dir| {
         std::fs::create_dir(dir.join("d")).expect("makes");
         std::fs::write(dir.join("d/f"), "public").expect("writes");
         std::os::unix::fs::symlink(secret.path(), dir.join("l")).expect("links");
@@ -32,7 +32,7 @@ fn a_link_swapped_in_for_a_directory_leads_nowhere() {
         });
         let (mut reached, mut refused) = (0, 0);
         while reached < 500 || refused < 500 {
-            match walk(&root(), bed.root.clone(), "d/f") {
+            match walk(&root(), fixture.root.clone(), "d/f") {
                 Ok(entry) => {
                     let file = entry.node.open(&root(), OpenFlags::READ).expect("opens");
                     assert_eq!(read(&root(), &*file, 0, 9), Ok(b"public".to_vec()));
@@ -43,7 +43,7 @@ fn a_link_swapped_in_for_a_directory_leads_nowhere() {
                     refused += 1;
                 }
             }
-            let made = bed.root.lookup(&root(), name("d")).and_then(|dir| {
+            let made = fixture.root.lookup(&root(), name("d")).and_then(|dir| {
                 let flags = OpenFlags::WRITE | OpenFlags::TRUNC;
                 dir.node
                     .create(&root(), name("new"), flags, vfs::Mode::exactly(0o600))
@@ -57,8 +57,8 @@ fn a_link_swapped_in_for_a_directory_leads_nowhere() {
 
 #[test]
 fn links_are_told_not_followed() {
-    let bed = Bed::fixed();
-    bed.outside(|dir| {
+    let fixture = Fixture::fixed();
+    fixture.outside(|dir| {
         for (link, target) in [
             ("abs", "/etc"),
             ("up", "../.."),
@@ -68,7 +68,7 @@ fn links_are_told_not_followed() {
         }
     });
     for link in ["abs", "up", "magic"] {
-        let entry = bed.lookup(link).expect("there");
+        let entry = fixture.lookup(link).expect("there");
         assert_eq!(entry.attr.kind, vfs::Kind::Symlink);
         assert_eq!(
             failed(entry.node.lookup(&root(), name("passwd"))),
@@ -90,7 +90,7 @@ fn links_are_told_not_followed() {
         );
     }
     assert_eq!(
-        list(&root(), &*bed.root, Plus::Entries)
+        list(&root(), &*fixture.root, Plus::Entries)
             .expect("lists")
             .len(),
         3
@@ -100,12 +100,12 @@ fn links_are_told_not_followed() {
 /// Another process moves the directory that a client is in out of the export.
 #[test]
 fn what_is_moved_out_leads_not_back_up() {
-    let bed = Bed::fixed();
-    let outside = bed.outside(|dir| {
+    let fixture = Fixture::fixed();
+    let outside = fixture.outside(|dir| {
         std::fs::create_dir_all(dir.join("a/b")).expect("makes");
         tempfile::tempdir_in(dir.parent().expect("not /")).expect("a directory")
     });
-    let b = bed.lookup("a/b").expect("there");
-    bed.outside(|dir| std::fs::rename(dir.join("a"), outside.path().join("a")).expect("moves"));
+    let b = fixture.lookup("a/b").expect("there");
+    fixture.outside(|dir| std::fs::rename(dir.join("a"), outside.path().join("a")).expect("moves"));
     assert_eq!(failed(b.node.parent(&root())), Errno::ESTALE);
 }

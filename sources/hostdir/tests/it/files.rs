@@ -7,15 +7,15 @@ use vfs::{
     Want, XattrFlags,
 };
 
-use crate::bed::{Bed, create, failed, name, read, root, write};
+use crate::fixture::{Fixture, create, failed, name, read, root, write};
 
 #[test]
 fn what_is_written_is_on_the_host_and_back() {
-    let bed = Bed::fixed();
-    let (entry, file) = create(&root(), &*bed.root, "f", 0o640).expect("creates");
+    let fixture = Fixture::fixed();
+    let (entry, file) = create(&root(), &*fixture.root, "f", 0o640).expect("creates");
     assert_eq!(write(&root(), &*file, 3, b"hello"), Ok(5));
     let inside = file.attr(&root(), Want::STAT).expect("attr");
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         let outside = std::fs::metadata(dir.join("f")).expect("there");
         assert_eq!(std::fs::read(dir.join("f")).expect("reads"), b"\0\0\0hello");
         assert_eq!((inside.id, inside.size), (outside.ino(), 8));
@@ -27,7 +27,7 @@ fn what_is_written_is_on_the_host_and_back() {
     });
     assert_eq!(read(&root(), &*file, 2, 100), Ok(b"\0hello".to_vec()));
     assert_eq!(read(&root(), &*file, 8, 100), Ok(vec![]));
-    let again = bed.lookup("f").expect("there");
+    let again = fixture.lookup("f").expect("there");
     assert_eq!(again.node.id(), entry.node.id());
     assert!(std::ptr::addr_eq(
         std::sync::Arc::as_ptr(&again.node),
@@ -38,12 +38,12 @@ fn what_is_written_is_on_the_host_and_back() {
 #[test]
 fn a_file_is_backed_by_itself_and_a_directory_by_nothing() {
     let options = hostdir::Options::default();
-    let bed = Bed::at("/dev/shm".into(), options.clone());
-    let (_, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let fixture = Fixture::at("/dev/shm".into(), options.clone());
+    let (_, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let backing = file.backing(&root()).expect("tmpfs");
     rustix::io::pwrite(&*backing, b"data", 0).expect("writes");
     assert_eq!(read(&root(), &*file, 0, 100), Ok(b"data".to_vec()));
-    let dir = bed.root.open(&root(), OpenFlags::READ).expect("opens");
+    let dir = fixture.root.open(&root(), OpenFlags::READ).expect("opens");
     assert!(dir.backing(&root()).is_none());
     // A file whose contents depend on the reading process.
     let proc = hostdir::HostDir::open("/proc/self/status", options).expect("exports");
@@ -54,16 +54,19 @@ fn a_file_is_backed_by_itself_and_a_directory_by_nothing() {
 
 #[test]
 fn an_open_file_survives_unlink_rename_and_mode_0() {
-    let bed = Bed::fixed();
-    let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let fixture = Fixture::fixed();
+    let (entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     write(&root(), &*file, 0, b"data").expect("writes");
-    bed.outside(|dir| std::fs::rename(dir.join("f"), dir.join("g")).expect("renames"));
+    fixture.outside(|dir| std::fs::rename(dir.join("f"), dir.join("g")).expect("renames"));
     let mode = |mode| SetAttr {
         mode: Some(mode),
         ..SetAttr::default()
     };
     assert_eq!(file.setattr(&root(), &mode(0)).map(|attr| attr.mode), Ok(0));
-    bed.root.unlink(&root(), name("g"), false).expect("unlinks");
+    fixture
+        .root
+        .unlink(&root(), name("g"), false)
+        .expect("unlinks");
     let attr = entry.node.attr(&root(), Want::STAT).expect("lives on");
     assert_eq!((attr.nlink, attr.size), (0, 4));
     let cut = SetAttr {
@@ -82,18 +85,18 @@ fn an_open_file_survives_unlink_rename_and_mode_0() {
     let file = entry.node.open(&root(), OpenFlags::READ).expect("opens");
     assert_eq!(read(&root(), &*file, 0, 9), Ok(b"da".to_vec()));
     assert_eq!(
-        failed(bed.root.link(&root(), name("h"), &*entry.node)),
+        failed(fixture.root.link(&root(), name("h"), &*entry.node)),
         Errno::ENOENT
     );
 }
 
 #[test]
 fn a_file_that_was_created_can_be_executed_once_it_is_closed() {
-    let bed = Bed::fixed();
-    let (entry, file) = create(&root(), &*bed.root, "run", 0o755).expect("creates");
+    let fixture = Fixture::fixed();
+    let (entry, file) = create(&root(), &*fixture.root, "run", 0o755).expect("creates");
     write(&root(), &*file, 0, b"#!/bin/true\n").expect("writes");
     drop(file);
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         let ran = std::process::Command::new(dir.join("run")).status();
         assert!(
             ran.expect("not ETXTBSY: the node keeps no file open")
@@ -105,15 +108,16 @@ fn a_file_that_was_created_can_be_executed_once_it_is_closed() {
 
 #[test]
 fn create_opens_what_is_there_unless_it_must_not() {
-    let bed = Bed::fixed();
-    bed.outside(|dir| {
+    let fixture = Fixture::fixed();
+    fixture.outside(|dir| {
         std::fs::write(dir.join("f"), "old").expect("writes");
         std::fs::create_dir(dir.join("d")).expect("makes");
         std::os::unix::fs::symlink("f", dir.join("l")).expect("links");
     });
     let rw = OpenFlags::READ | OpenFlags::WRITE;
     let open = |file: &str, flags| {
-        bed.root
+        fixture
+            .root
             .create(&root(), name(file), flags, Mode::exactly(0o600))
     };
     let (entry, file) = open("f", rw).expect("opens");
@@ -131,9 +135,10 @@ fn create_opens_what_is_there_unless_it_must_not() {
 
 #[test]
 fn only_files_and_directories_open() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let make = |file: &str, what| {
-        bed.root
+        fixture
+            .root
             .make(&root(), name(file), what, Mode::exactly(0o666))
     };
     let fifo = make("fifo", Make::Fifo).expect("makes");
@@ -155,7 +160,8 @@ fn only_files_and_directories_open() {
     assert_eq!(fifo.node.readlink(&root()), Err(Errno::EINVAL));
     assert_eq!(
         failed(
-            bed.root
+            fixture
+                .root
                 .create(&root(), name("fifo"), OpenFlags::WRITE, Mode::exactly(0))
         ),
         Errno::ENXIO
@@ -164,8 +170,8 @@ fn only_files_and_directories_open() {
 
 #[test]
 fn times_are_set_and_an_explicit_one_outlives_a_new_size() {
-    let bed = Bed::fixed();
-    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let fixture = Fixture::fixed();
+    let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let then = Time {
         sec: 1_000_000,
         nsec: 5,
@@ -198,8 +204,8 @@ fn times_are_set_and_an_explicit_one_outlives_a_new_size() {
 
 #[test]
 fn set_id_bits_go_when_asked_to() {
-    let bed = Bed::fixed();
-    let (entry, file) = create(&root(), &*bed.root, "f", 0o6755).expect("creates");
+    let fixture = Fixture::fixed();
+    let (entry, file) = create(&root(), &*fixture.root, "f", 0o6755).expect("creates");
     let cut = SetAttr {
         size: Some(0),
         kill_priv: true,
@@ -211,9 +217,9 @@ fn set_id_bits_go_when_asked_to() {
 
 #[test]
 fn changes_change_the_counter() {
-    let bed = Bed::fixed();
-    let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
-    if bed.fs_change_is_emulated() {
+    let fixture = Fixture::fixed();
+    let (entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
+    if fixture.fs_change_is_emulated() {
         return eprintln!("skipped: this kernel's time stamps are coarse");
     }
     let mut seen = std::collections::HashSet::new();
@@ -227,7 +233,7 @@ fn changes_change_the_counter() {
     }
 }
 
-impl Bed {
+impl Fixture {
     fn fs_change_is_emulated(&self) -> bool {
         use vfs::FileSystem;
         self.fs.capabilities().change != vfs::Level::Native
@@ -236,13 +242,13 @@ impl Bed {
 
 #[test]
 fn holes_are_found_punched_and_told() {
-    let bed = Bed::at("/dev/shm".into(), Default::default());
-    holes(&bed);
-    holes(&Bed::fixed());
+    let fixture = Fixture::at("/dev/shm".into(), Default::default());
+    holes(&fixture);
+    holes(&Fixture::fixed());
 }
 
-fn holes(bed: &Bed) {
-    let (_entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+fn holes(fixture: &Fixture) {
+    let (_entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let (k64, size) = (64 << 10, 256 << 10);
     for at in [0, 2 * k64] {
         write(&root(), &*file, at, &vec![1; k64 as usize]).expect("writes");
@@ -309,9 +315,9 @@ fn holes(bed: &Bed) {
 
 #[test]
 fn a_copy_copies_and_a_clone_shares_or_refuses() {
-    let bed = Bed::fixed();
-    let (_a, from) = create(&root(), &*bed.root, "a", 0o600).expect("creates");
-    let (_b, to) = create(&root(), &*bed.root, "b", 0o600).expect("creates");
+    let fixture = Fixture::fixed();
+    let (_a, from) = create(&root(), &*fixture.root, "a", 0o600).expect("creates");
+    let (_b, to) = create(&root(), &*fixture.root, "b", 0o600).expect("creates");
     let data: Vec<u8> = (0..3 << 20).map(|n: u32| (n >> 4) as u8).collect();
     write(&root(), &*from, 0, &data).expect("writes");
     let copy = |len, how| from.copy(&root(), 0, &*to, 0, len, how);
@@ -321,7 +327,7 @@ fn a_copy_copies_and_a_clone_shares_or_refuses() {
         Ok(len) => assert_eq!(len, 1 << 20),
         Err(errno) => assert_eq!(errno, Errno::EOPNOTSUPP),
     }
-    let other = Bed::fixed();
+    let other = Fixture::fixed();
     let (_c, foreign) = create(&root(), &*other.root, "c", 0o600).expect("creates");
     assert_eq!(
         failed(from.copy(&root(), 0, &*foreign, 0, 1, CopyHow::Any)),
@@ -331,9 +337,9 @@ fn a_copy_copies_and_a_clone_shares_or_refuses() {
 
 #[test]
 fn direct_io_needs_no_aligned_memory() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECT;
-    let (_e, file) = bed
+    let (_e, file) = fixture
         .root
         .create(&root(), name("f"), flags, Mode::exactly(0o600))
         .expect("creates");
@@ -349,9 +355,9 @@ fn direct_io_needs_no_aligned_memory() {
 
 #[test]
 fn appending_ignores_the_offset() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let flags = OpenFlags::WRITE | OpenFlags::APPEND;
-    let (_e, file) = bed
+    let (_e, file) = fixture
         .root
         .create(&root(), name("f"), flags, Mode::exactly(0o600))
         .expect("creates");
@@ -359,44 +365,44 @@ fn appending_ignores_the_offset() {
         write(&root(), &*file, 0, piece).expect("writes");
     }
     assert_eq!(
-        bed.outside(|dir| std::fs::read(dir.join("f")).expect("reads")),
+        fixture.outside(|dir| std::fs::read(dir.join("f")).expect("reads")),
         b"abcd"
     );
 }
 
 #[test]
 fn a_file_without_a_name_gets_one_or_never() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let rw = OpenFlags::READ | OpenFlags::WRITE;
-    let (entry, file) = bed
+    let (entry, file) = fixture
         .root
         .tmpfile(&root(), rw, Mode::exactly(0o600))
         .expect("makes");
     assert_eq!(entry.attr.nlink, 0);
     write(&root(), &*file, 0, b"x").expect("writes");
-    let linked = bed
+    let linked = fixture
         .root
         .link(&root(), name("f"), &*entry.node)
         .expect("links");
     assert_eq!((linked.node.id(), linked.attr.nlink), (entry.node.id(), 1));
     assert_eq!(
-        bed.outside(|dir| std::fs::read(dir.join("f")).expect("reads")),
+        fixture.outside(|dir| std::fs::read(dir.join("f")).expect("reads")),
         b"x"
     );
-    let (entry, _file) = bed
+    let (entry, _file) = fixture
         .root
         .tmpfile(&root(), rw | OpenFlags::EXCL, Mode::exactly(0o600))
         .expect("makes");
     assert_eq!(
-        failed(bed.root.link(&root(), name("g"), &*entry.node)),
+        failed(fixture.root.link(&root(), name("g"), &*entry.node)),
         Errno::ENOENT
     );
 }
 
 #[test]
 fn extended_attributes_come_and_go() {
-    let bed = Bed::fixed();
-    let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let fixture = Fixture::fixed();
+    let (entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let node: &dyn Node = &*entry.node;
     let large = vec![b'v'; 3000];
     let set = |name: &[u8], value: &[u8], flags| node.set_xattr(&root(), name, value, flags);
@@ -412,7 +418,10 @@ fn extended_attributes_come_and_go() {
     assert_eq!(node.xattr(&root(), b"user.b"), Ok(large));
     let names = node.xattrs(&root()).expect("lists");
     assert!(names.split(|&b| b == 0).any(|n| n == b"user.b") && names.ends_with(&[0]));
-    bed.root.unlink(&root(), name("f"), false).expect("unlinks");
+    fixture
+        .root
+        .unlink(&root(), name("f"), false)
+        .expect("unlinks");
     node.remove_xattr(&root(), b"user.b").expect("removes");
     assert_eq!(node.remove_xattr(&root(), b"user.b"), Err(Errno::ENODATA));
     drop(file);

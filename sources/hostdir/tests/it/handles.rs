@@ -3,11 +3,11 @@
 use hostdir::{HostDir, Identity, Options};
 use vfs::{Errno, FileSystem, Handle, HandleKey, Level, Want};
 
-use crate::bed::{Bed, create, failed, name, root};
+use crate::fixture::{Fixture, create, failed, name, root};
 
-fn both(test: impl Fn(Bed)) {
+fn both(test: impl Fn(Fixture)) {
     for no_kernel_handles in [false, true] {
-        test(Bed::new(Options {
+        test(Fixture::new(Options {
             identity: Identity::Fixed,
             no_kernel_handles,
             ..Options::default()
@@ -17,25 +17,25 @@ fn both(test: impl Fn(Bed)) {
 
 #[test]
 fn a_handle_leads_to_its_node_even_when_that_was_dropped() {
-    both(|bed| {
-        bed.outside(|dir| {
+    both(|fixture| {
+        fixture.outside(|dir| {
             std::fs::create_dir_all(dir.join("a/b")).expect("makes");
             std::fs::write(dir.join("a/b/f"), "x").expect("writes");
         });
         let handle = |path: &str| {
-            let node = bed.lookup(path).expect("there").node;
+            let node = fixture.lookup(path).expect("there").node;
             (node.id(), node.handle(&root()).expect("a handle"))
         };
-        let resolve = |handle: &Handle| bed.fs.resolve(&root(), handle);
+        let resolve = |handle: &Handle| fixture.fs.resolve(&root(), handle);
         for path in ["", "a", "a/b", "a/b/f"] {
             let (id, handle) = handle(path);
             assert_eq!(resolve(&handle).map(|node| node.id()), Ok(id), "{path}");
-            let alive = bed.lookup(path).expect("there").node;
+            let alive = fixture.lookup(path).expect("there").node;
             let found = resolve(&handle).expect("resolves");
             assert!(std::sync::Arc::ptr_eq(&alive, &found));
         }
         let (_, file) = handle("a/b/f");
-        bed.outside(|dir| {
+        fixture.outside(|dir| {
             std::fs::remove_file(dir.join("a/b/f")).expect("removes");
             std::fs::write(dir.join("a/b/f"), "other").expect("writes");
         });
@@ -45,15 +45,15 @@ fn a_handle_leads_to_its_node_even_when_that_was_dropped() {
 
 #[test]
 fn a_forged_handle_is_stale() {
-    both(|bed| {
-        let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    both(|fixture| {
+        let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
         let handle = entry.node.handle(&root()).expect("a handle");
         for at in 0..handle.bytes().len() {
             let mut bytes = handle.bytes().to_vec();
             bytes[at] ^= 1;
             let forged = Handle::new(&bytes).expect("short");
             assert_eq!(
-                failed(bed.fs.resolve(&root(), &forged)),
+                failed(fixture.fs.resolve(&root(), &forged)),
                 Errno::ESTALE,
                 "{at}"
             );
@@ -61,7 +61,7 @@ fn a_forged_handle_is_stale() {
         for len in 0..handle.bytes().len() {
             let short = Handle::new(&handle.bytes()[..len]).expect("short");
             assert_eq!(
-                failed(bed.fs.resolve(&root(), &short)),
+                failed(fixture.fs.resolve(&root(), &short)),
                 Errno::ESTALE,
                 "{len}"
             );
@@ -76,23 +76,24 @@ fn kernel_handles_outlive_the_export() {
         key: key.map(HandleKey::new),
         ..Options::default()
     };
-    let bed = Bed::new(sealed_with(Some([7; 32])));
-    if bed.fs.capabilities().handles != Level::Native {
+    let fixture = Fixture::new(sealed_with(Some([7; 32])));
+    if fixture.fs.capabilities().handles != Level::Native {
         return eprintln!("skipped: kernel handles are not permitted");
     }
-    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let handle = entry.node.handle(&root()).expect("a handle");
-    bed.root
+    fixture
+        .root
         .rename(
             &root(),
             name("f"),
-            &*bed.root,
+            &*fixture.root,
             name("g"),
             vfs::RenameFlags::empty(),
         )
         .expect("renames");
     let reopen = |key| {
-        let again = bed.outside(|dir| HostDir::open(dir, sealed_with(key)).expect("exports"));
+        let again = fixture.outside(|dir| HostDir::open(dir, sealed_with(key)).expect("exports"));
         again.resolve(&root(), &handle).map(|node| node.id())
     };
     assert_eq!(reopen(Some([7; 32])), Ok(entry.node.id()));
@@ -103,24 +104,27 @@ fn kernel_handles_outlive_the_export() {
 
 #[test]
 fn generations_tell_two_lives_of_a_number_apart() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let mut seen = std::collections::HashSet::new();
     for _ in 0..20 {
-        let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+        let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
         let attr = entry.node.attr(&root(), Want::GENERATION).expect("attr");
         let again = entry.node.attr(&root(), Want::GENERATION).expect("attr");
         assert_eq!(attr.generation, again.generation);
         assert!(seen.insert((attr.id, attr.generation)));
-        bed.root.unlink(&root(), name("f"), false).expect("unlinks");
+        fixture
+            .root
+            .unlink(&root(), name("f"), false)
+            .expect("unlinks");
     }
 }
 
-/// Returns the export of `bed` after a restart of the program, with the locations in `names`.
-fn restarted(bed: &Bed, names: &std::path::Path) -> std::sync::Arc<HostDir> {
+/// Returns the export of `fixture` after a restart of the program, with the locations in `names`.
+fn restarted(fixture: &Fixture, names: &std::path::Path) -> std::sync::Arc<HostDir> {
     // As left by a killed process.
     let left = names.with_extension("left");
     std::fs::copy(names, &left).expect("copied");
-    bed.outside(|dir| HostDir::open(dir, by_name(&left)).expect("exports"))
+    fixture.outside(|dir| HostDir::open(dir, by_name(&left)).expect("exports"))
 }
 
 fn by_name(names: &std::path::Path) -> Options {
@@ -128,7 +132,7 @@ fn by_name(names: &std::path::Path) -> Options {
         identity: Identity::Fixed,
         no_kernel_handles: true,
         key: Some(HandleKey::new([7; 32])),
-        names: Some(names.into()),
+        handle_index: Some(names.into()),
         ..Options::default()
     }
 }
@@ -137,15 +141,15 @@ fn by_name(names: &std::path::Path) -> Options {
 fn recorded_names_outlive_the_export() {
     let state = tempfile::tempdir().expect("a directory");
     let names = state.path().join("names");
-    let bed = Bed::new(by_name(&names));
-    bed.outside(|dir| {
+    let fixture = Fixture::new(by_name(&names));
+    fixture.outside(|dir| {
         std::fs::create_dir_all(dir.join("a/b")).expect("makes");
         for file in ["a/b/f", "a/b/g", "a/b/h", "a/b/i"] {
             std::fs::write(dir.join(file), file).expect("writes");
         }
     });
     let handle = |path: &str| {
-        let node = bed.lookup(path).expect("there").node;
+        let node = fixture.lookup(path).expect("there").node;
         (node.id(), node.handle(&root()).expect("a handle"))
     };
     let paths = ["", "a", "a/b", "a/b/f", "a/b/g", "a/b/h", "a/b/i"];
@@ -159,10 +163,10 @@ fn recorded_names_outlive_the_export() {
             found.is_ok()
         })
     };
-    assert_eq!(found(&restarted(&bed, &names)), [true; 7]);
+    assert_eq!(found(&restarted(&fixture, &names)), [true; 7]);
 
     let rename = |from: &str, name_of: &str, to: &str, new: &str| {
-        let dir = |path: &str| bed.lookup(path).expect("there").node;
+        let dir = |path: &str| fixture.lookup(path).expect("there").node;
         let flags = vfs::RenameFlags::empty();
         dir(from)
             .rename(&root(), name(name_of), &*dir(to), name(new), flags)
@@ -173,11 +177,11 @@ fn recorded_names_outlive_the_export() {
     rename("", "moved", "a", "h");
     rename("a/b", "i", "a/b", "h");
     rename("", "a", "", "z");
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         std::fs::remove_file(dir.join("z/b/g")).expect("removes");
         std::fs::write(dir.join("z/b/g"), "another").expect("writes");
     });
-    let again = restarted(&bed, &names);
+    let again = restarted(&fixture, &names);
     assert_eq!(found(&again), [true, true, true, true, false, false, true]);
     let file = again.resolve(&root(), &given[3].1).expect("resolves");
     let size = file.attr(&root(), Want::SIZE).expect("attributes").size;
@@ -188,14 +192,14 @@ fn recorded_names_outlive_the_export() {
         key: Some(HandleKey::new([8; 32])),
         ..by_name(&names.with_extension("left"))
     };
-    let other = bed.outside(|dir| HostDir::open(dir, other).expect("exports"));
+    let other = fixture.outside(|dir| HostDir::open(dir, other).expect("exports"));
     assert_eq!(found(&other), [false; 7]);
 }
 
 #[test]
 fn names_that_cannot_be_recorded_are_told_of() {
-    let bed = Bed::new(by_name("/nonexistent/names".as_ref()));
-    let limits = bed.fs.limits();
+    let fixture = Fixture::new(by_name("/nonexistent/names".as_ref()));
+    let limits = fixture.fs.limits();
     assert!(limits[0].contains("/nonexistent/names"), "{limits:?}");
     assert!(
         limits

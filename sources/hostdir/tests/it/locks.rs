@@ -8,7 +8,7 @@ use sys::lock::{Holder, Kind};
 use vfs::lock::{HostLock, Lock, LockKind, LockTable, Owner, Space};
 use vfs::{Errno, FileSystem};
 
-use crate::bed::{Bed, chmod, create, root};
+use crate::fixture::{Fixture, chmod, create, root};
 
 fn owner(client: u64) -> Owner {
     Owner {
@@ -28,8 +28,8 @@ fn lock(space: Space, start: u64, end: u64, kind: LockKind, client: u64) -> Lock
     }
 }
 
-fn outsider(bed: &Bed) -> File {
-    bed.outside(|dir| {
+fn outsider(fixture: &Fixture) -> File {
+    fixture.outside(|dir| {
         File::options()
             .read(true)
             .write(true)
@@ -40,9 +40,9 @@ fn outsider(bed: &Bed) -> File {
 
 #[test]
 fn an_outsider_sees_what_clients_hold_together() {
-    let bed = Bed::fixed();
-    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
-    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&bed));
+    let fixture = Fixture::fixed();
+    let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
+    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&fixture));
     let shared = |start, end, client| lock(Space::Posix, start, end, LockKind::Shared, client);
     table
         .lock(&root(), node, shared(0, 9, 1), false)
@@ -70,9 +70,9 @@ fn an_outsider_sees_what_clients_hold_together() {
 
 #[test]
 fn an_outsider_is_in_the_way_and_told() {
-    let bed = Bed::fixed();
-    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
-    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&bed));
+    let fixture = Fixture::fixed();
+    let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
+    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&fixture));
     sys::lock::set(out.as_fd(), 10, 19, Kind::Exclusive).expect("free");
     let wanted = lock(Space::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
     assert_eq!(
@@ -105,9 +105,9 @@ fn an_outsider_is_in_the_way_and_told() {
 
 #[test]
 fn whole_files_are_locked_apart() {
-    let bed = Bed::fixed();
-    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
-    let (node, out) = (&*entry.node, outsider(&bed));
+    let fixture = Fixture::fixed();
+    let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
+    let (node, out) = (&*entry.node, outsider(&fixture));
     let all = |state| node.host_lock(&root(), Space::Flock.range(0, u64::MAX), state);
     all(HostLock::Shared).expect("free");
     assert!(out.try_lock_shared().is_ok());
@@ -127,40 +127,40 @@ fn whole_files_are_locked_apart() {
 
 #[test]
 fn nothing_stays_open_when_nothing_is_held() {
-    let bed = Bed::fixed();
-    let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let fixture = Fixture::fixed();
+    let (entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let table = LockTable::default();
-    let before = bed.fs.open_descriptors();
+    let before = fixture.fs.open_descriptors();
     for space in [Space::Posix, Space::Flock] {
         let all = lock(space, 0, u64::MAX, LockKind::Exclusive, 1);
         table.lock(&root(), &*entry.node, all, false).expect("free");
     }
-    assert_eq!(bed.fs.open_descriptors(), before + 2);
+    assert_eq!(fixture.fs.open_descriptors(), before + 2);
     table.release(&root(), &*entry.node, |_| true);
-    assert_eq!(bed.fs.open_descriptors(), before);
+    assert_eq!(fixture.fs.open_descriptors(), before);
     drop((entry, file));
-    assert_eq!(bed.fs.open_descriptors(), before - 1);
-    assert!(bed.fs.capabilities().host_locks == vfs::Level::Native);
+    assert_eq!(fixture.fs.open_descriptors(), before - 1);
+    assert!(fixture.fs.capabilities().host_locks == vfs::Level::Native);
 }
 
 #[test]
 fn what_cannot_be_written_is_locked_as_read() {
-    let bed = Bed::fixed();
-    bed.outside(|dir| {
+    let fixture = Fixture::fixed();
+    fixture.outside(|dir| {
         std::fs::copy("/bin/sleep", dir.join("f")).expect("copies");
         chmod(&dir.join("f"), 0o755);
     });
-    let mut running = bed.outside(|dir| {
+    let mut running = fixture.outside(|dir| {
         std::process::Command::new(dir.join("f"))
             .arg("60")
             .spawn()
             .expect("runs")
     });
-    let entry = bed.lookup("f").expect("there");
+    let entry = fixture.lookup("f").expect("there");
     let table = LockTable::default();
     let all = lock(Space::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
     table.lock(&root(), &*entry.node, all, false).expect("free");
-    let out = bed.outside(|dir| File::open(dir.join("f")).expect("opens"));
+    let out = fixture.outside(|dir| File::open(dir.join("f")).expect("opens"));
     let holder = sys::lock::holder(out.as_fd(), 0, 0, Kind::Exclusive);
     assert!(matches!(
         holder,

@@ -2,12 +2,13 @@
 //!
 //! Tests that need root or a certain file system are skipped otherwise, with the reason.
 
-mod bed;
 mod budget;
 mod devices;
 mod disk;
 mod escapes;
 mod files;
+mod fixture;
+
 mod handles;
 mod leases;
 mod locks;

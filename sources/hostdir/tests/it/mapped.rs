@@ -6,10 +6,10 @@ use std::path::Path;
 use hostdir::{Identity, Options};
 use vfs::{Caller, Cx, Errno, Kind, Level, Make, Mode, Node, OpenFlags, SetAttr, Want, XattrFlags};
 
-use crate::bed::{Bed, CALL, create, failed, list, name, read, root, user, write};
+use crate::fixture::{CALL, Fixture, create, failed, list, name, read, root, user, write};
 
-fn mapped() -> Bed {
-    let bed = Bed::new(Options {
+fn mapped() -> Fixture {
+    let fixture = Fixture::new(Options {
         identity: Identity::MappedXattr,
         ..Options::default()
     });
@@ -20,8 +20,8 @@ fn mapped() -> Bed {
         mode: Some(0o755),
         ..SetAttr::default()
     };
-    bed.root.setattr(&root(), &own).expect("sets");
-    bed
+    fixture.root.setattr(&root(), &own).expect("sets");
+    fixture
 }
 
 fn kept(path: &Path, name: &str) -> Option<Vec<u8>> {
@@ -35,8 +35,8 @@ fn kept(path: &Path, name: &str) -> Option<Vec<u8>> {
 
 #[test]
 fn the_bytes_on_the_disk_are_qemu_s() {
-    let bed = mapped();
-    let (_entry, file) = create(&root(), &*bed.root, "f", 0o4755).expect("creates");
+    let fixture = mapped();
+    let (_entry, file) = create(&root(), &*fixture.root, "f", 0o4755).expect("creates");
     write(&root(), &*file, 0, b"x").expect("writes");
     let own = SetAttr {
         uid: Some(1000),
@@ -46,7 +46,8 @@ fn the_bytes_on_the_disk_are_qemu_s() {
     };
     file.setattr(&root(), &own).expect("sets");
     let make = |file: &str, what| {
-        bed.root
+        fixture
+            .root
             .make(&root(), name(file), what, Mode::exactly(0o640))
             .expect("makes")
     };
@@ -59,7 +60,7 @@ fn the_bytes_on_the_disk_are_qemu_s() {
     assert_eq!(make("b", Make::BlockDevice(device)).attr.rdev, device);
     make("p", Make::Fifo);
     make("s", Make::Socket);
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         let on_disk = |file: &str| std::fs::symlink_metadata(dir.join(file)).expect("there");
         assert_eq!(kept(&dir.join("f"), "uid"), Some(vec![0xe8, 3, 0, 0]));
         assert_eq!(kept(&dir.join("f"), "gid"), Some(vec![4, 3, 2, 1]));
@@ -88,8 +89,8 @@ fn the_bytes_on_the_disk_are_qemu_s() {
 
 #[test]
 fn what_qemu_kept_is_shown() {
-    let bed = mapped();
-    bed.outside(|dir| {
+    let fixture = mapped();
+    fixture.outside(|dir| {
         std::fs::write(dir.join("link"), "target").expect("writes");
         std::fs::write(dir.join("plain"), "").expect("writes");
         std::fs::write(dir.join("null"), "").expect("writes");
@@ -107,7 +108,7 @@ fn what_qemu_kept_is_shown() {
         keep("plain", "uid", b"1");
         keep("plain", "mode", &0o047777u32.to_le_bytes());
     });
-    let link = bed.lookup("link").expect("there");
+    let link = fixture.lookup("link").expect("there");
     assert_eq!(
         (link.attr.kind, link.attr.uid, link.attr.gid),
         (Kind::Symlink, 7, 8)
@@ -118,15 +119,15 @@ fn what_qemu_kept_is_shown() {
         failed(link.node.open(&root(), OpenFlags::READ)),
         Errno::ELOOP
     );
-    let null = bed.lookup("null").expect("there");
+    let null = fixture.lookup("null").expect("there");
     assert_eq!(null.attr.rdev, vfs::Device { major: 1, minor: 3 });
     assert_eq!(
         failed(null.node.open(&root(), OpenFlags::READ)),
         Errno::ENXIO
     );
-    let plain = bed.lookup("plain").expect("there");
+    let plain = fixture.lookup("plain").expect("there");
     assert_eq!((plain.attr.kind, plain.attr.mode), (Kind::File, 0o7777));
-    let entries = list(&root(), &*bed.root, vfs::Plus::Entries).expect("lists");
+    let entries = list(&root(), &*fixture.root, vfs::Plus::Entries).expect("lists");
     let kinds: Vec<Kind> = entries
         .iter()
         .map(|entry| entry.3.as_ref().expect("an entry").attr.kind)
@@ -136,8 +137,8 @@ fn what_qemu_kept_is_shown() {
 
 #[test]
 fn clients_see_nothing_of_how_it_is_kept() {
-    let bed = mapped();
-    let (entry, _file) = create(&root(), &*bed.root, "f", 0o644).expect("creates");
+    let fixture = mapped();
+    let (entry, _file) = create(&root(), &*fixture.root, "f", 0o644).expect("creates");
     let node: &dyn Node = &*entry.node;
     node.set_xattr(&root(), b"user.mine", b"1", XattrFlags::empty())
         .expect("sets");
@@ -156,7 +157,7 @@ fn clients_see_nothing_of_how_it_is_kept() {
         XattrFlags::empty(),
     );
     assert_eq!(acl, Err(Errno::EOPNOTSUPP));
-    let can = vfs::FileSystem::capabilities(&*bed.fs);
+    let can = vfs::FileSystem::capabilities(&*fixture.fs);
     assert_eq!(
         (can.owners, can.devices, can.acl),
         (Level::Emulated, Level::Emulated, Level::None)
@@ -165,12 +166,12 @@ fn clients_see_nothing_of_how_it_is_kept() {
 
 #[test]
 fn barge_checks_what_the_host_cannot_know() {
-    let bed = mapped();
-    let (_entry, file) = create(&root(), &*bed.root, "f", 0o640).expect("creates");
+    let fixture = mapped();
+    let (_entry, file) = create(&root(), &*fixture.root, "f", 0o640).expect("creates");
     write(&root(), &*file, 0, b"secret").expect("writes");
     let open = |who: &Caller, flags| {
         let cx = Cx::new(who, &CALL);
-        bed.lookup("f").expect("there").node.open(&cx, flags)
+        fixture.lookup("f").expect("there").node.open(&cx, flags)
     };
     let (member, other) = (user(5, 0), user(5, 5));
     let file = open(&member, OpenFlags::READ).expect("by the group");
@@ -179,29 +180,30 @@ fn barge_checks_what_the_host_cannot_know() {
     assert_eq!(failed(open(&other, OpenFlags::READ)), Errno::EACCES);
     let as_other = Cx::new(&other, &CALL);
     assert_eq!(
-        failed(create(&as_other, &*bed.root, "g", 0o600)),
+        failed(create(&as_other, &*fixture.root, "g", 0o600)),
         Errno::EACCES
     );
     assert_eq!(
-        failed(bed.root.unlink(&as_other, name("f"), false)),
+        failed(fixture.root.unlink(&as_other, name("f"), false)),
         Errno::EACCES
     );
     let everyone = SetAttr {
         mode: Some(0o1777),
         ..SetAttr::default()
     };
-    bed.root.setattr(&root(), &everyone).expect("sets");
+    fixture.root.setattr(&root(), &everyone).expect("sets");
     assert_eq!(
-        failed(bed.root.unlink(&as_other, name("f"), false)),
+        failed(fixture.root.unlink(&as_other, name("f"), false)),
         Errno::EPERM
     );
-    let (mine, _) = create(&as_other, &*bed.root, "g", 0o600).expect("creates");
+    let (mine, _) = create(&as_other, &*fixture.root, "g", 0o600).expect("creates");
     assert_eq!(mine.attr.uid, 5);
     assert_eq!(
         mine.node.attr(&root(), Want::STAT).map(|attr| attr.uid),
         Ok(5)
     );
-    bed.root
+    fixture
+        .root
         .unlink(&as_other, name("g"), false)
         .expect("his own");
 }

@@ -5,18 +5,18 @@ use std::collections::HashSet;
 use hostdir::Options;
 use vfs::{Errno, Make, Mode, OpenFlags, Plus, RenameFlags, Want};
 
-use crate::bed::{Bed, List, create, failed, fixed, list, name, root};
+use crate::fixture::{Fixture, List, create, failed, fixed, list, name, root};
 
 #[test]
 fn every_entry_comes_once_however_it_is_read() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let names: HashSet<String> = (0..5000).map(|n| format!("file-with-a-name-{n}")).collect();
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         for name in &names {
             std::fs::write(dir.join(name), "").expect("writes");
         }
     });
-    let file = bed.root.open(&root(), OpenFlags::READ).expect("opens");
+    let file = fixture.root.open(&root(), OpenFlags::READ).expect("opens");
     let mut seen = Vec::new();
     let mut cookie = 0;
     loop {
@@ -28,14 +28,14 @@ fn every_entry_comes_once_however_it_is_read() {
         seen.extend(some.0);
     }
     assert_eq!(seen.len(), 5000);
-    let set = |entries: &[crate::bed::Listed]| -> HashSet<String> {
+    let set = |entries: &[crate::fixture::Listed]| -> HashSet<String> {
         entries.iter().map(|entry| entry.0.clone()).collect()
     };
     assert_eq!(set(&seen), names);
     let cookies: HashSet<u64> = seen.iter().map(|entry| entry.2).collect();
     assert!(cookies.len() == 5000 && !cookies.contains(&0));
     // From the middle, back and forth, in this open directory and in another.
-    let other = bed.root.open(&root(), OpenFlags::READ).expect("opens");
+    let other = fixture.root.open(&root(), OpenFlags::READ).expect("opens");
     for at in [4000, 10, 2500, 11, 4999] {
         for dir in [&file, &other] {
             let mut rest = List(Vec::new(), 20);
@@ -53,16 +53,17 @@ fn every_entry_comes_once_however_it_is_read() {
 
 #[test]
 fn numbers_and_nodes_of_entries_are_those_of_lookups() {
-    let bed = Bed::fixed();
-    create(&root(), &*bed.root, "f", 0o600).expect("creates");
-    bed.root
+    let fixture = Fixture::fixed();
+    create(&root(), &*fixture.root, "f", 0o600).expect("creates");
+    fixture
+        .root
         .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
         .expect("makes");
     for plus in [Plus::Names, Plus::Entries] {
-        let entries = list(&root(), &*bed.root, plus).expect("lists");
+        let entries = list(&root(), &*fixture.root, plus).expect("lists");
         assert_eq!(entries.len(), 2);
         for (name, id, _, entry) in entries {
-            let found = bed.lookup(&name).expect("there");
+            let found = fixture.lookup(&name).expect("there");
             assert_eq!(found.node.id(), id);
             assert_eq!(entry.is_some(), plus == Plus::Entries);
             assert!(entry.is_none_or(|entry| entry.attr == found.attr));
@@ -72,17 +73,17 @@ fn numbers_and_nodes_of_entries_are_those_of_lookups() {
 
 #[test]
 fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let dirs = |dir: &std::path::Path| (dir.join("rests"), dir.join("moves"));
     let file = |number: usize| format!("file-{number:05}");
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         for dir in [dirs(dir).0, dirs(dir).1] {
             std::fs::create_dir(&dir).expect("made");
             (0..5000).for_each(|n| drop(std::fs::File::create(dir.join(file(n))).expect("made")));
         }
     });
     std::thread::sleep(std::time::Duration::from_millis(3100));
-    let [rests, moves] = ["rests", "moves"].map(|name| bed.lookup(name).expect("there").node);
+    let [rests, moves] = ["rests", "moves"].map(|name| fixture.lookup(name).expect("there").node);
     let names = |node: &dyn vfs::Node| -> Vec<String> {
         let listed = list(&root(), node, Plus::Names).expect("lists");
         listed.into_iter().map(|entry| entry.0).collect()
@@ -121,7 +122,7 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
 
     // Changes are visible at once.
     for round in 0..3 {
-        bed.outside(|dir| {
+        fixture.outside(|dir| {
             let moves = dirs(dir).1;
             std::fs::remove_file(moves.join(file(round))).expect("removed");
             std::fs::rename(
@@ -139,13 +140,16 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
 
 #[test]
 fn a_removed_directory_has_no_entries() {
-    let bed = Bed::fixed();
-    let dir = bed
+    let fixture = Fixture::fixed();
+    let dir = fixture
         .root
         .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
         .expect("makes");
     let file = dir.node.open(&root(), OpenFlags::READ).expect("opens");
-    bed.root.unlink(&root(), name("d"), true).expect("removes");
+    fixture
+        .root
+        .unlink(&root(), name("d"), true)
+        .expect("removes");
     let mut all = List(Vec::new(), 10);
     file.readdir(&root(), 0, Plus::Names, &mut all)
         .expect("reads");
@@ -158,8 +162,8 @@ fn a_removed_directory_has_no_entries() {
 
 #[test]
 fn names_are_made_removed_and_renamed_as_on_the_host() {
-    let bed = Bed::fixed();
-    let root_dir = &bed.root;
+    let fixture = Fixture::fixed();
+    let root_dir = &fixture.root;
     let dir = |n: &str| root_dir.make(&root(), name(n), Make::Directory, Mode::exactly(0o700));
     let (a, b) = (dir("a").expect("makes"), dir("b").expect("makes"));
     assert_eq!(failed(dir("a")), Errno::EEXIST);
@@ -179,18 +183,18 @@ fn names_are_made_removed_and_renamed_as_on_the_host() {
     );
     rename("g", RenameFlags::empty()).expect("renames");
     assert_eq!(
-        bed.lookup("b/g").map(|entry| entry.node.id()),
+        fixture.lookup("b/g").map(|entry| entry.node.id()),
         Ok(file.node.id())
     );
     let (other, _) = create(&root(), &*a.node, "f", 0o600).expect("creates");
     assert_eq!(failed(rename("g", RenameFlags::NOREPLACE)), Errno::EEXIST);
     rename("g", RenameFlags::EXCHANGE).expect("swaps");
     assert_eq!(
-        bed.lookup("b/g").map(|entry| entry.node.id()),
+        fixture.lookup("b/g").map(|entry| entry.node.id()),
         Ok(other.node.id())
     );
     assert_eq!(
-        bed.lookup("a/f").map(|entry| entry.node.id()),
+        fixture.lookup("a/f").map(|entry| entry.node.id()),
         Ok(file.node.id())
     );
     let link = root_dir
@@ -209,7 +213,7 @@ fn names_are_made_removed_and_renamed_as_on_the_host() {
         .link(&root(), name("s2"), &*symlink.node)
         .expect("links the link itself");
     assert_eq!(hard.node.id(), symlink.node.id());
-    let foreign = Bed::fixed();
+    let foreign = Fixture::fixed();
     assert_eq!(
         failed(foreign.root.link(&root(), name("l"), &*file.node)),
         Errno::EXDEV
@@ -218,12 +222,12 @@ fn names_are_made_removed_and_renamed_as_on_the_host() {
 
 #[test]
 fn the_umask_counts_unless_a_default_acl_decides() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let mode = Mode {
         bits: 0o777,
         umask: 0o027,
     };
-    let dir = bed
+    let dir = fixture
         .root
         .make(&root(), name("d"), Make::Directory, mode)
         .expect("makes");
@@ -260,15 +264,15 @@ fn the_umask_counts_unless_a_default_acl_decides() {
 #[test]
 fn threads_that_serve_clear_their_own_umask_and_those_of_a_program_keep_it() {
     let (server, program) = (
-        Bed::fixed(),
-        Bed::new(Options {
+        Fixture::fixed(),
+        Fixture::new(Options {
             keep_umask: true,
             ..fixed()
         }),
     );
-    let made = |bed: &Bed| {
+    let made = |fixture: &Fixture| {
         let all = Mode::exactly(0o777);
-        let made = bed.root.make(&root(), name("d"), Make::Directory, all);
+        let made = fixture.root.make(&root(), name("d"), Make::Directory, all);
         (made.expect("makes").attr.mode, sys::umask::current())
     };
     let in_thread = |check: &(dyn Fn() + Sync)| {
@@ -285,20 +289,20 @@ fn threads_that_serve_clear_their_own_umask_and_those_of_a_program_keep_it() {
 
 #[test]
 fn the_root_is_above_itself_and_nothing_is_above_it() {
-    let bed = Bed::fixed();
-    let dir = bed
+    let fixture = Fixture::fixed();
+    let dir = fixture
         .root
         .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
         .expect("makes");
     let above = |node: &dyn vfs::Node| node.parent(&root()).map(|entry| entry.node.id());
-    assert_eq!(above(&*dir.node), Ok(bed.root.id()));
-    assert_eq!(above(&*bed.root), Ok(bed.root.id()));
-    let elsewhere = bed.outside(|root| {
+    assert_eq!(above(&*dir.node), Ok(fixture.root.id()));
+    assert_eq!(above(&*fixture.root), Ok(fixture.root.id()));
+    let elsewhere = fixture.outside(|root| {
         let elsewhere = tempfile::tempdir_in(root.parent().expect("not /")).expect("a directory");
         std::fs::rename(root.join("d"), elsewhere.path().join("d")).expect("moves out");
         elsewhere
     });
     assert_eq!(above(&*dir.node), Err(Errno::ESTALE));
     assert!(dir.node.attr(&root(), Want::STAT).is_ok());
-    bed.outside(|_| drop(elsewhere));
+    fixture.outside(|_| drop(elsewhere));
 }

@@ -5,20 +5,20 @@ use std::os::fd::AsFd;
 use hostdir::{Identity, Options};
 use vfs::{CopyHow, Errno, Make, Mode, OpenFlags, Patience, Plus, SetAttr, Want};
 
-use crate::bed::{Bed, List, create, failed, name, read, root, with, write};
+use crate::fixture::{Fixture, List, create, failed, name, read, root, with, write};
 
 #[test]
 fn without_patience_only_what_is_in_memory() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let none = with(Patience::None);
-    let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let (entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     write(&root(), &*file, 0, b"cached").expect("writes");
     assert!(
-        bed.root.lookup(&none, name("f")).is_ok(),
+        fixture.root.lookup(&none, name("f")).is_ok(),
         "its name is cached"
     );
     assert!(entry.node.attr(&none, Want::STAT).is_ok());
-    if tells_waiting(&bed) {
+    if tells_waiting(&fixture) {
         assert_eq!(read(&none, &*file, 0, 6), Ok(b"cached".to_vec()));
     } else {
         assert_eq!(read(&none, &*file, 0, 6), Err(Errno::WOULD_BLOCK));
@@ -27,10 +27,11 @@ fn without_patience_only_what_is_in_memory() {
         failed(write(&none, &*file, 0, b"x")),
         failed(entry.node.open(&none, OpenFlags::READ)),
         failed(entry.node.setattr(&none, &SetAttr::default())),
-        failed(create(&none, &*bed.root, "g", 0o600)),
-        failed(bed.root.unlink(&none, name("f"), false)),
+        failed(create(&none, &*fixture.root, "g", 0o600)),
+        failed(fixture.root.unlink(&none, name("f"), false)),
         failed(
-            bed.root
+            fixture
+                .root
                 .make(&none, name("g"), Make::Fifo, Mode::exactly(0)),
         ),
         failed(file.fsync(&with(Patience::Brief), true)),
@@ -46,39 +47,48 @@ fn without_patience_only_what_is_in_memory() {
     ];
     assert_eq!(would_block, [Errno::WOULD_BLOCK; 9]);
     assert!(
-        bed.lookup("g").is_err() && bed.lookup("f").is_ok(),
+        fixture.lookup("g").is_err() && fixture.lookup("f").is_ok(),
         "nothing happened"
     );
 }
 
 #[test]
 fn a_name_that_is_not_cached_would_block() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     // A name without a look-up so far is not cached, not even as missing.
-    let looked = bed.root.lookup(&with(Patience::None), name("never seen"));
+    let looked = fixture
+        .root
+        .lookup(&with(Patience::None), name("never seen"));
     assert_eq!(failed(looked), Errno::WOULD_BLOCK);
-    let looked = bed.root.lookup(&with(Patience::Brief), name("never seen"));
+    let looked = fixture
+        .root
+        .lookup(&with(Patience::Brief), name("never seen"));
     assert_eq!(failed(looked), Errno::ENOENT);
-    let looked = bed.root.lookup(&with(Patience::None), name("never seen"));
+    let looked = fixture
+        .root
+        .lookup(&with(Patience::None), name("never seen"));
     assert_eq!(failed(looked), Errno::ENOENT);
 }
 
 #[test]
 fn briefly_names_are_made_and_data_is_written() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let brief = with(Patience::Brief);
-    let (entry, file) = create(&brief, &*bed.root, "f", 0o600).expect("creates");
+    let (entry, file) = create(&brief, &*fixture.root, "f", 0o600).expect("creates");
     write(&brief, &*file, 0, b"x").expect("writes");
     let cut = SetAttr {
         size: Some(0),
         ..SetAttr::default()
     };
     entry.node.setattr(&brief, &cut).expect("cuts");
-    let dir = bed.root.open(&brief, OpenFlags::READ).expect("opens");
+    let dir = fixture.root.open(&brief, OpenFlags::READ).expect("opens");
     let mut all = List(Vec::new(), 9);
     dir.readdir(&brief, 0, Plus::Entries, &mut all)
         .expect("reads");
-    bed.root.unlink(&brief, name("f"), false).expect("unlinks");
+    fixture
+        .root
+        .unlink(&brief, name("f"), false)
+        .expect("unlinks");
 }
 
 #[test]
@@ -87,24 +97,27 @@ fn in_memory_nothing_has_to_wait() {
         identity: Identity::Fixed,
         ..Options::default()
     };
-    let bed = Bed::at("/dev/shm".into(), options);
+    let fixture = Fixture::at("/dev/shm".into(), options);
     let none = with(Patience::None);
-    let (entry, file) = create(&none, &*bed.root, "f", 0o600).expect("creates");
+    let (entry, file) = create(&none, &*fixture.root, "f", 0o600).expect("creates");
     write(&none, &*file, 0, b"x").expect("writes");
     assert_eq!(read(&none, &*file, 0, 9), Ok(b"x".to_vec()));
     file.fsync(&none, false).expect("syncs");
-    bed.root.unlink(&none, name("f"), false).expect("unlinks");
+    fixture
+        .root
+        .unlink(&none, name("f"), false)
+        .expect("unlinks");
     drop(entry);
 }
 
 #[test]
 fn what_is_not_cached_is_read_with_full_patience_only() {
-    let bed = Bed::fixed();
+    let fixture = Fixture::fixed();
     let size = 4 << 20;
-    let (_entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let (_entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     write(&root(), &*file, 0, &vec![7; size]).expect("writes");
     file.fsync(&root(), false).expect("syncs");
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         let file = std::fs::File::open(dir.join("f")).expect("opens");
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("drops");
     });
@@ -116,15 +129,15 @@ fn what_is_not_cached_is_read_with_full_patience_only() {
         read(&root(), &*file, 0, size).map(|data| data.len()),
         Ok(size)
     );
-    if tells_waiting(&bed) {
+    if tells_waiting(&fixture) {
         let cached = read(&with(Patience::None), &*file, 0, size);
         assert_eq!(cached.map(|data| data.len()), Ok(size));
     }
 }
 
 /// Returns whether the host's file system supports `RWF_NOWAIT` (overlayfs does not).
-fn tells_waiting(bed: &Bed) -> bool {
-    bed.outside(|dir| {
+fn tells_waiting(fixture: &Fixture) -> bool {
+    fixture.outside(|dir| {
         let file = std::fs::File::open(dir.join("f")).expect("opens");
         sys::file_io::supports_nowait(file.as_fd())
     })

@@ -5,7 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use hostdir::{HostDir, Identity, Options};
 use vfs::{Access, Caller, Cx, Errno, Make, Mode, OpenFlags, SetAttr, XattrFlags};
 
-use crate::bed::{Bed, CALL, chmod, create, failed, in_groups, is_root, name, root, user, write};
+use crate::fixture::{
+    CALL, Fixture, chmod, create, failed, in_groups, is_root, name, root, user, write,
+};
 
 /// If clients' ids are translated, their root is another user here, with root's privileges.
 #[test]
@@ -14,16 +16,16 @@ fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
     if !is_root() {
         return eprintln!("skipped: switching users needs root");
     }
-    let bed = Bed::new(Options {
+    let fixture = Fixture::new(Options {
         identity: Identity::Switch,
         super_user: OTHER,
         ..Options::default()
     });
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         std::fs::write(dir.join("f"), "secret").expect("writes");
         chmod(&dir.join("f"), 0o600);
     });
-    let file = bed.lookup("f").expect("root sees it").node;
+    let file = fixture.lookup("f").expect("root sees it").node;
     let (powers, plain) = (user(OTHER, OTHER), user(OTHER + 1, OTHER));
     let (powers, plain) = (Cx::new(&powers, &CALL), Cx::new(&plain, &CALL));
     let read = |cx: &Cx<'_>| file.open(cx, OpenFlags::READ).map(drop);
@@ -41,7 +43,7 @@ fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
         let other = threads.spawn(|| read(&plain));
         assert_eq!(other.join().expect("no panic"), Err(Errno::EACCES));
     });
-    let (made, _) = create(&powers, &*bed.root, "made", 0o600).expect("permitted");
+    let (made, _) = create(&powers, &*fixture.root, "made", 0o600).expect("permitted");
     assert_eq!((made.attr.uid, made.attr.gid), (OTHER, OTHER));
     // With the privileges of this process: the same as for root.
     let label = |cx: &Cx<'_>| {
@@ -54,7 +56,7 @@ fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
     assert_eq!(given.map(|attr| attr.uid), Ok(OTHER + 1));
     let given = made.node.setattr(&plain, &give_to(OTHER));
     assert_eq!(failed(given), Errno::EPERM);
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         let seen = std::fs::metadata(dir.join("made")).expect("there");
         assert_eq!(seen.uid(), OTHER + 1);
     });
@@ -69,17 +71,19 @@ fn give_to(uid: u32) -> SetAttr {
 
 #[test]
 fn nobody_reads_what_is_not_his() {
-    let Some(bed) = Bed::switching() else { return };
+    let Some(fixture) = Fixture::switching() else {
+        return;
+    };
     let nobody = user(65534, 65534);
     let as_nobody = Cx::new(&nobody, &CALL);
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         std::fs::write(dir.join("f"), "secret").expect("writes");
         chmod(&dir.join("f"), 0o600);
         std::fs::create_dir(dir.join("d")).expect("makes");
         chmod(&dir.join("d"), 0o700);
         std::fs::write(dir.join("d/f"), "").expect("writes");
     });
-    let file = bed.lookup("f").expect("root sees it");
+    let file = fixture.lookup("f").expect("root sees it");
     assert_eq!(
         failed(file.node.open(&as_nobody, OpenFlags::READ)),
         Errno::EACCES
@@ -95,7 +99,7 @@ fn nobody_reads_what_is_not_his() {
         file.node.access(&root(), all),
         Ok(Access::READ | Access::WRITE)
     );
-    let dir = bed.lookup("d").expect("root sees it");
+    let dir = fixture.lookup("d").expect("root sees it");
     assert_eq!(
         failed(dir.node.lookup(&as_nobody, name("f"))),
         Errno::EACCES
@@ -117,13 +121,15 @@ fn nobody_reads_what_is_not_his() {
     let device = Make::CharDevice(vfs::Device { major: 1, minor: 3 });
     assert_eq!(
         failed(
-            bed.root
+            fixture
+                .root
                 .make(&as_nobody, name("null"), device, Mode::exactly(0o666))
         ),
         Errno::EPERM
     );
     assert!(
-        bed.root
+        fixture
+            .root
             .make(&root(), name("null"), device, Mode::exactly(0o666))
             .is_ok()
     );
@@ -131,23 +137,25 @@ fn nobody_reads_what_is_not_his() {
 
 #[test]
 fn what_a_caller_makes_is_his() {
-    let Some(bed) = Bed::switching() else { return };
+    let Some(fixture) = Fixture::switching() else {
+        return;
+    };
     let caller = user(1234, 5678);
     let cx = Cx::new(&caller, &CALL);
-    let (entry, _file) = create(&cx, &*bed.root, "f", 0o644).expect("creates");
+    let (entry, _file) = create(&cx, &*fixture.root, "f", 0o644).expect("creates");
     assert_eq!((entry.attr.uid, entry.attr.gid), (1234, 5678));
     for (what, file) in [
         (Make::Directory, "d"),
         (Make::Symlink(b"t"), "l"),
         (Make::Fifo, "p"),
     ] {
-        let made = bed
+        let made = fixture
             .root
             .make(&cx, name(file), what, Mode::exactly(0o755))
             .expect("makes");
         assert_eq!((made.attr.uid, made.attr.gid), (1234, 5678));
     }
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         let made = std::fs::metadata(dir.join("d")).expect("there");
         assert_eq!((made.uid(), made.gid()), (1234, 5678));
     });
@@ -164,14 +172,16 @@ fn what_a_caller_makes_is_his() {
 
 #[test]
 fn supplementary_groups_count_and_a_writer_loses_the_set_id_bits() {
-    let Some(bed) = Bed::switching() else { return };
-    bed.outside(|dir| {
+    let Some(fixture) = Fixture::switching() else {
+        return;
+    };
+    fixture.outside(|dir| {
         let path = dir.join("f");
         std::fs::write(&path, "x").expect("writes");
         std::os::unix::fs::chown(&path, Some(0), Some(4321)).expect("chown");
         chmod(&path, 0o4660);
     });
-    let file = bed.lookup("f").expect("there");
+    let file = fixture.lookup("f").expect("there");
     let outside = user(1234, 1234);
     let member = in_groups(1234, 1234, &[7, 4321]);
     let flags = OpenFlags::WRITE;
@@ -187,17 +197,19 @@ fn supplementary_groups_count_and_a_writer_loses_the_set_id_bits() {
     );
     write(&root(), &*open, 0, b"y").expect("writes");
     assert_eq!(
-        bed.lookup("f").map(|e| e.attr.mode),
+        fixture.lookup("f").map(|e| e.attr.mode),
         Ok(0o4660),
         "root keeps them"
     );
     write(&cx, &*open, 0, b"y").expect("writes");
-    assert_eq!(bed.lookup("f").map(|e| e.attr.mode), Ok(0o660));
+    assert_eq!(fixture.lookup("f").map(|e| e.attr.mode), Ok(0o660));
 }
 
 #[test]
 fn unknown_groups_are_the_host_s() {
-    let Some(bed) = Bed::switching() else { return };
+    let Some(fixture) = Fixture::switching() else {
+        return;
+    };
     let found = ["daemon", "bin", "sys", "games", "man", "mail", "www-data"]
         .iter()
         .find_map(|user| {
@@ -209,12 +221,12 @@ fn unknown_groups_are_the_host_s() {
     let Some(known) = found else {
         return eprintln!("skipped: no ordinary user on this host");
     };
-    bed.outside(|dir| {
+    fixture.outside(|dir| {
         std::fs::write(dir.join("f"), "x").expect("writes");
         std::os::unix::fs::chown(dir.join("f"), Some(0), Some(known.gid)).expect("chown");
         chmod(&dir.join("f"), 0o640);
     });
-    let file = bed.lookup("f").expect("there");
+    let file = fixture.lookup("f").expect("there");
     let caller = Caller::new(known.uid, 65533);
     let mut cx = Cx::new(&caller, &CALL);
     cx.patience = vfs::Patience::Brief;
@@ -233,10 +245,12 @@ fn unknown_groups_are_the_host_s() {
 
 #[test]
 fn ordinary_users_get_no_hold_of_guarded_attributes() {
-    let Some(bed) = Bed::switching() else { return };
+    let Some(fixture) = Fixture::switching() else {
+        return;
+    };
     let caller = user(1234, 1234);
     let cx = Cx::new(&caller, &CALL);
-    let (entry, _file) = create(&cx, &*bed.root, "f", 0o644).expect("creates");
+    let (entry, _file) = create(&cx, &*fixture.root, "f", 0o644).expect("creates");
     let node = &*entry.node;
     match node.set_xattr(&root(), b"trusted.t", b"1", XattrFlags::empty()) {
         Err(Errno::EOPNOTSUPP | Errno::EPERM) => return eprintln!("skipped: no trusted. here"),
@@ -258,50 +272,61 @@ fn ordinary_users_get_no_hold_of_guarded_attributes() {
 
 #[test]
 fn who_may_execute_may_have_it_read_for_that() {
-    let Some(bed) = Bed::switching() else { return };
-    bed.outside(|dir| {
+    let Some(fixture) = Fixture::switching() else {
+        return;
+    };
+    fixture.outside(|dir| {
         std::fs::write(dir.join("f"), "x").expect("writes");
         chmod(&dir.join("f"), 0o711);
     });
     let caller = user(1234, 1234);
     let cx = Cx::new(&caller, &CALL);
-    let file = bed.lookup("f").expect("there").node;
+    let file = fixture.lookup("f").expect("there").node;
     assert_eq!(failed(file.open(&cx, OpenFlags::READ)), Errno::EACCES);
     assert!(file.open(&cx, OpenFlags::EXEC).is_ok());
-    bed.outside(|dir| chmod(&dir.join("f"), 0o744));
+    fixture.outside(|dir| chmod(&dir.join("f"), 0o744));
     assert_eq!(failed(file.open(&cx, OpenFlags::EXEC)), Errno::EACCES);
 }
 
 #[test]
 fn a_fixed_export_is_the_process_whoever_was_served_before() {
-    let Some(bed) = Bed::switching() else { return };
+    let Some(fixture) = Fixture::switching() else {
+        return;
+    };
     let caller = user(1234, 1234);
-    create(&Cx::new(&caller, &CALL), &*bed.root, "f", 0o644).expect("creates");
+    create(&Cx::new(&caller, &CALL), &*fixture.root, "f", 0o644).expect("creates");
     // This thread is user 1234 now, for all files.
     let _ = std::thread::spawn(|| ()).join();
-    let fixed = Bed::fixed();
-    create(&Cx::new(&caller, &CALL), &*bed.root, "g", 0o644).expect("creates");
+    let fixed = Fixture::fixed();
+    create(&Cx::new(&caller, &CALL), &*fixture.root, "g", 0o644).expect("creates");
     let (entry, _) = create(&Cx::new(&caller, &CALL), &*fixed.root, "h", 0o644).expect("creates");
     assert_eq!(entry.attr.uid, 0);
 }
 
 #[test]
 fn limits_are_told() {
-    let bed = Bed::new(Options {
+    let fixture = Fixture::new(Options {
         identity: Identity::Fixed,
         no_kernel_handles: true,
         ..Options::default()
     });
-    assert!(bed.fs.limits().iter().any(|line| line.contains("own user")));
     assert!(
-        bed.fs
+        fixture
+            .fs
+            .limits()
+            .iter()
+            .any(|line| line.contains("own user"))
+    );
+    assert!(
+        fixture
+            .fs
             .limits()
             .iter()
             .any(|line| line.contains("no kernel file handles"))
     );
-    if let Some(bed) = Bed::switching() {
-        let by_handle = vfs::FileSystem::capabilities(&*bed.fs).handles == vfs::Level::Native;
-        assert!(bed.fs.limits().is_empty() || !by_handle);
+    if let Some(fixture) = Fixture::switching() {
+        let by_handle = vfs::FileSystem::capabilities(&*fixture.fs).handles == vfs::Level::Native;
+        assert!(fixture.fs.limits().is_empty() || !by_handle);
     }
     if !is_root() {
         let switch = Options {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use image::{ImageFs, MemoryRanges, RangeSource, Trust};
 use proptest::prelude::*;
 use tempfile::TempDir;
-use vfs_testkit::exhaust;
+use vfs_testkit::walk_all;
 
 use crate::bed::Bed;
 use crate::tree::noise;
@@ -66,7 +66,7 @@ fn images() -> &'static [Vec<u8>] {
 fn walk(image: Vec<u8>) -> Option<usize> {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(image));
     let fs = ImageFs::with(vec![source], CACHE, &Trust::Hashes).ok()?;
-    let nodes = exhaust(&fs, 2000);
+    let nodes = walk_all(&fs, 2000);
     assert!(fs.figures().bytes <= CACHE);
     Some(nodes)
 }

@@ -7,8 +7,8 @@ use image::{FileRanges, ImageFs, MemoryRanges, RangeSource, Trust};
 use proptest::prelude::*;
 use rofs::Writer;
 use vfs::{Caller, Errno, FileSystem, Handle, Kind};
-use vfs_testkit::bed::{RW, Seen, ok, refused};
-use vfs_testkit::{exhaust, run};
+use vfs_testkit::context::{RW, Seen, ok, refused};
+use vfs_testkit::{run, walk_all};
 
 use crate::compare::root;
 use crate::tree::noise;
@@ -135,7 +135,7 @@ proptest! {
             image[at] = byte;
         }
         if let Ok(fs) = in_memory(image) {
-            exhaust(&fs, 2000);
+            walk_all(&fs, 2000);
         }
     }
 }

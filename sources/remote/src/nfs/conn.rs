@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use ::nfs::client::v4::Backchannels;
-use ::nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
+use ::nfs::client::{Body, Calls, ClientCall, Credentials, Failure, Received};
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
 
@@ -201,7 +201,7 @@ impl Conn {
     }
 
     /// Makes a call, and passes the reply to `read`.
-    pub(super) fn call<A: Ask, T>(
+    pub(super) fn call<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         ask: &A,
@@ -212,7 +212,7 @@ impl Conn {
     }
 
     /// Begins a call.
-    pub(super) fn begin<A: Ask>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
+    pub(super) fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
         let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
         let pipe = self.current().pipe.clone();
         let kept = self.submit(&pipe, cx.caller, xid, ask, 0);
@@ -225,7 +225,7 @@ impl Conn {
     }
 
     /// Waits for the reply to a call, and passes it to `read`.
-    pub(super) fn end<A: Ask, T>(
+    pub(super) fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         flight: Flight,
@@ -238,7 +238,7 @@ impl Conn {
 
     /// Does [`Conn::end`] for a call whose payload may land in `place`. `read` gets `place` if the
     /// payload has not landed.
-    pub(super) fn end_in<A: Ask, T>(
+    pub(super) fn end_in<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         mut flight: Flight,
@@ -305,7 +305,7 @@ impl Conn {
         answer
     }
 
-    fn submit<A: Ask>(
+    fn submit<A: ClientCall>(
         &self,
         pipe: &Pipe<Calls>,
         caller: &Caller,

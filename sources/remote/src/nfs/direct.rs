@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::nfs::client::v4::{Can, ClientId, Root, Steps, Traits};
-use ::nfs::client::{Ask, Failure, Limits};
+use ::nfs::client::v4::{Capabilities, ClientId, GetCapabilities, Operations, Root};
+use ::nfs::client::{ClientCall, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
 use super::conn::{Conn, Dial, Flight, machine, own};
@@ -32,12 +32,12 @@ impl Procedures {
     }
 
     /// Begins a call.
-    pub fn begin<A: Ask>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
+    pub fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
         self.conn.begin(cx, ask)
     }
 
     /// Waits for the reply to the call `ask`, and passes it to `read`.
-    pub fn end<A: Ask, T>(
+    pub fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         flight: Flight,
@@ -49,7 +49,7 @@ impl Procedures {
 
     /// Makes a call, repeats it while the server answers `NFS3ERR_JUKEBOX`, and passes the reply to
     /// `read`.
-    pub fn call<A: Ask, T>(
+    pub fn call<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         ask: &A,
@@ -85,7 +85,8 @@ impl Compounds {
         let cx = Cx::new(&caller, &call);
         let root = core.ask(&cx, Root, |made| made.handle)?;
         let handle = &root.ok_or(Errno::EIO)?;
-        let Can { limits, lease, .. } = core.ask(&cx, Traits { handle }, |can| can)?;
+        let Capabilities { limits, lease, .. } =
+            core.ask(&cx, GetCapabilities { handle }, |can| can)?;
         let keeper = Keeper::start(core.clone(), Duration::from_secs(lease.into()))?;
         Ok(Compounds {
             limits: core.limits(bounded(limits)),
@@ -111,30 +112,30 @@ impl Compounds {
 
     /// Begins a compound, or returns `None` if the session has no free slot: another compound must
     /// be ended first. Every compound that was begun has to be ended, or its slot is lost.
-    pub fn begin<S: Steps>(&self, cx: &Cx<'_>, steps: &S) -> Result<Option<Turn>> {
-        self.core.begin(cx, steps, false)
+    pub fn begin<S: Operations>(&self, cx: &Cx<'_>, operations: &S) -> Result<Option<Turn>> {
+        self.core.begin(cx, operations, false)
     }
 
-    /// Waits for the reply to `steps`, the compound that was begun, and passes it to `read`.
-    pub fn end<S: Steps, T>(
+    /// Waits for the reply to `operations`, the compound that was begun, and passes it to `read`.
+    pub fn end<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         turn: Turn,
-        steps: &S,
+        operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        self.core.end(cx, turn, steps, read)
+        self.core.end(cx, turn, operations, read)
     }
 
     /// Sends a compound, repeats it while the server answers `NFS4ERR_DELAY` or the like, and
     /// passes the reply to `read`. It waits for a free slot, forever if this thread has begun
     /// compounds in all of them.
-    pub fn call<S: Steps, T>(
+    pub fn call<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        steps: S,
+        operations: S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> Result<T> {
-        self.core.ask(cx, steps, read)
+        self.core.ask(cx, operations, read)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::nfs::client::v3::{FsInfo, GetAttr, GetPort, Mount as AskMount};
-use ::nfs::client::v4::{GetAttr as GetAttr4, Lookup, Root, Traits as AskTraits};
+use ::nfs::client::v4::{GetAttr as GetAttr4, GetCapabilities, Lookup, Root};
 use ::nfs::client::{Limits, Tree};
 use transports::Link;
 use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
@@ -166,7 +166,7 @@ impl Mount<'_> {
             let found = core.ask(cx, lookup, |made| made)?;
             handle = found.handle.ok_or(Errno::EIO)?.into();
         }
-        let ask = AskTraits { handle: &handle };
+        let ask = GetCapabilities { handle: &handle };
         let can = core.ask(cx, ask, |can| can)?;
         let limits = self.bounded(can.limits);
         let get = GetAttr4 {

@@ -39,7 +39,7 @@ pub fn secured(link: StreamLink, connector: &Arc<Connector>, version: u32) -> Di
     /// No other call is in flight.
     const XID: u32 = 1;
     let link = TlsLink::client(link, connector.clone());
-    link.send(&start_tls::ask(XID, version), true)?;
+    link.send(&start_tls::request(XID, version), true)?;
     let reply = record(&link)?;
     match start_tls::is_granted(XID, &reply) {
         Ok(true) => {}
@@ -50,7 +50,7 @@ pub fn secured(link: StreamLink, connector: &Arc<Connector>, version: u32) -> Di
         Err(what) => return Err(io::Error::new(ErrorKind::InvalidData, what)),
     }
     link.secure()?;
-    link.send(&start_tls::look(XID, version), true)?;
+    link.send(&start_tls::probe(XID, version), true)?;
     record(&link)?;
     Ok(Box::new(link))
 }

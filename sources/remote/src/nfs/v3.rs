@@ -6,7 +6,7 @@ use ::nfs::client::v3::{
     Access as AskAccess, Commit, Create, FsStat, GetAttr, Link, Lookup, Make as AskMake, PathConf,
     Read, ReadDir, ReadLink, Remove, Rename, SetAttr as AskSetAttr, Write,
 };
-use ::nfs::client::{Ask, Failure, Limits, Listed, Made, Stable, Tree, Written};
+use ::nfs::client::{ClientCall, Failure, Limits, Listed, Made, Stable, Tree, Written};
 use vfs::{
     Access, Attr, Capabilities, Cx, Errno, Kind, Level, Make, OpenFlags, Result, SetAttr, SetTime,
     Sink, StatFs,
@@ -43,7 +43,7 @@ impl V3 {
     }
 
     /// Makes a call, repeating it while the server answers `NFS3ERR_JUKEBOX`.
-    fn call<A: Ask, T>(
+    fn call<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         ask: &A,
@@ -54,7 +54,7 @@ impl V3 {
 
     /// Waits for the reply to a call in flight, repeating the call while the server answers
     /// `NFS3ERR_JUKEBOX`. `read` gets `place` if no payload has landed there.
-    fn end<A: Ask, T>(
+    fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         mut flight: Flight,
@@ -130,7 +130,7 @@ impl V3 {
 }
 
 /// Makes a call, repeating it while the server answers `NFS3ERR_JUKEBOX`.
-pub(super) fn call<A: Ask, T>(
+pub(super) fn call<A: ClientCall, T>(
     conn: &Conn,
     cx: &Cx<'_>,
     ask: &A,

@@ -2,7 +2,7 @@
 
 use p9::{Data, Fid, Names, Tmessage as T, Uid};
 use remote::ninep::Pipe;
-use vfs_testkit::bed::ok;
+use vfs_testkit::context::ok;
 
 /// The fid of the file that [`create`] makes.
 pub(crate) const FILE: Fid = Fid(1 << 20);

@@ -1,7 +1,7 @@
 //! The shared suite over remote, a socket pair, the engine, the 9P server and a tree in memory.
 
 use p9::Dialect;
-use vfs_testkit::{Profile, Subject};
+use vfs_testkit::{Profile, TestSubject};
 
 use crate::net::Served;
 
@@ -24,15 +24,15 @@ pub(crate) fn linux() -> Profile {
     }
 }
 
-fn subject(version: Dialect, msize: u32, profile: Profile) -> Subject {
+fn subject(version: Dialect, msize: u32, profile: Profile) -> TestSubject {
     let served = Served::new();
-    let mut subject = Subject::new(served.speaking(version, msize), profile);
+    let mut subject = TestSubject::new(served.speaking(version, msize), profile);
     subject.keep = Box::new(served);
     subject
 }
 
 mod large_messages {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(p9::Dialect::Linux, (1 << 20) + 24, super::linux())
     }
 
@@ -40,7 +40,7 @@ mod large_messages {
 }
 
 mod small_messages {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(p9::Dialect::Linux, 8192, super::linux())
     }
 
@@ -50,7 +50,7 @@ mod small_messages {
 mod over_a_link_that_comes_again {
     use remote::ninep::{LastingLink, Options, Remote9p, Retry};
 
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         let served = super::Served::new();
         let dial = Box::new(|| Err(std::io::ErrorKind::ConnectionRefused.into()));
         let link = LastingLink::new(Box::new(served.link()), dial, Retry::default());
@@ -59,7 +59,7 @@ mod over_a_link_that_comes_again {
             ..Options::default()
         };
         let tree = Remote9p::connect(link.expect("a link"), options).expect("attached");
-        let mut subject = vfs_testkit::Subject::new(tree, super::linux());
+        let mut subject = vfs_testkit::TestSubject::new(tree, super::linux());
         subject.keep = Box::new(served);
         subject
     }
@@ -115,7 +115,7 @@ pub(crate) fn unix() -> Profile {
 }
 
 mod with_9p2000_u {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(p9::Dialect::Unix, 65536, super::unix())
     }
 

@@ -9,7 +9,7 @@ use remote::ninep::{LastingLink, Options, Remote9p, Retry};
 use remote::virtiofs::{self, RemoteFuse};
 use transports::Link;
 use vfs::{Call, Caller, Cx, FileSystem, Mode, Name, OpenFlags, Result, Want};
-use vfs_testkit::bed::{Seen, ok, pattern, run};
+use vfs_testkit::context::{Seen, ok, pattern, run};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::device::Shared;

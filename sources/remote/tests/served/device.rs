@@ -15,8 +15,8 @@ use memory::Memory;
 use remote::virtiofs::{self, RemoteFuse, WaitMode};
 use rustix::event::{EventfdFlags, eventfd};
 use vfs::{Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags, Want};
-use vfs_testkit::bed::{ok, pattern};
-use vfs_testkit::{Profile, Subject, clock};
+use vfs_testkit::context::{ok, pattern};
+use vfs_testkit::{Profile, TestSubject, clock};
 use virtqueue::{Config, Device, Stop};
 use wire::payload::{SlicePayload, SliceSink};
 
@@ -41,7 +41,7 @@ impl Shared {
         let engine = Engine::new(Tuning::default()).expect("an engine");
         let queues = engine.queues(session);
         let drive = move |_, ring| -> io::Result<Stop> {
-            let driven = queues.drive(ring, None)?;
+            let driven = queues.start(ring, None)?;
             Ok(Box::new(|| driven.join()))
         };
         let config = Config {
@@ -117,15 +117,15 @@ fn profile() -> Profile {
     }
 }
 
-pub(crate) fn subject(waiting: WaitMode) -> Subject {
+pub(crate) fn subject(waiting: WaitMode) -> TestSubject {
     let (shared, mount) = mounted(Memory::new(clock()), 2, waiting);
-    let mut subject = Subject::new(mount, profile());
+    let mut subject = TestSubject::new(mount, profile());
     subject.keep = Box::new(shared);
     subject
 }
 
 mod by_events {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(super::WaitMode::Adaptive(std::time::Duration::ZERO))
     }
 
@@ -133,7 +133,7 @@ mod by_events {
 }
 
 mod by_polling {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(super::WaitMode::Polling(std::time::Duration::from_micros(
             200,
         )))
@@ -143,7 +143,7 @@ mod by_polling {
 }
 
 mod by_interrupts {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(super::WaitMode::Interrupts)
     }
 

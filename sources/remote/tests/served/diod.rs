@@ -11,7 +11,7 @@ use p9::Dialect;
 use remote::ninep::{Options, Remote9p};
 use tempfile::TempDir;
 use transports::{Addr, dial};
-use vfs_testkit::{Profile, Subject};
+use vfs_testkit::{Profile, TestSubject};
 
 use crate::net::Served;
 
@@ -86,17 +86,17 @@ fn why_not() -> Option<&'static str> {
 }
 
 /// diod, or barge's own server if diod is missing, with the reason printed.
-fn subject() -> Subject {
+fn subject() -> TestSubject {
     if let Some(why) = why_not() {
         eprintln!("skipped over diod: {why}");
         let served = Served::new();
         let fs = served.speaking(Dialect::Linux, 65536);
-        let mut subject = Subject::new(fs, profile());
+        let mut subject = TestSubject::new(fs, profile());
         subject.keep = Box::new(served);
         return subject;
     }
     let diod = Diod::start();
-    let mut subject = Subject::new(diod.connect(false), profile());
+    let mut subject = TestSubject::new(diod.connect(false), profile());
     let process = diod.process.clone();
     // diod 1.0.24 has a race that crashes it now and then.
     subject.excuse = Box::new(move || {

@@ -11,7 +11,7 @@ use p9::Kind;
 use remote::ninep::{Options, Remote9p};
 use transports::{Link, StreamLink};
 use vfs::{Caller, FileSystem, Name, OpenFlags};
-use vfs_testkit::bed::{Seen, ok, pattern};
+use vfs_testkit::context::{Seen, ok, pattern};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::{receive, with_cx};

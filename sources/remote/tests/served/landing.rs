@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use remote::ninep::{Options, Remote9p};
 use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags, Result};
-use vfs_testkit::bed::{Seen, ok, pattern};
+use vfs_testkit::context::{Seen, ok, pattern};
 use wire::payload::SliceSink;
 
 use crate::net::Served;

@@ -11,7 +11,7 @@ use p9::{Dialect, Fid, Rmessage, Tag, Tmessage};
 use remote::ninep::{LastingLink, Retry};
 use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, OpenFlags, Want};
-use vfs_testkit::bed::pattern;
+use vfs_testkit::context::pattern;
 use wire::payload::{SlicePayload, VecSink};
 
 use crate::lasting::{BOTH, Place, create, root, with, write};

@@ -3,7 +3,7 @@
 use memory::Memory;
 use remote::ninep::{Options, Retry};
 use vfs::{Caller, Errno, FileSystem, OpenFlags, Plus, Result};
-use vfs_testkit::bed::{ok, run};
+use vfs_testkit::context::{ok, run};
 use vfs_testkit::{Kept, Seen};
 
 use crate::lasting::Place;

@@ -14,7 +14,7 @@ use p9::{Dialect, Fid, Names, Tmessage as T, Uid};
 use remote::ninep::Pipe;
 use tempfile::TempDir;
 use vfs::{Call, Caller, Cx, FileSystem, Name, OpenFlags};
-use vfs_testkit::bed::{ok, pattern};
+use vfs_testkit::context::{ok, pattern};
 use wire::payload::SliceSink;
 
 use crate::net::Served;

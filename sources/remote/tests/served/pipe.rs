@@ -6,7 +6,7 @@ use std::sync::Arc;
 use p9::{Dialect, Fid, Tmessage as T};
 use remote::ninep::Pipe;
 use vfs::{Errno, FileSystem, OpenFlags, Patience};
-use vfs_testkit::bed::{Opened, Seen, ok, pattern};
+use vfs_testkit::context::{Opened, Seen, ok, pattern};
 
 use crate::blocks::{create, read, write};
 use crate::net::Served;

@@ -8,8 +8,8 @@ use memory::Memory;
 use p9::{Dialect, Tmessage as T};
 use remote::ninep::{Options, Pipe, Remote9p};
 use vfs::{Call, Caller, Cx, Errno, FileSystem, Patience};
-use vfs_testkit::bed::{ok, pattern};
-use vfs_testkit::{Profile, Subject, clock};
+use vfs_testkit::context::{ok, pattern};
+use vfs_testkit::{Profile, TestSubject, clock};
 use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
 
 use crate::blocks::{FILE, create, read, write};
@@ -37,15 +37,15 @@ fn options(version: Dialect, msize: u32) -> Options {
     }
 }
 
-fn subject(version: Dialect, msize: u32, profile: Profile) -> Subject {
+fn subject(version: Dialect, msize: u32, profile: Profile) -> TestSubject {
     let (kept, mount) = mounted(Memory::new(clock()), version, msize);
-    let mut subject = Subject::new(mount, profile);
+    let mut subject = TestSubject::new(mount, profile);
     subject.keep = Box::new(kept);
     subject
 }
 
 mod large_messages {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         let linux = crate::conformance::linux();
         super::subject(p9::Dialect::Linux, (1 << 20) + 24, linux)
     }
@@ -54,7 +54,7 @@ mod large_messages {
 }
 
 mod small_messages {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(p9::Dialect::Linux, 8192, crate::conformance::linux())
     }
 
@@ -62,7 +62,7 @@ mod small_messages {
 }
 
 mod with_9p2000_u {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject(p9::Dialect::Unix, 65536, crate::conformance::unix())
     }
 

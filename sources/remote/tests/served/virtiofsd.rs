@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use remote::virtiofs::{Options, RemoteFuse, WaitMode};
 use tempfile::TempDir;
-use vfs_testkit::{Profile, Subject};
+use vfs_testkit::{Profile, TestSubject};
 
 /// A directory served by virtiofsd.
 struct Daemon {
@@ -62,14 +62,14 @@ impl Daemon {
 }
 
 /// virtiofsd, or barge's own server if virtiofsd is missing, with the reason printed.
-fn subject() -> Subject {
+fn subject() -> TestSubject {
     let daemon = match rustix::process::geteuid().is_root() {
         true => Daemon::start().ok_or("virtiofsd is not installed"),
         false => Err("virtiofsd serves others only as user 0"),
     };
     match daemon {
         Ok(daemon) => {
-            let mut subject = Subject::new(daemon.mount(), profile());
+            let mut subject = TestSubject::new(daemon.mount(), profile());
             subject.keep = Box::new(daemon);
             subject
         }

@@ -11,7 +11,10 @@ const DISK: &str = "truncate -s 2G {share}/disk && mkfs.ext4 -q {share}/disk && 
 
 pub(super) fn subject(barge: &str, rounds: Option<u16>) -> Subject {
     let way = Way::named("none");
-    let serve = format!("sh -c '{DISK} {barge} serve {{share}} {}'", way.address());
+    let serve = format!(
+        "sh -c '{DISK} {barge} serve {{share}} {}'",
+        way.address().replace("{listen}", "127.0.0.1")
+    );
     let mut seat = way.seat(&[]);
     let drive = "if=none,id=disk,format=raw,file={share}/disk";
     let device = "virtio-blk-pci,drive=disk";

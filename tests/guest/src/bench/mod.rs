@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::guest::{Case, Seat};
+use crate::machine::Machine;
 use crate::run::Plan;
 use crate::{Dirs, quote};
 
@@ -46,8 +47,8 @@ pub struct Options {
     pub barge: Option<PathBuf>,
     /// Also print all results as a line of JSON.
     pub json: bool,
-    /// QEMU's `-accel`.
-    pub accel: String,
+    /// The machine.
+    pub machine: Machine,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
 }
@@ -118,7 +119,7 @@ pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Resu
         cases: vec![Case::program(subject.name, &script, &[], &env)],
         case_timeout: subject.timeout,
         timeout: subject.timeout,
-        accel: options.accel,
+        machine: Some(options.machine),
         mirror: options.mirror,
         keep: false,
     })

@@ -21,9 +21,10 @@ use self::scripts::{SCRIPTS, Script};
 use self::setup::Scene;
 use crate::guest::{CaseResult, Outcome};
 use crate::kernel::LINES;
+use crate::machine::{self, Machine};
 use crate::run::{self, Plan};
 use crate::ways::{WAYS, Way};
-use crate::{Dirs, guest, tools};
+use crate::{Dirs, tools};
 
 /// The pairs of a quick run with their scripts, the longest first: both kernels with each protocol,
 /// in its usual configuration.
@@ -72,8 +73,8 @@ pub struct Options {
     pub options: Vec<String>,
     /// Timeout of one boot.
     pub timeout: Duration,
-    /// QEMU's `-accel`.
-    pub accel: String,
+    /// The machine; the fastest one that has a script's devices if none.
+    pub machine: Option<Machine>,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
     /// A Markdown file whose results section is replaced.
@@ -182,14 +183,14 @@ fn pairs(options: &Options) -> Vec<Pair> {
         let part = Part::All;
         let all = LINES
             .iter()
-            .flat_map(|&(kernel, _)| WAYS.iter().map(move |way| Pair { kernel, way, part }));
+            .flat_map(|&(kernel, ..)| WAYS.iter().map(move |way| Pair { kernel, way, part }));
         all.filter(|Pair { kernel, way, .. }| {
             chosen(&options.kernels, kernel) && chosen(&options.ways, way.name)
         })
         .collect()
     };
     let here = |Pair { kernel, way, .. }: &Pair| {
-        way.fits(kernel) && way.needs().is_none_or(guest::has_device)
+        way.fits(kernel) && way.needs().is_none_or(machine::has_device)
     };
     all.into_iter().filter(here).collect()
 }
@@ -245,12 +246,16 @@ fn boot(
     scripts: &[&'static Script],
 ) -> Result<Outcome> {
     let setup = scripts[0].setup;
+    let machine = match &options.machine {
+        Some(machine) => machine.clone(),
+        None => Machine::fastest(setup.needs_qemu(way)),
+    };
     let Scene {
         mut serve,
         seats,
         root,
         cache,
-    } = setup.scene(way, barge, &options.options);
+    } = setup.scene(way, barge, &options.options, &machine);
     if let Some(command) = &options.serve {
         serve = vec![command.clone()];
     }
@@ -267,7 +272,7 @@ fn boot(
             .collect::<Result<_>>()?,
         case_timeout: options.timeout / 2,
         timeout: options.timeout,
-        accel: options.accel.clone(),
+        machine: Some(machine),
         mirror: options.mirror.clone(),
         keep: false,
     };

@@ -243,6 +243,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "mapped",
+        file: "mapped.py",
+        setup: Setup::Mapped,
+        ways: &["none", "mmap", "loose"],
+        ..PLAIN
+    },
+    Script {
         name: "vsock",
         file: "vsock.py",
         quick: &[("SIZE", "4")],

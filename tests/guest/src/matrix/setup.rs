@@ -1,12 +1,15 @@
 //! The setups of scripts: servers, guests, and their roots.
 
 use crate::guest::{Mount, Seat};
+use crate::machine::Machine;
 use crate::ways::{Protocol, Way, beside};
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Setup {
     /// A guest with the share, shared with other scripts.
     Usual,
+    /// A guest with the share, which QEMU serves too, with mapped owners.
+    Mapped,
     /// Two guests with the share of one server, with these two mount configurations.
     Two(&'static str, &'static str),
     /// A guest whose root is also served by barge, with the configuration of the share.
@@ -50,11 +53,25 @@ pub(super) struct Scene {
 }
 
 impl Setup {
+    /// Returns whether guests need devices or the network of QEMU. v3's locks need the portmapper of
+    /// the host, which answers on loopback.
+    pub(super) fn needs_qemu(self, way: &Way) -> bool {
+        let scene = self.scene(way, "", &[], &Machine::UserMode);
+        let has_devices = scene.seats.iter().any(|seat| !seat.qemu.is_empty());
+        has_devices || way.uses_rpcbind()
+    }
+
     /// Returns the scene with the share mounted as `way` with additional mount options, unless the
     /// setup has its own configurations.
-    pub(super) fn scene(self, way: &Way, barge: &str, options: &[String]) -> Scene {
+    pub(super) fn scene(
+        self,
+        way: &Way,
+        barge: &str,
+        options: &[String],
+        machine: &Machine,
+    ) -> Scene {
         let serve = |source, addresses: &str, way: &Way| {
-            let arguments = way.arguments();
+            let arguments = way.arguments(machine);
             format!("{barge} serve {source} {addresses} {arguments}")
         };
         let mut scene = Scene {
@@ -66,7 +83,8 @@ impl Setup {
         scene.seats[0] = scene.seats[0].map(|text| text.replace("{barge}", barge));
         let qemu = &mut scene.seats[0].qemu;
         match self {
-            Self::Usual => qemu.extend(MAPPED.map(String::from)),
+            Self::Usual => {}
+            Self::Mapped => qemu.extend(MAPPED.map(String::from)),
             Self::Two(first, second) => {
                 let (first, second) = (Way::named(first), Way::named(second));
                 let addresses = format!("{} {}", first.address(), beside(second.address()));
@@ -128,7 +146,7 @@ impl Setup {
                 };
                 scene.serve = vec![format!("{AGAIN} {}{lease}", scene.serve[0])];
             }
-            Self::Reload => scene.serve = vec![by_file(barge, way)],
+            Self::Reload => scene.serve = vec![by_file(barge, way, machine)],
             Self::Disk(mkfs) => {
                 let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";
                 let mounted = "mount -o loop {run}/disk {share} && chmod 755 {share}";
@@ -163,8 +181,8 @@ fn packed(barge: &str, command: &str) -> String {
 
 /// Returns a server command with a configuration file in place of options, including whether the
 /// share is read-only.
-fn by_file(barge: &str, way: &Way) -> String {
-    let told = format!("{} {}", way.address(), way.arguments());
+fn by_file(barge: &str, way: &Way, machine: &Machine) -> String {
+    let told = format!("{} {}", way.address(), way.arguments(machine));
     let mut keys = String::new();
     for option in told.split("--").skip(1) {
         let (key, value) = option.trim().split_once(' ').unwrap_or((option.trim(), ""));
@@ -215,10 +233,10 @@ mod tests {
     #[test]
     fn two_guests_meet_two_addresses_of_one_server() {
         let two = Setup::Two("virtiofs-never", "none");
-        let scene = two.scene(Way::named("mmap"), "barge", &[]);
+        let scene = two.scene(Way::named("mmap"), "barge", &[], &Machine::qemu());
         assert_eq!(
             scene.serve,
-            ["barge serve {share} --virtiofs {socket} --9p tcp:127.0.0.1:{port2} --cache never"]
+            ["barge serve {share} --virtiofs {socket} --9p tcp:{listen}:{port2} --cache never"]
         );
         assert!(scene.seats[0].qemu[1].ends_with("path={socket}"));
         assert!(scene.seats[1].mount.options.contains("port={port2},"));
@@ -226,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_bundle_is_served_beside_the_share() {
-        let scene = Setup::Bundle.scene(Way::named("virtiofs"), "barge", &[]);
+        let scene = Setup::Bundle.scene(Way::named("virtiofs"), "barge", &[], &Machine::qemu());
         assert_eq!(
             scene.serve,
             [
@@ -242,7 +260,8 @@ mod tests {
 
     #[test]
     fn a_disk_is_made_and_mounted_where_its_server_sees_it() {
-        let scene = Setup::Disk("xfs -q").scene(Way::named("nfs4.2"), "barge", &[]);
+        let scene =
+            Setup::Disk("xfs -q").scene(Way::named("nfs4.2"), "barge", &[], &Machine::qemu());
         let [command] = &scene.serve[..] else {
             panic!("one server, not {:?}", scene.serve);
         };
@@ -251,15 +270,15 @@ mod tests {
                 "unshare -m sh -c 'truncate -s 1G {run}/disk && mkfs.xfs -q {run}/disk"
             )
         );
-        assert!(command.contains("exec barge serve {share} --nfs tcp:127.0.0.1:{port}"));
+        assert!(command.contains("exec barge serve {share} --nfs tcp:{listen}:{port}"));
     }
 
     #[test]
     fn an_image_is_a_disk_or_is_served_as_the_share_is() {
-        let scene = Setup::Image.scene(Way::named("nfs4.2"), "barge", &[]);
-        let command = "exec barge serve {run}/image --nfs tcp:127.0.0.1:{port2} ";
+        let scene = Setup::Image.scene(Way::named("nfs4.2"), "barge", &[], &Machine::qemu());
+        let command = "exec barge serve {run}/image --nfs tcp:{listen}:{port2} ";
         assert!(scene.serve[1].contains(command), "{}", scene.serve[1]);
-        let scene = Setup::ImageDisk.scene(Way::named("mmap"), "barge", &[]);
+        let scene = Setup::ImageDisk.scene(Way::named("mmap"), "barge", &[], &Machine::qemu());
         assert_eq!(scene.root.unwrap().kind, "erofs");
         let socket = "socket,id=drive,path={socket2}".to_owned();
         assert!(scene.seats[0].qemu.contains(&socket));
@@ -267,21 +286,21 @@ mod tests {
 
     #[test]
     fn a_file_says_what_a_command_line_would() {
-        let scene = Setup::Reload.scene(Way::named("nfs4.1"), "barge", &[]);
-        let keys = "nfs = \"tcp:127.0.0.1:{port}\"\nstate-dir = \"{run}/state\"\ndelegations = true\n[[share]]\nsource = \"{share}\"\n";
+        let scene = Setup::Reload.scene(Way::named("nfs4.1"), "barge", &[], &Machine::qemu());
+        let keys = "nfs = \"tcp:{listen}:{port}\"\nstate-dir = \"{run}/state\"\ndelegations = true\n[[share]]\nsource = \"{share}\"\n";
         assert!(scene.serve[0].contains(keys), "{}", scene.serve[0]);
     }
 
     #[test]
     fn a_named_share_is_the_only_export() {
-        let scene = Setup::Named.scene(Way::named("nfs4.2"), "barge", &[]);
-        let command = "barge serve share={share} --nfs tcp:127.0.0.1:{port} ";
+        let scene = Setup::Named.scene(Way::named("nfs4.2"), "barge", &[], &Machine::qemu());
+        let command = "barge serve share={share} --nfs tcp:{listen}:{port} ";
         assert!(scene.serve[0].starts_with(command), "{}", scene.serve[0]);
     }
 
     #[test]
     fn a_root_has_a_server_of_its_own() {
-        let scene = Setup::Root.scene(Way::named("virtiofs"), "barge", &[]);
+        let scene = Setup::Root.scene(Way::named("virtiofs"), "barge", &[], &Machine::qemu());
         let command = "barge serve /mnt --read-only --virtiofs {socket2} --cache auto";
         assert!(scene.serve[1].contains(command));
         assert_eq!(scene.root.unwrap().device, "root");

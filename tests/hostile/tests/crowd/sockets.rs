@@ -8,7 +8,7 @@ use hostile::server::{Server, tuning};
 use transports::Addr;
 use vfs::memory::MemoryBudget;
 use vfs::{Attr, Kind, Level, Op, Patience};
-use vfs_testkit::script::{Answer, Gate, Script, plain_attr};
+use vfs_testkit::script::{Answer, Latch, Script, plain_attr};
 
 use super::{Held, Row, Stage, Tree, assert_hold, row, until};
 
@@ -18,7 +18,7 @@ pub(crate) struct Sockets {
     pub(crate) server: Server,
     pub(crate) tree: Option<Tree>,
     /// Releases hanging requests when opened.
-    gate: Gate,
+    latch: Latch,
 }
 
 impl Stage for Sockets {
@@ -44,7 +44,7 @@ impl Sockets {
             protocol,
             server,
             tree: None,
-            gate: Gate::new(),
+            latch: Latch::new(),
         }
     }
 
@@ -90,14 +90,14 @@ pub(crate) fn plain(protocol: Protocol) -> Sockets {
 }
 
 /// Returns a tree whose first reads hang, and whose attributes (flushes for `Nbd`) take a worker.
-fn hanging_tree(slow: Op, gate: &Gate) -> Arc<Script> {
+fn hanging_tree(slow: Op, latch: &Latch) -> Arc<Script> {
     let script = Script::new();
     script.set_capabilities(vfs::Capabilities {
         handles: Level::Native,
         ..Default::default()
     });
     for _ in 0..1000 {
-        script.next(Op::Read, Answer::Hold(gate.clone()));
+        script.next(Op::Read, Answer::Hold(latch.clone()));
     }
     script.always(slow, Answer::Needs(Patience::Full));
     let file = Attr {
@@ -121,10 +121,10 @@ fn hanging(protocol: Protocol) -> Sockets {
         Protocol::Nbd => Op::Fsync,
         _ => Op::Attr,
     };
-    let gate = Gate::new();
-    let tree = hanging_tree(slow, &gate);
+    let latch = Latch::new();
+    let tree = hanging_tree(slow, &latch);
     Sockets {
-        gate,
+        latch,
         ..Sockets::of(protocol, Server::speaking(protocol, tree, few_workers()))
     }
 }
@@ -177,15 +177,15 @@ fn unread_replies(stage: &Sockets) -> Held {
     Box::new(all)
 }
 
-/// Hanging requests; the gate opens when the attacker is dropped.
+/// Hanging requests; the latch opens when the attacker is dropped.
 struct Hung {
-    gate: Gate,
+    latch: Latch,
     _clients: Vec<Client>,
 }
 
 impl Drop for Hung {
     fn drop(&mut self) {
-        self.gate.open();
+        self.latch.open();
     }
 }
 
@@ -201,7 +201,7 @@ fn hung_requests(stage: &Sockets) -> Held {
     }
     until(|| offloaded() >= before + 8 * 16);
     Box::new(Hung {
-        gate: stage.gate.clone(),
+        latch: stage.latch.clone(),
         _clients: clients,
     })
 }

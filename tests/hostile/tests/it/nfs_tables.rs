@@ -11,7 +11,7 @@ use hostile::rpc::{self, MOUNT, NFS, NLM, Ops};
 use hostile::server::tree;
 use nfs::mount;
 use nfs::nlm::{FreeArgs, Lock, LockArgs, LockResult, Status as NlmStatus};
-use nfs::nsm::Changed;
+use nfs::nsm::StatChange;
 use nfs::server::{Connection, Options, Server};
 use nfs::v3::{CreateArgs, CreateHow, CreateOk, Handle, NameArgs, Outcome, SetAttributes, Wcc};
 use nfs::v4::Status;
@@ -170,7 +170,7 @@ fn a_stranger_frees_no_locks_of_another_host() {
         caller: b"guest",
         state: 3,
     };
-    let changed = Changed {
+    let changed = StatChange {
         name: b"guest.example.org",
         state: 3,
     };

@@ -102,7 +102,7 @@ impl Rig {
     /// Connects and sends STARTTLS, so that the server waits for a handshake.
     fn asked(&self) -> TcpStream {
         let mut stream = self.connect();
-        stream.write_all(&start_tls::ask(1, 3)).expect("sent");
+        stream.write_all(&start_tls::request(1, 3)).expect("sent");
         let mut reply = [0; 36];
         stream.read_exact(&mut reply).expect("a reply");
         assert_eq!(start_tls::is_granted(1, &reply), Ok(true));
@@ -140,7 +140,7 @@ fn garbage_in_place_of_a_handshake() {
         // Larger than a record, and an unknown type.
         &[22, 3, 1, 0xff, 0xff, 1],
         &[99, 3, 3, 0, 1, 0],
-        &start_tls::ask(2, 3),
+        &start_tls::request(2, 3),
     ] {
         ends(rig.asked(), bytes);
         rig.assert_well();
@@ -161,7 +161,7 @@ fn half_a_handshake_and_gone() {
 #[test]
 fn what_comes_right_behind_the_request_could_be_anybodys() {
     let rig = Rig::new();
-    let early = [&start_tls::ask(1, 3)[..], &start_tls::ask(2, 3)].concat();
+    let early = [&start_tls::request(1, 3)[..], &start_tls::request(2, 3)].concat();
     ends(rig.connect(), &early);
     rig.assert_well();
 }
@@ -193,7 +193,7 @@ fn handshakes_count_as_connections() {
 fn plain_bytes_behind_a_handshake() {
     let rig = Rig::new();
     for bytes in [
-        &start_tls::ask(2, 3)[..],
+        &start_tls::request(2, 3)[..],
         // Not encrypted, and oversized.
         &[
             23, 3, 3, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -213,7 +213,7 @@ fn plain_bytes_behind_a_handshake() {
 fn tls_within_tls_is_not_granted() {
     let rig = Rig::new();
     let (link, _socket) = rig.secured();
-    link.send(&start_tls::ask(9, 3), true).expect("sent");
+    link.send(&start_tls::request(9, 3), true).expect("sent");
     let mut reply = [0; 24];
     let got = link.recv(&mut reply, true).expect("a reply");
     assert_eq!(start_tls::is_granted(9, &reply[..got]), Ok(false));
@@ -223,7 +223,7 @@ fn tls_within_tls_is_not_granted() {
 fn who_does_not_read_sealed_replies_is_not_heard() {
     let rig = Rig::new();
     let (link, _socket) = rig.secured();
-    let ask = start_tls::look(3, 3);
+    let ask = start_tls::probe(3, 3);
     let mut asked = 0;
     while asked < 1_000_000 {
         match link.send(&ask.repeat(1000), false) {

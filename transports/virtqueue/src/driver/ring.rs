@@ -80,7 +80,7 @@ pub struct Queue {
     shared: Shared,
     state: Mutex<State>,
     /// Notified when a reply arrived, or the leader left.
-    bell: Condvar,
+    progress: Condvar,
     /// Held by the leader.
     poller: Mutex<Poller>,
 }
@@ -90,7 +90,7 @@ struct State {
     free: Vec<u16>,
     /// The number of requests made available, and how many of them the device was not notified of.
     available: u16,
-    untold: u16,
+    unkicked: u16,
     /// The number of used elements processed.
     used: u16,
     /// Replies for any receiver, in order.
@@ -155,13 +155,13 @@ impl Queue {
                 slots: vec![Phase::Ours; usize::from(depth)],
                 free: (0..depth).rev().collect(),
                 available: 0,
-                untold: 0,
+                unkicked: 0,
                 used: 0,
                 came: VecDeque::new(),
                 leading: false,
                 failed: None,
             }),
-            bell: Condvar::new(),
+            progress: Condvar::new(),
             poller: Mutex::new(Poller::new(poll)),
         }
     }
@@ -197,7 +197,7 @@ impl Queue {
     /// as well.
     pub fn kick(&self) {
         let mut state = self.state();
-        self.tell(&mut state);
+        self.kick_device(&mut state);
     }
 
     /// Returns a detached request.
@@ -298,7 +298,7 @@ impl Queue {
             if let Some(why) = state.failed {
                 return Err(io::Error::new(ErrorKind::BrokenPipe, why));
             }
-            self.tell(&mut state);
+            self.kick_device(&mut state);
             if looked.elapsed() >= TICK {
                 if over() {
                     return Err(ErrorKind::TimedOut.into());
@@ -306,7 +306,7 @@ impl Queue {
                 looked = Instant::now();
             }
             if state.leading {
-                state = self.bell.wait_timeout(state, TICK).expect(POISON).0;
+                state = self.progress.wait_timeout(state, TICK).expect(POISON).0;
                 continue;
             }
             if self.reap(&mut state) {
@@ -326,7 +326,7 @@ impl Queue {
                 self.fail(&mut state, why);
             }
             self.reap(&mut state);
-            self.bell.notify_all();
+            self.progress.notify_all();
         }
     }
 
@@ -430,7 +430,7 @@ impl Queue {
     /// Frees a slot that the caller owns.
     pub(super) fn release(&self, slot: u16) {
         self.state().free.push(slot);
-        self.bell.notify_all();
+        self.progress.notify_all();
     }
 
     /// Discards the reply to a request, and frees its slot once the device has used it.
@@ -450,7 +450,7 @@ impl Queue {
 
     fn fail(&self, state: &mut State, why: &'static str) {
         state.failed.get_or_insert(why);
-        self.bell.notify_all();
+        self.progress.notify_all();
     }
 
     /// Makes a request available to the device.
@@ -464,7 +464,7 @@ impl Queue {
         self.number(layout.available() + 4 + 2 * place)
             .store(head, Ordering::Relaxed);
         state.available = state.available.wrapping_add(1);
-        state.untold += 1;
+        state.unkicked += 1;
         self.number(layout.available() + 2)
             .store(state.available, Ordering::Release);
     }
@@ -496,8 +496,8 @@ impl Queue {
         }
     }
 
-    fn tell(&self, state: &mut State) {
-        if state.untold == 0 {
+    fn kick_device(&self, state: &mut State) {
+        if state.unkicked == 0 {
             return;
         }
         let layout = &self.shared.layout;
@@ -507,11 +507,11 @@ impl Queue {
         let wanted = if self.shared.event_idx {
             let event = layout.used() + 4 + 8 * usize::from(layout.size());
             let event = self.number(event).load(Ordering::Relaxed);
-            state.available.wrapping_sub(event).wrapping_sub(1) < state.untold
+            state.available.wrapping_sub(event).wrapping_sub(1) < state.unkicked
         } else {
             self.number(layout.used()).load(Ordering::Relaxed) & 1 == 0
         };
-        state.untold = 0;
+        state.unkicked = 0;
         if wanted {
             // Fails only if the event's counter would overflow.
             let _ = self.shared.kick.write(1);

@@ -4,7 +4,7 @@ use vfs::Attr;
 use wire::Xdr;
 
 use super::{done, procedure};
-use crate::client::{Ask, Failure, Tree};
+use crate::client::{ClientCall, Failure, Tree};
 use crate::v3::{AccessOk, Attributes, SetAttributes, SetTime, Time, Wcc, access};
 
 /// A GETATTR.
@@ -15,7 +15,7 @@ pub struct GetAttr<'a> {
     pub tree: Tree,
 }
 
-impl Ask for GetAttr<'_> {
+impl ClientCall for GetAttr<'_> {
     type Answer<'r> = Attr;
 
     procedure!(GetAttr);
@@ -39,7 +39,7 @@ pub struct SetAttr<'a> {
     pub tree: Tree,
 }
 
-impl Ask for SetAttr<'_> {
+impl ClientCall for SetAttr<'_> {
     type Answer<'r> = Option<Attr>;
 
     procedure!(SetAttr);
@@ -124,7 +124,7 @@ impl Access<'_> {
     ];
 }
 
-impl Ask for Access<'_> {
+impl ClientCall for Access<'_> {
     type Answer<'r> = vfs::Access;
 
     procedure!(Access);

@@ -3,7 +3,7 @@
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::{done, done_in, procedure};
-use crate::client::{Ask, Failure, Lands, ReadData, Stable, Written};
+use crate::client::{ClientCall, Failure, Lands, ReadData, Stable, Written};
 use crate::v3::{Attributes, CommitOk, Outcome, ReadOk, Verifier, WriteOk};
 
 /// A READ.
@@ -52,7 +52,7 @@ impl Read<'_> {
     }
 }
 
-impl Ask for Read<'_> {
+impl ClientCall for Read<'_> {
     type Answer<'r> = ReadData<'r>;
 
     procedure!(Read);
@@ -93,7 +93,7 @@ pub struct Write<'a> {
     pub data: &'a [u8],
 }
 
-impl Ask for Write<'_> {
+impl ClientCall for Write<'_> {
     type Answer<'r> = Written;
 
     procedure!(Write);
@@ -127,7 +127,7 @@ pub struct Commit<'a> {
     pub handle: &'a [u8],
 }
 
-impl Ask for Commit<'_> {
+impl ClientCall for Commit<'_> {
     type Answer<'r> = Verifier;
 
     procedure!(Commit);

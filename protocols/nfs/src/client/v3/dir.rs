@@ -3,7 +3,7 @@
 use wire::Xdr;
 
 use super::done;
-use crate::client::{Ask, Failure, Listed, Page, Procedure, Tree};
+use crate::client::{ClientCall, Failure, Listed, Page, Procedure, Tree};
 use crate::rpc::program;
 use crate::v3::{self, Entry, ReadDirOk, ReadDirPlusOk, Verifier};
 
@@ -21,7 +21,7 @@ pub struct ReadDir<'a, const PLUS: bool> {
     pub tree: Tree,
 }
 
-impl<const PLUS: bool> Ask for ReadDir<'_, PLUS> {
+impl<const PLUS: bool> ClientCall for ReadDir<'_, PLUS> {
     type Answer<'r> = Page<'r>;
 
     const PROCEDURE: Procedure = Procedure {

@@ -4,7 +4,7 @@ use vfs::StatFs;
 use wire::Xdr;
 
 use super::{done, procedure};
-use crate::client::{Ask, Failure, Limits};
+use crate::client::{ClientCall, Failure, Limits};
 use crate::v3::{FsInfoOk, FsStatOk, PathConfOk};
 
 /// Linux's `NFS_SUPER_MAGIC`.
@@ -16,7 +16,7 @@ pub struct FsStat<'a> {
     pub handle: &'a [u8],
 }
 
-impl Ask for FsStat<'_> {
+impl ClientCall for FsStat<'_> {
     type Answer<'r> = StatFs;
 
     procedure!(FsStat);
@@ -48,7 +48,7 @@ pub struct FsInfo<'a> {
     pub handle: &'a [u8],
 }
 
-impl Ask for FsInfo<'_> {
+impl ClientCall for FsInfo<'_> {
     type Answer<'r> = Limits;
 
     procedure!(FsInfo);
@@ -72,7 +72,7 @@ pub struct PathConf<'a> {
     pub handle: &'a [u8],
 }
 
-impl Ask for PathConf<'_> {
+impl ClientCall for PathConf<'_> {
     type Answer<'r> = u32;
 
     procedure!(PathConf);

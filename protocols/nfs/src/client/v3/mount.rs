@@ -3,7 +3,7 @@
 use vfs::Errno;
 use wire::{Xdr, XdrReader};
 
-use crate::client::{Ask, Failure, Procedure};
+use crate::client::{ClientCall, Failure, Procedure};
 use crate::mount::{Mounted, Procedure as P, Status};
 use crate::nsm;
 use crate::portmap;
@@ -21,7 +21,7 @@ pub struct Mount<'a> {
     pub path: &'a [u8],
 }
 
-impl Ask for Mount<'_> {
+impl ClientCall for Mount<'_> {
     type Answer<'r> = Box<[u8]>;
 
     const PROCEDURE: Procedure = MOUNT;
@@ -80,7 +80,7 @@ impl GetPort {
     };
 }
 
-impl Ask for GetPort {
+impl ClientCall for GetPort {
     type Answer<'r> = u16;
 
     const PROCEDURE: Procedure = Procedure {
@@ -108,7 +108,7 @@ impl Ask for GetPort {
 /// An NLM v4 call without results, with encoded arguments.
 pub struct NlmCall<'a, const PROCEDURE: u32>(pub &'a [u8]);
 
-impl<const PROCEDURE: u32> Ask for NlmCall<'_, PROCEDURE> {
+impl<const PROCEDURE: u32> ClientCall for NlmCall<'_, PROCEDURE> {
     type Answer<'r> = ();
 
     const PROCEDURE: Procedure = Procedure {
@@ -134,7 +134,7 @@ pub struct Notify<'a> {
     pub state: i32,
 }
 
-impl Ask for Notify<'_> {
+impl ClientCall for Notify<'_> {
     type Answer<'r> = ();
 
     const PROCEDURE: Procedure = Procedure {
@@ -144,7 +144,7 @@ impl Ask for Notify<'_> {
     };
 
     fn put(&self, to: &mut Vec<u8>) {
-        let changed = nsm::Changed {
+        let changed = nsm::StatChange {
             name: self.name,
             state: self.state,
         };

@@ -5,7 +5,7 @@ use wire::Xdr;
 
 use super::attr::set_attributes;
 use super::{done, procedure};
-use crate::client::{Ask, Failure, Made, Procedure, Tree};
+use crate::client::{ClientCall, Failure, Made, Procedure, Tree};
 use crate::rpc::program;
 use crate::v3::{
     self, CreateHow, CreateOk, DeviceData, LinkWcc, LookupOk, MkNodData, ReadLinkOk, RenameWcc,
@@ -22,7 +22,7 @@ pub struct Lookup<'a> {
     pub tree: Tree,
 }
 
-impl Ask for Lookup<'_> {
+impl ClientCall for Lookup<'_> {
     type Answer<'r> = Made;
 
     procedure!(Lookup);
@@ -47,7 +47,7 @@ pub struct ReadLink<'a> {
     pub handle: &'a [u8],
 }
 
-impl Ask for ReadLink<'_> {
+impl ClientCall for ReadLink<'_> {
     type Answer<'r> = Vec<u8>;
 
     procedure!(ReadLink);
@@ -77,7 +77,7 @@ pub struct Create<'a> {
     pub tree: Tree,
 }
 
-impl Ask for Create<'_> {
+impl ClientCall for Create<'_> {
     type Answer<'r> = Made;
 
     procedure!(Create);
@@ -126,7 +126,7 @@ pub struct Make<'a, const PROCEDURE_NUMBER: u32> {
     pub tree: Tree,
 }
 
-impl<const PROCEDURE_NUMBER: u32> Ask for Make<'_, PROCEDURE_NUMBER> {
+impl<const PROCEDURE_NUMBER: u32> ClientCall for Make<'_, PROCEDURE_NUMBER> {
     type Answer<'r> = Made;
 
     const PROCEDURE: Procedure = Procedure {
@@ -174,7 +174,7 @@ pub struct Remove<'a, const DIRECTORY: bool> {
     pub name: &'a [u8],
 }
 
-impl<const DIRECTORY: bool> Ask for Remove<'_, DIRECTORY> {
+impl<const DIRECTORY: bool> ClientCall for Remove<'_, DIRECTORY> {
     type Answer<'r> = ();
 
     const PROCEDURE: Procedure = Procedure {
@@ -208,7 +208,7 @@ pub struct Rename<'a> {
     pub to_name: &'a [u8],
 }
 
-impl Ask for Rename<'_> {
+impl ClientCall for Rename<'_> {
     type Answer<'r> = ();
 
     procedure!(Rename);
@@ -237,7 +237,7 @@ pub struct Link<'a> {
     pub tree: Tree,
 }
 
-impl Ask for Link<'_> {
+impl ClientCall for Link<'_> {
     type Answer<'r> = Option<Attr>;
 
     procedure!(Link);

@@ -3,7 +3,7 @@
 use vfs::{Errno, Kind, Make as What};
 
 use super::*;
-use crate::client::{Ask, Stable};
+use crate::client::{ClientCall, Stable};
 
 const TREE: Tree = Tree {
     fsid: 7,
@@ -26,7 +26,7 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 /// Decodes the results of `ask`, and checks that every truncation is malformed.
-fn answer<'r, A: Ask>(ask: &A, bytes: &'r [u8]) -> Result<A::Answer<'r>, Failure> {
+fn answer<'r, A: ClientCall>(ask: &A, bytes: &'r [u8]) -> Result<A::Answer<'r>, Failure> {
     for len in 0..bytes.len() {
         let cut = ask.answer(&bytes[..len]);
         assert!(matches!(cut, Err(Failure::Malformed(_))), "{len}");
@@ -34,7 +34,7 @@ fn answer<'r, A: Ask>(ask: &A, bytes: &'r [u8]) -> Result<A::Answer<'r>, Failure
     ask.answer(bytes)
 }
 
-fn put(ask: &impl Ask) -> Vec<u8> {
+fn put(ask: &impl ClientCall) -> Vec<u8> {
     let mut bytes = Vec::new();
     ask.put(&mut bytes);
     bytes

@@ -3,7 +3,7 @@
 use vfs::{Attr, Device, StatFs, Time};
 use wire::{Malformed, Xdr};
 
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use crate::client::v3::{Access as Access3, MAGIC};
 use crate::client::{Failure, Limits, Tree};
 use crate::v4::attr::{Attributes, Bitmap, FileType, NfsTime, SetTime, SpecData, Who, number as n};
@@ -139,10 +139,10 @@ pub struct GetAttr<'a> {
     pub tree: Tree,
 }
 
-impl Steps for GetAttr<'_> {
+impl Operations for GetAttr<'_> {
     type Answer<'r> = Attr;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle)).op(&Op::Getattr(STAT));
@@ -172,10 +172,10 @@ pub struct SetAttr<'a> {
     pub tree: Tree,
 }
 
-impl Steps for SetAttr<'_> {
+impl Operations for SetAttr<'_> {
     type Answer<'r> = Attr;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))
@@ -204,10 +204,10 @@ pub struct Access<'a> {
     pub want: vfs::Access,
 }
 
-impl Steps for Access<'_> {
+impl Operations for Access<'_> {
     type Answer<'r> = vfs::Access;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let bits = Access3::bits(self.directory, self.want);
@@ -228,10 +228,10 @@ pub struct FsStat<'a> {
     pub handle: &'a [u8],
 }
 
-impl Steps for FsStat<'_> {
+impl Operations for FsStat<'_> {
     type Answer<'r> = StatFs;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let figures = Bitmap::of(&[
@@ -267,14 +267,14 @@ impl Steps for FsStat<'_> {
 }
 
 /// A request for the server's capabilities.
-pub struct Traits<'a> {
+pub struct GetCapabilities<'a> {
     /// The handle of the tree's root.
     pub handle: &'a [u8],
 }
 
 /// The server's capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Can {
+pub struct Capabilities {
     /// The maximum I/O sizes.
     pub limits: Limits,
     /// The lease time in seconds.
@@ -285,10 +285,10 @@ pub struct Can {
     pub clone: bool,
 }
 
-impl Steps for Traits<'_> {
-    type Answer<'r> = Can;
+impl Operations for GetCapabilities<'_> {
+    type Answer<'r> = Capabilities;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let asked = Bitmap::of(&[n::MAXREAD, n::MAXWRITE, n::LEASE_TIME, n::XATTR_SUPPORT]);
@@ -315,7 +315,7 @@ impl Steps for Traits<'_> {
             (Status::Ok, rest) => Attributes::get(rest)?.clone_block.unwrap_or(0) > 0,
             (_, _) => false,
         };
-        Ok(Can {
+        Ok(Capabilities {
             limits,
             lease: attributes.lease_time.unwrap_or(90),
             xattr: attributes.xattr_support.unwrap_or(false),

@@ -1,6 +1,6 @@
 //! Client IDs of v4.0 (RFC 7530 sections 9.1, 16.33 to 16.34).
 
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use super::session::CALLBACK_PROGRAM;
 use crate::client::Failure;
 use crate::v4::op::{self, Op};
@@ -16,11 +16,11 @@ pub struct SetClientId<'a> {
     pub verifier: Verifier,
 }
 
-impl Steps for SetClientId<'_> {
+impl Operations for SetClientId<'_> {
     /// The client ID and the verifier that confirms it.
     type Answer<'r> = SetClientIdConfirm;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::SetClientId(op::SetClientId {
@@ -55,10 +55,10 @@ pub struct SetClientIdConfirm {
     pub verifier: Verifier,
 }
 
-impl Steps for SetClientIdConfirm {
+impl Operations for SetClientIdConfirm {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::SetClientIdConfirm(op::SetClientIdConfirm {
@@ -79,10 +79,10 @@ pub struct Renew {
     pub client: ClientId,
 }
 
-impl Steps for Renew {
+impl Operations for Renew {
     type Answer<'r> = ();
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Renew(self.client));

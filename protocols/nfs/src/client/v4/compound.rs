@@ -4,19 +4,19 @@ use vfs::Errno;
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::Read;
-use crate::client::{Ask, Failure, Lands, Procedure};
+use crate::client::{ClientCall, Failure, Lands, Procedure};
 use crate::rpc::program;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Sequenced;
 use crate::v4::{SessionId, Status};
 
 /// The operations of a compound after SEQUENCE.
-pub trait Steps {
+pub trait Operations {
     /// The decoded results.
     type Answer<'r>;
 
     /// Whether the reply must be cached, because the operations are not idempotent.
-    const ONCE: bool;
+    const CACHE_THIS: bool;
 
     /// Writes the operations without the payload at the end of the last one.
     fn put(&self, to: &mut Ops<'_>);
@@ -31,7 +31,7 @@ pub trait Steps {
         0
     }
 
-    /// Returns [`Ask::lands`] of these operations after this SEQUENCE.
+    /// Returns [`ClientCall::lands`] of these operations after this SEQUENCE.
     fn lands(&self, _: Option<Sequence>) -> Option<Lands> {
         None
     }
@@ -40,10 +40,10 @@ pub trait Steps {
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Self::Answer<'r>, Failure>;
 }
 
-impl<S: Steps> Steps for &S {
+impl<S: Operations> Operations for &S {
     type Answer<'r> = S::Answer<'r>;
 
-    const ONCE: bool = S::ONCE;
+    const CACHE_THIS: bool = S::CACHE_THIS;
 
     fn put(&self, to: &mut Ops<'_>) {
         (**self).put(to);
@@ -73,7 +73,7 @@ pub struct Compound<'a, S> {
     /// The slot that it uses; `None` in v4.0, and for operations that create sessions.
     pub sequence: Option<Sequence>,
     /// The other operations.
-    pub steps: &'a S,
+    pub operations: &'a S,
 }
 
 /// The slot and sequence id of a compound.
@@ -84,13 +84,13 @@ pub struct Sequence {
     /// The slot.
     pub slot: u32,
     /// The sequence id.
-    pub turn: u32,
+    pub sequence_id: u32,
     /// The highest slot in use.
     pub highest: u32,
 }
 
 /// The status flags of SEQUENCE (`sr_status_flags`, RFC 8881 section 18.46.3).
-pub mod told {
+pub mod status_flags {
     /// The client has no connection with a backchannel.
     pub const CALLBACK_PATH_DOWN: u32 = 0x1;
     /// Delegations have been revoked.
@@ -100,19 +100,19 @@ pub mod told {
 }
 
 /// The results of a compound.
-pub struct Done<T> {
+pub struct CompoundResult<T> {
     /// The target for the highest slot in use, from the server.
     pub highest: Option<u32>,
     /// Whether the server has advanced the slot's sequence id.
-    pub turned: bool,
-    /// The status flags: some of [`told`].
-    pub told: u32,
+    pub advanced: bool,
+    /// The status flags: some of [`status_flags`].
+    pub status_flags: u32,
     /// The results of the operations.
     pub result: Result<T, Failure>,
 }
 
-impl<S: Steps> Ask for Compound<'_, S> {
-    type Answer<'r> = Done<S::Answer<'r>>;
+impl<S: Operations> ClientCall for Compound<'_, S> {
+    type Answer<'r> = CompoundResult<S::Answer<'r>>;
 
     const PROCEDURE: Procedure = Procedure {
         program: program::NFS,
@@ -130,34 +130,34 @@ impl<S: Steps> Ask for Compound<'_, S> {
         if let Some(sequence) = &self.sequence {
             ops.op(&Op::Sequence(op::Sequence {
                 session: sequence.session,
-                sequence: sequence.turn,
+                sequence: sequence.sequence_id,
                 slot: sequence.slot,
                 highest_slot: sequence.highest,
-                cache_this: S::ONCE,
+                cache_this: S::CACHE_THIS,
             }));
         }
-        self.steps.put(&mut ops);
+        self.operations.put(&mut ops);
         let count = ops.count;
         to[at..at + 4].copy_from_slice(&count.to_be_bytes());
     }
 
     fn payload(&self) -> &[u8] {
-        self.steps.payload()
+        self.operations.payload()
     }
 
     /// Adds up record mark, RPC and compound headers, SEQUENCE, PUTFH, and the operation's results.
     fn room(&self) -> usize {
-        match self.steps.room() {
+        match self.operations.room() {
             0 => 0,
             room => 4 + 24 + 12 + 44 + 8 + room,
         }
     }
 
     fn lands(&self) -> Option<Lands> {
-        self.steps.lands(self.sequence)
+        self.operations.lands(self.sequence)
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Done<S::Answer<'r>>, Failure> {
+    fn answer<'r>(&self, results: &'r [u8]) -> Result<CompoundResult<S::Answer<'r>>, Failure> {
         self.read(XdrReader::new(results))
     }
 
@@ -165,31 +165,35 @@ impl<S: Steps> Ask for Compound<'_, S> {
         &self,
         head: &'r [u8],
         payload: &'r [u8],
-    ) -> Result<Done<S::Answer<'r>>, Failure> {
+    ) -> Result<CompoundResult<S::Answer<'r>>, Failure> {
         self.read(XdrReader::before(head, payload))
     }
 }
 
-impl<S: Steps> Compound<'_, S> {
-    fn read<'r>(&self, from: XdrReader<'r>) -> Result<Done<S::Answer<'r>>, Failure> {
-        let (begun, mut results) = self.begin(from)?;
-        let result = match begun.result {
-            Ok(()) => self.steps.answer(&mut results),
+impl<S: Operations> Compound<'_, S> {
+    fn read<'r>(&self, from: XdrReader<'r>) -> Result<CompoundResult<S::Answer<'r>>, Failure> {
+        let (start, mut results) = self.begin(from)?;
+        let result = match start.result {
+            Ok(()) => self.operations.answer(&mut results),
             Err(failure) => Err(failure),
         };
         if let Err(Failure::Malformed(what)) = result {
             return Err(Failure::Malformed(what));
         }
-        Ok(Done {
-            highest: begun.highest,
-            turned: begun.turned,
-            told: begun.told,
+        Ok(CompoundResult {
+            highest: start.highest,
+            advanced: start.advanced,
+            status_flags: start.status_flags,
             result,
         })
     }
 
-    /// Parses the results up to those of the steps; `Done::result` is the error of SEQUENCE.
-    fn begin<'r>(&self, mut from: XdrReader<'r>) -> Result<(Done<()>, Results<'r>), Failure> {
+    /// Parses the results up to those of the operations; `CompoundResult::result` is the error of
+    /// SEQUENCE.
+    fn begin<'r>(
+        &self,
+        mut from: XdrReader<'r>,
+    ) -> Result<(CompoundResult<()>, Results<'r>), Failure> {
         let status = Status::get(&mut from)?;
         from.opaque(usize::MAX)?;
         let mut results = Results {
@@ -197,22 +201,22 @@ impl<S: Steps> Compound<'_, S> {
             left: from.u32()?,
             from,
         };
-        let mut done = Done {
+        let mut done = CompoundResult {
             highest: None,
-            turned: false,
-            told: 0,
+            advanced: false,
+            status_flags: 0,
             result: Ok(()),
         };
         if let Some(sequence) = &self.sequence {
             match results.take::<Sequenced>(SEQUENCE) {
                 Ok(sequenced) => {
-                    let (slot, turn) = (sequenced.slot, sequenced.sequence);
-                    if (slot, turn) != (sequence.slot, sequence.turn) {
+                    let (slot, sequence_id) = (sequenced.slot, sequenced.sequence);
+                    if (slot, sequence_id) != (sequence.slot, sequence.sequence_id) {
                         let what = format!("expected the end of {sequence:?}, got {sequenced:?}");
                         return Err(Malformed::new(what).into());
                     }
-                    done.turned = true;
-                    done.told = sequenced.flags;
+                    done.advanced = true;
+                    done.status_flags = sequenced.flags;
                     done.highest = Some(sequenced.target_highest_slot);
                 }
                 Err(Failure::Malformed(what)) => return Err(Failure::Malformed(what)),
@@ -229,12 +233,12 @@ impl Compound<'_, Read<'_>> {
         &self,
         from: &mut XdrReader<'_>,
     ) -> Result<usize, Failure> {
-        let (begun, mut results) = self.begin(*from)?;
-        begun.result?;
+        let (start, mut results) = self.begin(*from)?;
+        start.result?;
         if results.status != Status::Ok {
             return Err(refused(results.status));
         }
-        let len = self.steps.payload_len(&mut results)?;
+        let len = self.operations.payload_len(&mut results)?;
         *from = results.from;
         Ok(len)
     }

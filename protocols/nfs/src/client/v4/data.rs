@@ -3,7 +3,7 @@
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::attr::PUTFH;
-use super::compound::{Ops, Results, Sequence, Steps};
+use super::compound::{Operations, Ops, Results, Sequence};
 use crate::client::{Failure, Lands, Stable, Written};
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Written as WrittenReply;
@@ -138,10 +138,10 @@ impl Read<'_> {
     }
 }
 
-impl Steps for Read<'_> {
+impl Operations for Read<'_> {
     type Answer<'r> = ReadPieces<'r>;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let read = op::Read {
@@ -213,10 +213,10 @@ pub struct Write<'a> {
     pub data: &'a [u8],
 }
 
-impl Steps for Write<'_> {
+impl Operations for Write<'_> {
     type Answer<'r> = Written;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle));
@@ -252,10 +252,10 @@ pub struct Commit<'a> {
     pub handle: &'a [u8],
 }
 
-impl Steps for Commit<'_> {
+impl Operations for Commit<'_> {
     type Answer<'r> = Verifier;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         // The whole file.
@@ -277,7 +277,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client::Ask;
+    use crate::client::ClientCall;
     use crate::client::v4::Compound;
 
     fn read(plus: bool) -> Read<'static> {
@@ -311,11 +311,11 @@ mod tests {
     fn read_plus(pieces: &[Vec<u8>]) -> Result<(Vec<Piece<'static>>, bool), Failure> {
         let head = [&[0, 0, 0, 1][..], &(pieces.len() as u32).to_be_bytes()].concat();
         let bytes = reply(68, &[head, pieces.concat()].concat()).leak();
-        let steps = &read(true);
+        let operations = &read(true);
         let compound = Compound {
             minor: 2,
             sequence: None,
-            steps,
+            operations,
         };
         for len in 0..bytes.len() {
             assert!(compound.answer(&bytes[..len]).is_err(), "{len}");
@@ -411,11 +411,11 @@ mod tests {
     #[test]
     fn a_read_has_its_bytes_and_no_more() {
         let bytes = reply(25, b"\0\0\0\0\0\0\0\x05abcde\0\0\0");
-        let steps = &read(false);
+        let operations = &read(false);
         let compound = Compound {
             minor: 0,
             sequence: None,
-            steps,
+            operations,
         };
         let found = compound.answer(&bytes).and_then(|done| done.result);
         let found = found.expect("bytes");

@@ -1,7 +1,7 @@
 //! DELEGRETURN, TEST_STATEID, FREE_STATEID.
 
 use super::attr::PUTFH;
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use crate::client::Failure;
 use crate::v4::op::Op;
 use crate::v4::{StateId, Status};
@@ -14,10 +14,10 @@ pub struct DelegReturn<'a> {
     pub state: StateId,
 }
 
-impl Steps for DelegReturn<'_> {
+impl Operations for DelegReturn<'_> {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))
@@ -37,11 +37,11 @@ pub struct TestStateIds<'a> {
     pub states: &'a [StateId],
 }
 
-impl Steps for TestStateIds<'_> {
+impl Operations for TestStateIds<'_> {
     /// The status of each, in order.
     type Answer<'r> = Vec<Status>;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::TestStateId(self.states.to_vec()));
@@ -59,10 +59,10 @@ pub struct FreeStateId {
     pub state: StateId,
 }
 
-impl Steps for FreeStateId {
+impl Operations for FreeStateId {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::FreeStateId(self.state));

@@ -3,7 +3,7 @@
 use wire::Xdr;
 
 use super::attr::{ENTRY, PUTFH};
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use crate::client::{Failure, Listed, Page, Tree};
 use crate::v4::Verifier;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
@@ -25,10 +25,10 @@ pub struct ReadDir<'a> {
     pub tree: Tree,
 }
 
-impl Steps for ReadDir<'_> {
+impl Operations for ReadDir<'_> {
     type Answer<'r> = Page<'r>;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let names = Bitmap::of(&[n::TYPE, n::FSID, n::FILEID, n::RDATTR_ERROR]);

@@ -6,7 +6,7 @@ use vfs::lock::{LockKind as Kind, Outsider};
 use wire::Xdr;
 
 use super::attr::PUTFH;
-use super::compound::{Ops, Results, Steps, refused};
+use super::compound::{Operations, Ops, Results, refused};
 use super::open::counted;
 use crate::client::Failure;
 use crate::v4::op::{self, Locker, NewLocker, OldLocker, Op};
@@ -62,11 +62,11 @@ pub struct Lock<'a> {
     pub counts: &'a Cell<bool>,
 }
 
-impl Steps for Lock<'_> {
+impl Operations for Lock<'_> {
     /// The lock stateid; `None` if there is a conflicting lock.
     type Answer<'r> = Option<StateId>;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         let locker = match self.state {
@@ -122,10 +122,10 @@ pub struct TestLock<'a> {
     pub owner: (ClientId, &'a [u8]),
 }
 
-impl Steps for TestLock<'_> {
+impl Operations for TestLock<'_> {
     type Answer<'r> = Option<Outsider>;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))
@@ -181,10 +181,10 @@ pub struct Unlock<'a> {
     pub counts: &'a Cell<bool>,
 }
 
-impl Steps for Unlock<'_> {
+impl Operations for Unlock<'_> {
     type Answer<'r> = StateId;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle)).op(&Op::Unlock(op::Unlock {

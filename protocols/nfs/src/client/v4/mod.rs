@@ -1,5 +1,5 @@
 //! NFS v4 calls (RFC 7530, RFC 8881, RFC 7862, RFC 8276): a compound for each type that implements
-//! [`Steps`].
+//! [`Operations`].
 
 mod attr;
 mod callback;
@@ -18,10 +18,10 @@ mod slots;
 mod tests;
 mod xattr;
 
-pub use attr::{Access, Can, FsStat, GetAttr, SetAttr, Traits};
+pub use attr::{Access, Capabilities, FsStat, GetAttr, GetCapabilities, SetAttr};
 pub use callback::{Asked, Backchannels};
 pub use client::{Renew, SetClientId, SetClientIdConfirm};
-pub use compound::{Compound, Done, Ops, Results, Sequence, Steps, told};
+pub use compound::{Compound, CompoundResult, Operations, Ops, Results, Sequence, status_flags};
 pub use data::{Commit, Piece, Read, ReadPieces, Write};
 pub use delegation::{DelegReturn, FreeStateId, TestStateIds};
 pub use dir::ReadDir;
@@ -30,8 +30,8 @@ pub use name::{Create, Link, Lookup, ReadLink, Remove, Rename, Root};
 pub use open::{Claim, Close, Delegated, Open, OpenConfirm, Opened};
 pub use range::{Allocate, Copy, CopyDone, Seek};
 pub use session::{
-    BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged, Nothing,
-    ReclaimComplete, Session,
+    BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged,
+    ReclaimComplete, SequenceOnly, Session,
 };
 pub use slots::{Slot, Slots};
 pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr};

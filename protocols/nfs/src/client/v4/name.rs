@@ -3,7 +3,7 @@
 use vfs::{Errno, Make};
 
 use super::attr::{self, PUTFH, STAT, put_is_directory, skip, take_handle};
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use crate::client::{Failure, Made, Tree};
 use crate::v4::Status;
 use crate::v4::attr::SpecData;
@@ -32,10 +32,10 @@ fn take_found(tree: Tree, from: &mut Results<'_>) -> Result<Made, Failure> {
 /// A request for the server's root.
 pub struct Root;
 
-impl Steps for Root {
+impl Operations for Root {
     type Answer<'r> = Made;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putrootfh);
@@ -59,10 +59,10 @@ pub struct Lookup<'a> {
     pub tree: Tree,
 }
 
-impl Steps for Lookup<'_> {
+impl Operations for Lookup<'_> {
     type Answer<'r> = Made;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.dir)).op(&match self.name {
@@ -88,10 +88,10 @@ pub struct ReadLink<'a> {
     pub handle: &'a [u8],
 }
 
-impl Steps for ReadLink<'_> {
+impl Operations for ReadLink<'_> {
     type Answer<'r> = Vec<u8>;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle)).op(&Op::Readlink);
@@ -118,10 +118,10 @@ pub struct Create<'a> {
     pub tree: Tree,
 }
 
-impl Steps for Create<'_> {
+impl Operations for Create<'_> {
     type Answer<'r> = Made;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         let device = |device: vfs::Device| SpecData {
@@ -162,10 +162,10 @@ pub struct Remove<'a> {
     pub directory: bool,
 }
 
-impl Steps for Remove<'_> {
+impl Operations for Remove<'_> {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.dir)).op(&Op::Lookup(self.name));
@@ -206,10 +206,10 @@ pub struct Rename<'a> {
     pub to_name: &'a [u8],
 }
 
-impl Steps for Rename<'_> {
+impl Operations for Rename<'_> {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.from))
@@ -242,10 +242,10 @@ pub struct Link<'a> {
     pub tree: Tree,
 }
 
-impl Steps for Link<'_> {
+impl Operations for Link<'_> {
     type Answer<'r> = vfs::Attr;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))

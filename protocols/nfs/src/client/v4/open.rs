@@ -8,7 +8,7 @@ use std::cell::Cell;
 use vfs::OpenFlags;
 
 use super::attr::{self, PUTFH, STAT, take_handle};
-use super::compound::{Ops, Results, Steps, refused};
+use super::compound::{Operations, Ops, Results, refused};
 use crate::client::{Failure, Made, Tree};
 use crate::v4::attr::Attributes;
 use crate::v4::op::{self, CreateHow, Op, OpenHow};
@@ -84,10 +84,10 @@ pub struct Delegated {
     pub of_use: bool,
 }
 
-impl Steps for Open<'_> {
+impl Operations for Open<'_> {
     type Answer<'r> = Opened;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         const READ: u32 = 1;
@@ -181,10 +181,10 @@ pub struct OpenConfirm<'a> {
     pub counts: &'a Cell<bool>,
 }
 
-impl Steps for OpenConfirm<'_> {
+impl Operations for OpenConfirm<'_> {
     type Answer<'r> = StateId;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))
@@ -214,10 +214,10 @@ pub struct Close<'a> {
     pub counts: &'a Cell<bool>,
 }
 
-impl Steps for Close<'_> {
+impl Operations for Close<'_> {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle)).op(&Op::Close(op::Close {

@@ -3,7 +3,7 @@
 use vfs::{CopyHow, Seek as What};
 
 use super::attr::PUTFH;
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use crate::client::Failure;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::{Copied, Sought};
@@ -24,10 +24,10 @@ pub struct Allocate<'a> {
     pub hole: bool,
 }
 
-impl Steps for Allocate<'_> {
+impl Operations for Allocate<'_> {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         let space = op::Space {
@@ -61,12 +61,12 @@ pub struct Seek<'a> {
     pub what: What,
 }
 
-impl Steps for Seek<'_> {
+impl Operations for Seek<'_> {
     /// The offset found; `None` if there is no data after `offset`, or if `offset` is at or beyond
     /// the end of the file.
     type Answer<'r> = Option<u64>;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let what = match self.what {
@@ -121,10 +121,10 @@ pub struct CopyDone {
     pub unstable: Option<Verifier>,
 }
 
-impl Steps for Copy<'_> {
+impl Operations for Copy<'_> {
     type Answer<'r> = CopyDone;
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.from.0))

@@ -1,7 +1,7 @@
 //! Client IDs and sessions of v4.1 and later (RFC 8881 section 2.10).
 
 use super::callback::{OPERATIONS, SLOTS};
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use crate::client::Failure;
 use crate::v4::op::{self, Op, Protect};
 use crate::v4::reply::{Bound, Exchanged as ExchangedReply, SessionCreated};
@@ -9,12 +9,12 @@ use crate::v4::types::{CallbackSecurity, Channel};
 use crate::v4::{ClientId, SessionId, Verifier};
 
 /// A compound of SEQUENCE alone, which renews the lease.
-pub struct Nothing;
+pub struct SequenceOnly;
 
-impl Steps for Nothing {
+impl Operations for SequenceOnly {
     type Answer<'r> = ();
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, _: &mut Ops<'_>) {}
 
@@ -40,10 +40,10 @@ pub struct Exchanged {
     pub sequence: u32,
 }
 
-impl Steps for ExchangeId<'_> {
+impl Operations for ExchangeId<'_> {
     type Answer<'r> = Exchanged;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         /// `EXCHGID4_FLAG_USE_NON_PNFS`
@@ -96,10 +96,10 @@ pub struct Session {
     pub backchannel: bool,
 }
 
-impl Steps for CreateSession {
+impl Operations for CreateSession {
     type Answer<'r> = Session;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let fore = Channel {
@@ -157,11 +157,11 @@ pub struct BindConnection {
     pub session: SessionId,
 }
 
-impl Steps for BindConnection {
+impl Operations for BindConnection {
     /// Whether the server has accepted.
     type Answer<'r> = bool;
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         /// `CDFC4_FORE_OR_BOTH`
@@ -188,10 +188,10 @@ pub struct DestroySession {
     pub session: SessionId,
 }
 
-impl Steps for DestroySession {
+impl Operations for DestroySession {
     type Answer<'r> = ();
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::DestroySession(self.session));
@@ -209,10 +209,10 @@ pub struct DestroyClientId {
     pub client: ClientId,
 }
 
-impl Steps for DestroyClientId {
+impl Operations for DestroyClientId {
     type Answer<'r> = ();
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::DestroyClientId(self.client));
@@ -227,10 +227,10 @@ impl Steps for DestroyClientId {
 /// A RECLAIM_COMPLETE: all state from before the server's restart has been reclaimed.
 pub struct ReclaimComplete;
 
-impl Steps for ReclaimComplete {
+impl Operations for ReclaimComplete {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::ReclaimComplete(false));

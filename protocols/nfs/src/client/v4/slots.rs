@@ -7,7 +7,7 @@ use crate::v4::SessionId;
 pub struct Slots {
     session: SessionId,
     /// The next sequence id of each slot.
-    turns: Vec<u32>,
+    sequence_ids: Vec<u32>,
     /// The free slots, the lowest last.
     free: Vec<u32>,
     /// The number of slots that the server asks the client to use.
@@ -24,7 +24,7 @@ impl Slots {
     pub fn new(session: SessionId, count: u32) -> Slots {
         Slots {
             session,
-            turns: vec![1; count as usize],
+            sequence_ids: vec![1; count as usize],
             free: (0..count).rev().collect(),
             target: count,
         }
@@ -39,33 +39,35 @@ impl Slots {
 
     /// Returns the SEQUENCE arguments of a call that uses `slot`.
     pub fn sequence(&self, slot: &Slot) -> Sequence {
-        let count = self.turns.len() as u32;
+        let count = self.sequence_ids.len() as u32;
         let unused = self.free.iter().zip((0..count).rev());
         let unused = unused.take_while(|(free, highest)| **free == *highest);
         let highest = (count - 1).saturating_sub(unused.count() as u32);
         Sequence {
             session: self.session,
             slot: slot.0,
-            turn: self.turns[slot.0 as usize],
+            sequence_id: self.sequence_ids[slot.0 as usize],
             highest,
         }
     }
 
     /// Advances the slot's sequence id: the server has accepted the call.
-    pub fn turned(&mut self, slot: &Slot) {
-        let turn = &mut self.turns[slot.0 as usize];
-        *turn = turn.wrapping_add(1);
+    pub fn advance(&mut self, slot: &Slot) {
+        let sequence_id = &mut self.sequence_ids[slot.0 as usize];
+        *sequence_id = sequence_id.wrapping_add(1);
     }
 
     /// Frees a slot.
-    pub fn give_back(&mut self, slot: Slot) {
+    pub fn release(&mut self, slot: Slot) {
         let at = self.free.partition_point(|&free| free > slot.0);
         self.free.insert(at, slot.0);
     }
 
     /// Sets the server's target for the highest slot in use.
-    pub fn aim(&mut self, highest: u32) {
-        self.target = highest.saturating_add(1).min(self.turns.len() as u32);
+    pub fn set_target(&mut self, highest: u32) {
+        self.target = highest
+            .saturating_add(1)
+            .min(self.sequence_ids.len() as u32);
     }
 }
 
@@ -80,25 +82,25 @@ mod tests {
         let want = Sequence {
             session: [7; 16],
             slot: 1,
-            turn: 1,
+            sequence_id: 1,
             highest: 1,
         };
         assert_eq!(slots.sequence(&two), want);
-        slots.turned(&one);
-        slots.give_back(one);
+        slots.advance(&one);
+        slots.release(one);
         let again = slots.take().expect("free");
         let sequence = slots.sequence(&again);
-        assert_eq!((sequence.slot, sequence.turn), (0, 2));
+        assert_eq!((sequence.slot, sequence.sequence_id), (0, 2));
         let three = slots.take().expect("free");
         assert_eq!(slots.sequence(&three).highest, 2);
         assert_eq!(slots.take(), None);
-        slots.aim(0);
-        slots.give_back(three);
-        slots.give_back(two);
+        slots.set_target(0);
+        slots.release(three);
+        slots.release(two);
         assert_eq!(slots.take(), None, "the server wants one in use only");
-        slots.give_back(again);
+        slots.release(again);
         assert_eq!(slots.take(), Some(Slot(0)));
-        slots.aim(u32::MAX);
+        slots.set_target(u32::MAX);
         assert_eq!(slots.take(), Some(Slot(1)));
     }
 }

@@ -6,7 +6,7 @@ use vfs::lock::LockKind;
 use vfs::{Errno, OpenFlags};
 
 use super::*;
-use crate::client::{Ask, Failure, Tree};
+use crate::client::{ClientCall, Failure, Tree};
 
 const TREE: Tree = Tree {
     fsid: 7,
@@ -17,26 +17,26 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-fn plain<S: Steps>(steps: &S) -> Compound<'_, S> {
+fn plain<S: Operations>(operations: &S) -> Compound<'_, S> {
     Compound {
         minor: 0,
         sequence: None,
-        steps,
+        operations,
     }
 }
 
-fn put(steps: &impl Steps) -> Vec<u8> {
+fn put(operations: &impl Operations) -> Vec<u8> {
     let mut bytes = Vec::new();
-    plain(steps).put(&mut bytes);
+    plain(operations).put(&mut bytes);
     bytes
 }
 
-/// Decodes the results of `steps`, and checks that every truncation is malformed.
-fn answer<'r, S: Steps>(steps: &S, bytes: &'r [u8]) -> Result<S::Answer<'r>, Failure> {
+/// Decodes the results of `operations`, and checks that every truncation is malformed.
+fn answer<'r, S: Operations>(operations: &S, bytes: &'r [u8]) -> Result<S::Answer<'r>, Failure> {
     for len in 0..bytes.len() {
-        assert!(plain(steps).answer(&bytes[..len]).is_err(), "{len}");
+        assert!(plain(operations).answer(&bytes[..len]).is_err(), "{len}");
     }
-    plain(steps).answer(bytes)?.result
+    plain(operations).answer(bytes)?.result
 }
 
 #[test]
@@ -44,13 +44,13 @@ fn a_sequence_goes_first_and_says_what_became_of_its_slot() {
     let sequence = Sequence {
         session: *b"0123456789abcdef",
         slot: 2,
-        turn: 5,
+        sequence_id: 5,
         highest: 9,
     };
     let compound = Compound {
         minor: 1,
         sequence: Some(sequence),
-        steps: &Nothing,
+        operations: &SequenceOnly,
     };
     let mut bytes = Vec::new();
     compound.put(&mut bytes);
@@ -67,14 +67,14 @@ fn a_sequence_goes_first_and_says_what_became_of_its_slot() {
         [&words(&[0, 0, 1, 53, 0])[..], b"0123456789abcdef", &tail].concat()
     };
     let done = compound.answer(&reply(5)).map_err(drop).expect("answered");
-    assert_eq!((done.turned, done.highest), (true, Some(31)));
+    assert_eq!((done.advanced, done.highest), (true, Some(31)));
     assert_eq!(done.result, Ok(()));
     // Another call's sequence id.
     assert!(compound.answer(&reply(6)).is_err());
     // An error of SEQUENCE: the slot's sequence id has not advanced.
     let refused = words(&[10052, 0, 1, 53, 10052]);
     let done = compound.answer(&refused).map_err(drop).expect("answered");
-    assert!(!done.turned);
+    assert!(!done.advanced);
     assert_eq!(done.result, Err(Failure::State(Status::Badsession)));
 }
 

@@ -3,7 +3,7 @@
 use vfs::XattrFlags;
 
 use super::attr::{PUTFH, skip};
-use super::compound::{Ops, Results, Steps};
+use super::compound::{Operations, Ops, Results};
 use crate::client::Failure;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::XattrNames;
@@ -17,10 +17,10 @@ pub struct GetXattr<'a> {
     pub name: &'a [u8],
 }
 
-impl Steps for GetXattr<'_> {
+impl Operations for GetXattr<'_> {
     type Answer<'r> = &'r [u8];
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle)).op(&Op::GetXattr(self.name));
@@ -45,10 +45,10 @@ pub struct SetXattr<'a> {
     pub flags: XattrFlags,
 }
 
-impl Steps for SetXattr<'_> {
+impl Operations for SetXattr<'_> {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))
@@ -77,11 +77,11 @@ pub struct ListXattrs<'a> {
     pub count: u32,
 }
 
-impl Steps for ListXattrs<'_> {
+impl Operations for ListXattrs<'_> {
     /// The names, the cookie to continue from, and whether there are no more names.
     type Answer<'r> = (Vec<&'r [u8]>, u64, bool);
 
-    const ONCE: bool = false;
+    const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))
@@ -107,10 +107,10 @@ pub struct RemoveXattr<'a> {
     pub name: &'a [u8],
 }
 
-impl Steps for RemoveXattr<'_> {
+impl Operations for RemoveXattr<'_> {
     type Answer<'r> = ();
 
-    const ONCE: bool = true;
+    const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putfh(self.handle))

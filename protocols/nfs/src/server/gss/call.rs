@@ -5,10 +5,11 @@ use std::sync::MutexGuard;
 use vfs::Patience;
 use wire::{Answer, Buffered, Malformed, Outgoing, Xdr as _, XdrReader, padding};
 
-use super::super::{Asked, Connection, Stop};
-use super::table::Established;
+use super::super::request::Request;
+use super::super::{Connection, Stop};
+use super::table::GssContext;
 use super::window::Window;
-use super::{Accepted, Context, Gss, Shown};
+use super::{Accepted, Authenticated, Context, Gss};
 use crate::rpc::{
     self, AuthStat, GssCredential, GssProcedure, InitResult, OpaqueAuth, Record, Refusal, Service,
     flavor,
@@ -22,26 +23,26 @@ impl Connection {
     pub(in crate::server) fn serve_gss(
         &self,
         gss: &Gss,
-        asked: &Asked<'_>,
+        request: &Request<'_>,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Stop> {
-        let credential = GssCredential::of(&asked.head.credential).map_err(refused)?;
-        if credential.is_left_to_workers() && asked.patience < Patience::Full {
+        let credential = GssCredential::of(&request.head.credential).map_err(refused)?;
+        if credential.is_left_to_workers() && request.patience < Patience::Full {
             return Err(Stop::Later(Answer::WouldBlock));
         }
-        if credential.procedure != GssProcedure::Data && asked.head.procedure != NULL {
+        if credential.procedure != GssProcedure::Data && request.head.procedure != NULL {
             return Err(refused(AuthStat::BadCred));
         }
         if credential.makes_context() {
-            return self.make_context(gss, asked, &credential, out);
+            return self.create_context(gss, request, &credential, out);
         }
         let context = gss
             .find(credential.handle)
             .ok_or(refused(AuthStat::CredProblem))?;
         let call = (context.number, credential.sequence);
-        let came_before = self.admitted().remove(&call);
-        verify(&context, asked)?;
-        if !came_before && !context.admit(credential.sequence) {
+        let was_admitted = self.admitted().remove(&call);
+        verify(&context, request)?;
+        if !was_admitted && !context.admit(credential.sequence) {
             tracing::debug!(?call, "a sequence number that came before, or is too old");
             return Err(Stop::Unanswered);
         }
@@ -54,23 +55,23 @@ impl Connection {
         };
         if credential.procedure == GssProcedure::Destroy {
             gss.table.remove(context.number);
-            rpc::begin_verified(asked.xid, self.marked, verifier, out);
+            rpc::begin_verified(request.xid, self.marked, verifier, out);
             return Ok(Answer::Done);
         }
-        let used = Used {
+        let used = ContextUse {
             gss,
             context: &context,
             service: credential.service,
             sequence: credential.sequence,
             verifier: &mic,
         };
-        match self.make_use(&used, asked, out) {
+        match self.serve_with_context(&used, request, out) {
             Ok(()) => {}
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
                 let to = &mut Buffered::new(out);
-                rpc::refuse(asked.xid, self.marked, why, verifier, to);
+                rpc::refuse(request.xid, self.marked, why, verifier, to);
             }
             Err(stop) => {
                 if matches!(stop, Stop::Later(_)) {
@@ -87,21 +88,22 @@ impl Connection {
     }
 
     /// Serves a context creation request (section 5.2).
-    fn make_context(
+    fn create_context(
         &self,
         gss: &Gss,
-        asked: &Asked<'_>,
+        request: &Request<'_>,
         credential: &GssCredential<'_>,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Stop> {
-        let mut arguments = asked.arguments;
+        let mut arguments = request.arguments;
         let token = arguments.opaque(usize::MAX)?;
         arguments.end()?;
         let (number, mut context) = match credential.procedure {
             GssProcedure::ContinueInit => {
                 let number = gss.numbered(credential.handle);
-                let begun = number.and_then(|number| Some((number, gss.table.begun(number)?)));
-                begun.ok_or(refused(AuthStat::CredProblem))?
+                let pending =
+                    number.and_then(|number| Some((number, gss.table.take_pending(number)?)));
+                pending.ok_or(refused(AuthStat::CredProblem))?
             }
             _ => (gss.number(), gss.mechanism.begin()),
         };
@@ -125,7 +127,7 @@ impl Connection {
                 let mic = context.get_mic(&Window::SIZE.to_be_bytes());
                 let mic = mic.ok_or(refused(AuthStat::CtxProblem))?;
                 tracing::debug!(?principal, "a context of RPCSEC_GSS");
-                let made = Established::new(number, context, principal, now);
+                let made = GssContext::new(number, context, principal, now);
                 gss.table.add(made);
                 (token, Some(mic))
             }
@@ -142,66 +144,66 @@ impl Connection {
                 body: mic,
             },
         };
-        rpc::begin_verified(asked.xid, self.marked, verifier, out);
+        rpc::begin_verified(request.xid, self.marked, verifier, out);
         result.put(&mut Buffered::new(out));
         Ok(Answer::Done)
     }
 
-    /// Executes `asked` with a context: unwraps the arguments, and wraps the results (section
+    /// Executes `request` with a context: unwraps the arguments, and wraps the results (section
     /// 5.3.3.4).
-    fn make_use(
+    fn serve_with_context(
         &self,
-        used: &Used<'_>,
-        asked: &Asked<'_>,
+        used: &ContextUse<'_>,
+        request: &Request<'_>,
         out: &mut dyn Outgoing,
     ) -> Result<(), Stop> {
-        let shown = Shown {
+        let authenticated = Authenticated {
             principal: &used.context.principal,
             service: used.service,
         };
         let head = [
-            shown.principal.as_bytes(),
+            authenticated.principal.as_bytes(),
             &[0],
-            &asked.head.program.to_be_bytes(),
-            &asked.head.version.to_be_bytes(),
-            &asked.head.procedure.to_be_bytes(),
+            &request.head.program.to_be_bytes(),
+            &request.head.version.to_be_bytes(),
+            &request.head.procedure.to_be_bytes(),
         ]
         .concat();
-        let run = |asked: &Asked<'_>, out: &mut dyn Outgoing| {
+        let run = |request: &Request<'_>, out: &mut dyn Outgoing| {
             let caller = used.context.caller.clone();
-            let asked = Asked {
-                same: [&head, asked.arguments.rest()],
-                ..*asked
+            let request = Request {
+                identity: [&head, request.arguments.rest()],
+                ..*request
             };
             let caller = caller.unwrap_or_else(|| self.anonymous());
-            self.carry_out(&asked, caller, Some(&shown), out)
+            self.carry_out(&request, caller, Some(&authenticated), out)
         };
         match used.service {
             Service::None => {
-                rpc::begin_verified(asked.xid, self.marked, used.verifier(), out);
-                run(asked, out)
+                rpc::begin_verified(request.xid, self.marked, used.verifier(), out);
+                run(request, out)
             }
             Service::Integrity => {
-                let asked = Asked {
-                    arguments: used.open_signed(asked)?,
-                    ..*asked
+                let request = Request {
+                    arguments: used.unwrap_integrity(request)?,
+                    ..*request
                 };
-                self.seal(used, asked.xid, out, &mut |draft| run(&asked, draft))
+                self.wrap_results(used, request.xid, out, &mut |draft| run(&request, draft))
             }
             Service::Privacy => {
-                let bytes = used.open_encrypted(asked)?;
+                let bytes = used.unwrap_privacy(request)?;
                 let record = Record::unmarked(&bytes);
                 let arguments = used.numbered(&bytes)?;
-                self.seal(used, asked.xid, out, &mut |draft| {
+                self.wrap_results(used, request.xid, out, &mut |draft| {
                     let mut done = Err(Stop::Unanswered);
                     used.gss.mechanism.message(&bytes, &mut |message| {
-                        let asked = Asked {
+                        let request = Request {
                             message,
                             record: &record,
                             arguments,
-                            ..*asked
+                            ..*request
                         };
-                        done = run(&asked, draft);
+                        done = run(&request, draft);
                     });
                     done
                 })
@@ -210,9 +212,9 @@ impl Connection {
     }
 
     /// Composes the results with `write`, and puts them into the reply `out`, signed or encrypted.
-    fn seal(
+    fn wrap_results(
         &self,
-        used: &Used<'_>,
+        used: &ContextUse<'_>,
         xid: u32,
         out: &mut dyn Outgoing,
         write: &mut dyn FnMut(&mut dyn Outgoing) -> Result<(), Stop>,
@@ -228,7 +230,7 @@ impl Connection {
             &mut |plain| {
                 rpc::begin_verified(xid, self.marked, used.verifier(), out);
                 let mut context = used.context.context();
-                sealed = seal(&mut **context, used.service, plain, out);
+                sealed = wrap_results(&mut **context, used.service, plain, out);
             },
         );
         written?;
@@ -237,7 +239,7 @@ impl Connection {
 }
 
 /// Puts `plain` into `out`, signed or encrypted.
-fn seal(
+fn wrap_results(
     context: &mut dyn Context,
     service: Service,
     plain: &[u8],
@@ -263,15 +265,15 @@ fn seal(
 }
 
 /// Checks that the context's client has signed the header of a call (section 5.3.1).
-fn verify(context: &Established, asked: &Asked<'_>) -> Result<(), Stop> {
-    let verifier = &asked.head.verifier;
+fn verify(context: &GssContext, request: &Request<'_>) -> Result<(), Stop> {
+    let verifier = &request.head.verifier;
     if verifier.flavor != flavor::GSS {
         return Err(refused(AuthStat::BadVerf));
     }
     // All that precedes the verifier.
     let len = verifier.body.len();
-    let signed = asked.arguments.position() - 8 - len - padding(len);
-    let signed = &asked.record.bytes()[..signed];
+    let signed = request.arguments.position() - 8 - len - padding(len);
+    let signed = &request.record.bytes()[..signed];
     match context.context().verify_mic(signed, verifier.body) {
         true => Ok(()),
         false => Err(refused(AuthStat::CredProblem)),
@@ -279,16 +281,16 @@ fn verify(context: &Established, asked: &Asked<'_>) -> Result<(), Stop> {
 }
 
 /// A context as used by a call.
-struct Used<'a> {
+struct ContextUse<'a> {
     gss: &'a Gss,
-    context: &'a Established,
+    context: &'a GssContext,
     service: Service,
     sequence: u32,
     /// The verifier of the reply.
     verifier: &'a [u8],
 }
 
-impl Used<'_> {
+impl ContextUse<'_> {
     fn verifier(&self) -> OpaqueAuth<'_> {
         OpaqueAuth {
             flavor: flavor::GSS,
@@ -297,8 +299,8 @@ impl Used<'_> {
     }
 
     /// Verifies signed arguments (`rpc_gss_integ_data`), and returns them in place in the record.
-    fn open_signed<'a>(&self, asked: &Asked<'a>) -> Result<XdrReader<'a>, Stop> {
-        let mut body = asked.arguments;
+    fn unwrap_integrity<'a>(&self, request: &Request<'a>) -> Result<XdrReader<'a>, Stop> {
+        let mut body = request.arguments;
         let signed = body.opaque(usize::MAX)?;
         let end = body.position() - padding(signed.len());
         let mic = body.opaque(usize::MAX)?;
@@ -307,14 +309,14 @@ impl Used<'_> {
         if !self.context.context().verify_mic(signed, mic) {
             return Err(Malformed::new("the arguments are signed by somebody else").into());
         }
-        let mut arguments = XdrReader::new(&asked.record.bytes()[..end]);
+        let mut arguments = XdrReader::new(&request.record.bytes()[..end]);
         arguments.fixed(end - signed.len() + 4)?;
         Ok(arguments)
     }
 
     /// Decrypts encrypted arguments (`rpc_gss_priv_data`), which follow the sequence number.
-    fn open_encrypted(&self, asked: &Asked<'_>) -> Result<Vec<u8>, Stop> {
-        let mut body = asked.arguments;
+    fn unwrap_privacy(&self, request: &Request<'_>) -> Result<Vec<u8>, Stop> {
+        let mut body = request.arguments;
         let sealed = body.opaque(usize::MAX)?;
         body.end()?;
         let opened = self.context.context().unwrap(sealed);

@@ -12,7 +12,7 @@
 //!   unwrapped once and no lane runs a cipher. Signed arguments stay in place, so a WRITE's data
 //!   are copied no more often than without signatures; encrypted ones are decrypted into a message
 //!   of their own. Results are composed in memory, then signed or encrypted.
-//! - Cached replies (`server/replay.rs`, v4's slots) are kept in plain text.
+//! - Cached replies (`server/duplicate_request_cache.rs`, v4's slots) are kept in plain text.
 //!
 //! Not implemented: channel bindings, RPCSEC_GSS v2 and v3 (RFC 5403, RFC 7861), and callbacks with
 //! RPCSEC_GSS (Linux asks for AUTH_SYS).
@@ -32,7 +32,7 @@ use std::time::Duration;
 use vfs::Caller;
 use wire::{Incoming, Outgoing};
 
-use self::table::{Established, Table};
+use self::table::{GssContext, Table};
 use crate::rpc::{Service, flavor};
 
 /// A GSS-API mechanism, and buffers for decrypted and composed messages.
@@ -125,7 +125,7 @@ impl Flavor {
 }
 
 /// The verified identity of a caller, and the protection of its call.
-pub(crate) struct Shown<'a> {
+pub(crate) struct Authenticated<'a> {
     pub(crate) principal: &'a str,
     pub(crate) service: Service,
 }
@@ -156,7 +156,7 @@ impl Gss {
     }
 
     /// Removes expired contexts.
-    pub(super) fn tend(&self) {
+    pub(super) fn maintain(&self) {
         self.table.expire((self.clock)());
     }
 
@@ -176,7 +176,7 @@ impl Gss {
         ((both >> 32) as u32 == self.boot).then_some(both as u32)
     }
 
-    fn find(&self, handle: &[u8]) -> Option<Arc<Established>> {
+    fn find(&self, handle: &[u8]) -> Option<Arc<GssContext>> {
         self.table.find(self.numbered(handle)?, (self.clock)())
     }
 }

@@ -11,7 +11,7 @@ use super::Context;
 use super::window::Window;
 
 /// An established context.
-pub(super) struct Established {
+pub(super) struct GssContext {
     pub(super) number: u32,
     pub(super) principal: String,
     pub(super) caller: Option<Caller>,
@@ -23,14 +23,14 @@ pub(super) struct Established {
     used: AtomicU64,
 }
 
-impl Established {
+impl GssContext {
     pub(super) fn new(
         number: u32,
         context: Box<dyn Context>,
         principal: super::Principal,
         now: Duration,
-    ) -> Established {
-        Established {
+    ) -> GssContext {
+        GssContext {
             number,
             principal: principal.name,
             caller: principal.caller,
@@ -61,9 +61,9 @@ pub(super) struct Table {
 
 #[derive(Default)]
 struct Contexts {
-    established: HashMap<u32, Arc<Established>>,
+    established: HashMap<u32, Arc<GssContext>>,
     /// Contexts that wait for another token, with the time since when.
-    begun: HashMap<u32, (Duration, Box<dyn Context>)>,
+    pending: HashMap<u32, (Duration, Box<dyn Context>)>,
 }
 
 impl Table {
@@ -73,11 +73,11 @@ impl Table {
 
     /// The maximum number of contexts of one principal, so that none evicts those of others. A
     /// client creates one for each service, and whenever a ticket is renewed.
-    pub(super) const MOST_OF_ONE: usize = 256;
+    pub(super) const MAX_OF_A_PRINCIPAL: usize = 256;
 
     /// The maximum number of contexts that wait for another token, in total. Kerberos needs no
     /// second token.
-    pub(super) const MOST_BEGUN: usize = 64;
+    pub(super) const MAX_PENDING: usize = 64;
 
     /// The time for which a context waits for another token.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,13 +86,13 @@ impl Table {
         self.contexts.lock().expect("no panic holds it")
     }
 
-    fn use_now(&self, context: &Established) {
+    fn use_now(&self, context: &GssContext) {
         let use_ = self.uses.fetch_add(1, Ordering::Relaxed);
         context.used.store(use_, Ordering::Relaxed);
     }
 
     /// Returns the context with this number, if it has not expired.
-    pub(super) fn find(&self, number: u32, now: Duration) -> Option<Arc<Established>> {
+    pub(super) fn find(&self, number: u32, now: Duration) -> Option<Arc<GssContext>> {
         let found = self.contexts().established.get(&number)?.clone();
         if found.until <= now {
             return None;
@@ -102,12 +102,12 @@ impl Table {
     }
 
     /// Adds a context. Evicts the least recently used one if there are too many.
-    pub(super) fn add(&self, context: Established) -> Arc<Established> {
+    pub(super) fn add(&self, context: GssContext) -> Arc<GssContext> {
         let context = Arc::new(context);
         self.use_now(&context);
         let mut contexts = self.contexts();
-        let of_one = |other: &Established| other.principal == context.principal;
-        contexts.make_room(Table::MOST_OF_ONE, "of one principal", of_one);
+        let of_one = |other: &GssContext| other.principal == context.principal;
+        contexts.make_room(Table::MAX_OF_A_PRINCIPAL, "of one principal", of_one);
         contexts.make_room(Table::MOST, "of all", |_| true);
         contexts.established.insert(context.number, context.clone());
         context
@@ -121,19 +121,19 @@ impl Table {
     /// Keeps a context that waits for another token.
     pub(super) fn wait(&self, number: u32, context: Box<dyn Context>, now: Duration) {
         let mut contexts = self.contexts();
-        if contexts.begun.len() >= Table::MOST_BEGUN {
-            let oldest = contexts.begun.iter().min_by_key(|(_, (since, _))| *since);
+        if contexts.pending.len() >= Table::MAX_PENDING {
+            let oldest = contexts.pending.iter().min_by_key(|(_, (since, _))| *since);
             if let Some(oldest) = oldest.map(|(number, _)| *number) {
-                tracing::debug!("{} contexts are begun: the oldest goes", Table::MOST_BEGUN);
-                contexts.begun.remove(&oldest);
+                tracing::debug!("{} contexts are begun: the oldest goes", Table::MAX_PENDING);
+                contexts.pending.remove(&oldest);
             }
         }
-        contexts.begun.insert(number, (now, context));
+        contexts.pending.insert(number, (now, context));
     }
 
     /// Takes the waiting context with this number.
-    pub(super) fn begun(&self, number: u32) -> Option<Box<dyn Context>> {
-        let (_, context) = self.contexts().begun.remove(&number)?;
+    pub(super) fn take_pending(&self, number: u32) -> Option<Box<dyn Context>> {
+        let (_, context) = self.contexts().pending.remove(&number)?;
         Some(context)
     }
 
@@ -143,14 +143,14 @@ impl Table {
             .established
             .retain(|_, context| context.until > now);
         contexts
-            .begun
+            .pending
             .retain(|_, (since, _)| *since + Table::PATIENCE > now);
     }
 }
 
 impl Contexts {
     /// Evicts the least recently used context that `counts` accepts if there are `most` of them.
-    fn make_room(&mut self, most: usize, whose: &str, counts: impl Fn(&Established) -> bool) {
+    fn make_room(&mut self, most: usize, whose: &str, counts: impl Fn(&GssContext) -> bool) {
         let counted = self.established.values().filter(|context| counts(context));
         if counted.clone().count() < most {
             return;

@@ -307,7 +307,7 @@ fn a_full_table_lets_go_of_what_idles_and_of_the_greedy_first() {
     let alive = |client: &Client| client.call((program::NFS, 3, 0), &[]).is_ok();
     let victim = Client::new(&world, "victim", Service::None);
     let greedy = Client::new(&world, "greedy", Service::None);
-    for _ in 0..Table::MOST_OF_ONE {
+    for _ in 0..Table::MAX_OF_A_PRINCIPAL {
         Client::new(&world, "greedy", Service::None);
     }
     assert!(!alive(&greedy) && alive(&victim), "its own first goes");
@@ -322,7 +322,7 @@ fn a_full_table_lets_go_of_what_idles_and_of_the_greedy_first() {
     let more = || net::init(&session, GssProcedure::Init, &[], b"more").expect("taken");
     let first = more();
     world.pass(1);
-    for _ in 0..Table::MOST_BEGUN {
+    for _ in 0..Table::MAX_PENDING {
         more();
     }
     let late = net::init(&session, GssProcedure::ContinueInit, &first.handle, b"bob");

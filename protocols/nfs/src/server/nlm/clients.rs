@@ -98,7 +98,7 @@ impl Clients {
 
     /// Records that the client may lock `node`. Returns `false` if the client is unknown or the
     /// table is full.
-    pub(super) fn hold(&self, number: u64, node: &Arc<dyn Node>) -> bool {
+    pub(super) fn record_node(&self, number: u64, node: &Arc<dyn Node>) -> bool {
         let mut table = self.lock();
         let Some(client) = table.clients.get_mut(&number) else {
             return false;
@@ -114,7 +114,12 @@ impl Clients {
     }
 
     /// Forgets that the client may have locked a node, if `is_free` returns `true`.
-    pub(super) fn settle(&self, number: u64, node: NodeId, is_free: impl FnOnce() -> bool) {
+    pub(super) fn forget_if_unlocked(
+        &self,
+        number: u64,
+        node: NodeId,
+        is_free: impl FnOnce() -> bool,
+    ) {
         let mut table = self.lock();
         let Some(client) = table.clients.get_mut(&number) else {
             return;

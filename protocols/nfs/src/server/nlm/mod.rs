@@ -32,8 +32,8 @@ pub(super) use self::clients::Clients;
 pub use self::recovery::Monitored;
 pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
-use super::handle::FileHandle;
-use super::{Stop, Turn};
+use super::filehandle::FileHandle;
+use super::{RequestContext, Stop};
 use crate::nlm::{
     CancelArgs, FreeArgs, Holder, LockArgs, LockResult, MAX_NAME, MAX_OBJECT, Procedure, ShareArgs,
     ShareResult, Status, TestArgs, TestResult, Tested, UnlockArgs,
@@ -43,7 +43,7 @@ use crate::rpc::Refusal;
 
 /// An NLM v4 call to a client: the result of its asynchronous call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallBack {
+pub struct NlmCallback {
     /// The client's address; its portmapper reports the port.
     pub addr: IpAddr,
     /// The procedure of the call.
@@ -53,30 +53,30 @@ pub struct CallBack {
 }
 
 /// Serves an NLM call.
-pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
     use Procedure as P;
     let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
-    let addr = turn.call.addr();
+    let addr = request.call.addr();
     if addr.is_none() && (P::TestMsg as u32..=P::UnlockMsg as u32).contains(&(procedure as u32)) {
         // A client without an address cannot be called.
         return Err(Refusal::ProcedureUnavailable.into());
     }
     let (answer, call) = match procedure {
         P::Null => return Ok(()),
-        P::Test => (turn.test()?, None),
-        P::TestMsg => (turn.test()?, Some(P::TestRes)),
-        P::Lock => (turn.lock(true)?, None),
-        P::LockMsg => (turn.lock(true)?, Some(P::LockRes)),
-        P::NmLock => (turn.lock(false)?, None),
-        P::Cancel => (turn.cancel()?, None),
-        P::CancelMsg => (turn.cancel()?, Some(P::CancelRes)),
-        P::Unlock => (turn.unlock()?, None),
-        P::UnlockMsg => (turn.unlock()?, Some(P::UnlockRes)),
+        P::Test => (request.test()?, None),
+        P::TestMsg => (request.test()?, Some(P::TestRes)),
+        P::Lock => (request.lock(true)?, None),
+        P::LockMsg => (request.lock(true)?, Some(P::LockRes)),
+        P::NmLock => (request.lock(false)?, None),
+        P::Cancel => (request.cancel()?, None),
+        P::CancelMsg => (request.cancel()?, Some(P::CancelRes)),
+        P::Unlock => (request.unlock()?, None),
+        P::UnlockMsg => (request.unlock()?, Some(P::UnlockRes)),
         P::Granted | P::TestRes | P::LockRes | P::CancelRes | P::UnlockRes => {
             return Err(Refusal::ProcedureUnavailable.into());
         }
         P::Share | P::Unshare => {
-            return turn.answer(|_, args: ShareArgs<'_>| {
+            return request.serve(|_, args: ShareArgs<'_>| {
                 Ok(ShareResult {
                     cookie: args.cookie,
                     status: Status::Failed,
@@ -85,15 +85,15 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
             });
         }
         P::FreeAll => {
-            return turn.answer(|turn, args: FreeArgs<'_>| {
-                turn.restarted(args.caller);
+            return request.serve(|request, args: FreeArgs<'_>| {
+                request.release_client(args.caller);
                 Ok(())
             });
         }
     };
     match call.zip(addr) {
-        None => turn.out.bytes(&answer),
-        Some((procedure, addr)) => (turn.server.options.call_back)(CallBack {
+        None => request.reply.out.bytes(&answer),
+        Some((procedure, addr)) => (request.server.options.call_back)(NlmCallback {
             addr,
             procedure,
             arguments: answer,
@@ -112,32 +112,32 @@ fn bytes<'a>(results: &impl Xdr<'a>) -> Vec<u8> {
 }
 
 /// Serves an NSM call.
-pub(super) fn serve_nsm(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+pub(super) fn serve_nsm(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
     let procedure = nsm::Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
         nsm::Procedure::Null => Ok(()),
-        nsm::Procedure::Notify => turn.answer(|turn, changed: nsm::Changed<'_>| {
-            turn.restarted(changed.name);
+        nsm::Procedure::Notify => request.serve(|request, changed: nsm::StatChange<'_>| {
+            request.release_client(changed.name);
             Ok(())
         }),
     }
 }
 
 /// A lock that a client requests, tests or unlocks.
-struct Asked {
+struct LockRequest {
     node: Arc<dyn Node>,
     lock: Lock,
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     fn test(&mut self) -> Answer {
-        let args: TestArgs<'_> = self.take()?;
+        let args: TestArgs<'_> = self.decode()?;
         let may = self.may_lock(args.lock.caller, false);
-        let asked = may.map_err(Fault::Status);
-        let asked = asked.and_then(|()| self.asked(&args.lock, args.exclusive));
-        let holder = asked.and_then(|asked| {
+        let request = may.map_err(LockError::Status);
+        let request = request.and_then(|()| self.lock_request(&args.lock, args.exclusive));
+        let holder = request.and_then(|request| {
             let locks = &self.server.export.locks;
-            Ok(locks.holder(&self.cx(), &*asked.node, &asked.lock)?)
+            Ok(locks.holder(&self.cx(), &*request.node, &request.lock)?)
         });
         let tested = match holder {
             Ok(None) => Tested::Other(Status::Granted),
@@ -151,7 +151,7 @@ impl Turn<'_> {
                     end => end - held.start + 1,
                 },
             }),
-            Err(fault) => Tested::Other(fault.status()?),
+            Err(error) => Tested::Other(error.status()?),
         };
         Ok(bytes(&TestResult {
             cookie: args.cookie,
@@ -161,25 +161,27 @@ impl Turn<'_> {
 
     /// Serves LOCK and NM_LOCK. A `monitored` client is notified when this server restarts.
     fn lock(&mut self, monitored: bool) -> Answer {
-        let args: LockArgs<'_> = self.take()?;
+        let args: LockArgs<'_> = self.decode()?;
         let may = self.may_lock(args.lock.caller, args.reclaim);
-        let asked = may.map_err(Fault::Status);
-        let asked = asked.and_then(|()| self.asked(&args.lock, args.exclusive));
-        let status = match asked {
-            Ok(asked) => {
+        let request = may.map_err(LockError::Status);
+        let request = request.and_then(|()| self.lock_request(&args.lock, args.exclusive));
+        let status = match request {
+            Ok(request) => {
                 if monitored {
                     self.monitor(args.lock.caller)?;
                 }
-                let client = asked.lock.owner.client;
-                let status = match self.server.clients.hold(client, &asked.node) {
+                let client = request.lock.owner.client;
+                let status = match self.server.clients.record_node(client, &request.node) {
                     false => Status::DeniedNoLocks,
-                    true if args.block => self.wait_for(&asked)?,
-                    true => self.try_lock(&asked, Wait::No).or_else(Fault::status)?,
+                    true if args.block => self.wait_for(&request)?,
+                    true => self
+                        .try_lock(&request, Wait::No)
+                        .or_else(LockError::status)?,
                 };
-                self.settle(&asked, status);
+                self.forget_if_unlocked(&request, status);
                 status
             }
-            Err(fault) => fault.status()?,
+            Err(error) => error.status()?,
         };
         Ok(bytes(&LockResult {
             cookie: args.cookie,
@@ -188,19 +190,19 @@ impl Turn<'_> {
     }
 
     /// Requests the lock. Without [`Wait::Yes`], returns `DENIED` if it would have to wait.
-    fn try_lock(&self, asked: &Asked, wait: Wait) -> Result<Status, Fault> {
+    fn try_lock(&self, request: &LockRequest, wait: Wait) -> Result<Status, LockError> {
         let locks = &self.server.export.locks;
-        locks.lock(&self.cx(), &*asked.node, asked.lock.clone(), wait)?;
+        locks.lock(&self.cx(), &*request.node, request.lock.clone(), wait)?;
         Ok(Status::Granted)
     }
 
     /// Unlocks the range for the owner.
-    fn give_back(&self, asked: &Asked) -> Result<Status, Fault> {
-        let (locks, lock) = (&self.server.export.locks, &asked.lock);
+    fn unlock_range(&self, request: &LockRequest) -> Result<Status, LockError> {
+        let (locks, lock) = (&self.server.export.locks, &request.lock);
         let (start, end) = (lock.start, lock.end);
         locks.unlock(
             &self.cx(),
-            &*asked.node,
+            &*request.node,
             lock.space,
             start,
             end,
@@ -210,15 +212,15 @@ impl Turn<'_> {
     }
 
     fn cancel(&mut self) -> Answer {
-        let args: CancelArgs<'_> = self.take()?;
-        let status = match self.asked(&args.lock, args.exclusive) {
-            Ok(asked) => {
+        let args: CancelArgs<'_> = self.decode()?;
+        let status = match self.lock_request(&args.lock, args.exclusive) {
+            Ok(request) => {
                 // A lock that was granted meanwhile is unlocked by the client, which learns of it
                 // from the reply or unlocks in any case.
-                self.server.waiting.cancel(&asked.lock.owner);
+                self.server.waiting.cancel(&request.lock.owner);
                 Status::Granted
             }
-            Err(fault) => fault.status()?,
+            Err(error) => error.status()?,
         };
         Ok(bytes(&LockResult {
             cookie: args.cookie,
@@ -227,16 +229,16 @@ impl Turn<'_> {
     }
 
     fn unlock(&mut self) -> Answer {
-        let args: UnlockArgs<'_> = self.take()?;
-        let status = match self.asked(&args.lock, false) {
-            Ok(asked) => {
+        let args: UnlockArgs<'_> = self.decode()?;
+        let status = match self.lock_request(&args.lock, false) {
+            Ok(request) => {
                 // A killed process unlocks: cancel the LOCK that it was waiting for as well.
-                self.server.waiting.cancel(&asked.lock.owner);
-                let status = self.give_back(&asked).or_else(Fault::status)?;
-                self.settle(&asked, status);
+                self.server.waiting.cancel(&request.lock.owner);
+                let status = self.unlock_range(&request).or_else(LockError::status)?;
+                self.forget_if_unlocked(&request, status);
                 status
             }
-            Err(fault) => fault.status()?,
+            Err(error) => error.status()?,
         };
         Ok(bytes(&LockResult {
             cookie: args.cookie,
@@ -245,11 +247,15 @@ impl Turn<'_> {
     }
 
     /// Returns the node and lock that the arguments describe.
-    fn asked(&self, lock: &crate::nlm::Lock<'_>, exclusive: bool) -> Result<Asked, Fault> {
+    fn lock_request(
+        &self,
+        lock: &crate::nlm::Lock<'_>,
+        exclusive: bool,
+    ) -> Result<LockRequest, LockError> {
         if lock.caller.len() > MAX_NAME || lock.owner.len() > MAX_OBJECT {
-            return Err(Fault::Status(Status::Failed));
+            return Err(LockError::Status(Status::Failed));
         }
-        let handle = FileHandle::read(lock.file).ok_or(Fault::Status(Status::StaleFh))?;
+        let handle = FileHandle::read(lock.file).ok_or(LockError::Status(Status::StaleFh))?;
         let cx = self.cx();
         let node = self.server.node(&cx, &handle)?;
         self.check_access(&node)?;
@@ -258,14 +264,14 @@ impl Turn<'_> {
             len => lock
                 .offset
                 .checked_add(len - 1)
-                .ok_or(Fault::Status(Status::Fbig))?,
+                .ok_or(LockError::Status(Status::Fbig))?,
         };
         let name = (self.call.addr(), lock.caller.into());
         let now = (self.server.options.clock)();
         let client = self.server.clients.number(name, self.call.account(), now);
-        let client = client.ok_or(Fault::Status(Status::DeniedNoLocks))?;
+        let client = client.ok_or(LockError::Status(Status::DeniedNoLocks))?;
         let process = lock.process.to_be_bytes();
-        Ok(Asked {
+        Ok(LockRequest {
             node,
             lock: Lock {
                 space: Space::Posix,
@@ -285,40 +291,42 @@ impl Turn<'_> {
     }
 
     /// Checks access: a caller must be able to read or write the file, or own it.
-    fn check_access(&self, node: &Arc<dyn Node>) -> Result<(), Fault> {
+    fn check_access(&self, node: &Arc<dyn Node>) -> Result<(), LockError> {
         let cx = self.cx();
         let may = node.access(&cx, Access::READ | Access::WRITE)?;
         if !may.is_empty() {
             return Ok(());
         }
         match self.server.file(&cx, node, OpenFlags::READ) {
-            Err(Errno::EACCES) => Err(Fault::Status(Status::Failed)),
+            Err(Errno::EACCES) => Err(LockError::Status(Status::Failed)),
             done => Ok(done.map(drop)?),
         }
     }
 
     /// Forgets that the client may have locked the node, if nobody holds a lock on it.
-    fn settle(&self, asked: &Asked, status: Status) {
-        let (client, node) = (asked.lock.owner.client, &asked.node);
-        self.server.clients.settle(client, node.id(), || {
-            let whole = Lock {
-                start: 0,
-                end: u64::MAX,
-                kind: LockKind::Exclusive,
-                owner: Owner {
-                    client: 0,
-                    id: Arc::from([]),
-                    pid: 0,
-                },
-                ..asked.lock.clone()
-            };
-            let held = self.server.export.locks.holder(&self.cx(), &**node, &whole);
-            status != Status::Blocked && matches!(held, Ok(None))
-        });
+    fn forget_if_unlocked(&self, request: &LockRequest, status: Status) {
+        let (client, node) = (request.lock.owner.client, &request.node);
+        self.server
+            .clients
+            .forget_if_unlocked(client, node.id(), || {
+                let whole = Lock {
+                    start: 0,
+                    end: u64::MAX,
+                    kind: LockKind::Exclusive,
+                    owner: Owner {
+                        client: 0,
+                        id: Arc::from([]),
+                        pid: 0,
+                    },
+                    ..request.lock.clone()
+                };
+                let held = self.server.export.locks.holder(&self.cx(), &**node, &whole);
+                status != Status::Blocked && matches!(held, Ok(None))
+            });
     }
 
     /// Releases the locks of a client that has restarted.
-    fn restarted(&self, name: &[u8]) {
+    fn release_client(&self, name: &[u8]) {
         static RESTARTED: LogLimit<Option<PeerKey>> = LogLimit::new();
         let Some((client, nodes)) = self.server.clients.remove(self.call.addr(), name) else {
             return;
@@ -347,17 +355,17 @@ fn owner_of(held: &Lock) -> &[u8] {
 }
 
 /// The reason for which a lock is not granted.
-enum Fault {
+enum LockError {
     Status(Status),
     Later(Stop),
 }
 
-impl From<Errno> for Fault {
-    fn from(errno: Errno) -> Fault {
+impl From<Errno> for LockError {
+    fn from(errno: Errno) -> LockError {
         if let Some(stop) = Stop::later(errno) {
-            return Fault::Later(stop);
+            return LockError::Later(stop);
         }
-        Fault::Status(match errno {
+        LockError::Status(match errno {
             Errno::EAGAIN | Errno::EACCES => Status::Denied,
             Errno::ESTALE | Errno::ENOENT => Status::StaleFh,
             Errno::EROFS => Status::Rofs,
@@ -369,11 +377,11 @@ impl From<Errno> for Fault {
     }
 }
 
-impl Fault {
+impl LockError {
     fn status(self) -> Result<Status, Stop> {
         match self {
-            Fault::Status(status) => Ok(status),
-            Fault::Later(stop) => Err(stop),
+            LockError::Status(status) => Ok(status),
+            LockError::Later(stop) => Err(stop),
         }
     }
 }

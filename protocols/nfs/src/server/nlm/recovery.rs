@@ -21,7 +21,7 @@ use super::Clients;
 use super::clients::Name;
 use crate::nlm::Status;
 use crate::server::v4::state::Stable;
-use crate::server::{Server, Stop, Turn};
+use crate::server::{RequestContext, Server, Stop};
 
 /// A client that had locks during an earlier run of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +60,11 @@ pub(in crate::server) struct Recovery {
     stable: Arc<dyn Stable>,
     /// The clients of an earlier run.
     listed: HashSet<Name>,
-    kept: Mutex<Kept>,
+    records: Mutex<Records>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Records {
     /// The time of the latest lock request of each client.
     now: HashMap<Name, Duration>,
     /// The clients of an earlier run that are still on stable storage.
@@ -74,7 +74,7 @@ struct Kept {
 impl Recovery {
     /// The duration of the grace period for clients to be notified: several attempts of a second
     /// each.
-    pub(in crate::server) const TELLING: Duration = Duration::from_secs(10);
+    pub(in crate::server) const NOTIFICATION_TIME: Duration = Duration::from_secs(10);
 
     /// The maximum number of clients on stable storage, and of those at one address. Each is a
     /// record on disk.
@@ -94,9 +94,9 @@ impl Recovery {
         Recovery {
             stable,
             listed: earlier.iter().map(Monitored::name).collect(),
-            kept: Mutex::new(Kept {
+            records: Mutex::new(Records {
                 earlier,
-                ..Kept::default()
+                ..Records::default()
             }),
         }
     }
@@ -110,14 +110,18 @@ impl Recovery {
     /// that is necessary and `may_wait` is false. A client for which there is no room cannot
     /// reclaim.
     fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
-        let mut kept = self.kept();
+        let mut records = self.records();
         let name = client.name();
-        if let Some(last) = kept.now.get_mut(&name) {
+        if let Some(last) = records.now.get_mut(&name) {
             *last = now;
             return Ok(());
         }
-        let of_addr = kept.now.keys().filter(|(addr, _)| *addr == name.0).count();
-        if of_addr >= Recovery::MOST_OF_AN_ADDRESS || kept.now.len() >= Recovery::MOST {
+        let of_addr = records
+            .now
+            .keys()
+            .filter(|(addr, _)| *addr == name.0)
+            .count();
+        if of_addr >= Recovery::MOST_OF_AN_ADDRESS || records.now.len() >= Recovery::MOST {
             return Ok(());
         }
         if !may_wait {
@@ -125,17 +129,17 @@ impl Recovery {
         }
         // The storage logs a failure to write; the client then cannot reclaim.
         if self.stable.put(&client.record()).is_ok() {
-            kept.earlier.retain(|earlier| *earlier != client);
-            kept.now.insert(name, now);
+            records.earlier.retain(|earlier| *earlier != client);
+            records.now.insert(name, now);
         }
         Ok(())
     }
 
     /// Removes the clients that have had no locks for a while and, after the grace period, those of
     /// an earlier run that did not return.
-    fn tend(&self, clients: &Clients, now: Duration, in_grace: bool) {
-        let mut kept = self.kept();
-        let idle = kept
+    fn maintain(&self, clients: &Clients, now: Duration, in_grace: bool) {
+        let mut records = self.records();
+        let idle = records
             .now
             .iter()
             .filter(|(name, last)| **last + Clients::IDLE <= now && !clients.holds(name))
@@ -145,19 +149,19 @@ impl Recovery {
             });
         let mut gone: Vec<Monitored> = idle.take(Recovery::AT_ONCE).collect();
         for client in &gone {
-            kept.now.remove(&client.name());
+            records.now.remove(&client.name());
         }
         if !in_grace {
-            let left = kept.earlier.len().saturating_sub(Recovery::AT_ONCE);
-            gone.extend(kept.earlier.split_off(left));
+            let left = records.earlier.len().saturating_sub(Recovery::AT_ONCE);
+            gone.extend(records.earlier.split_off(left));
         }
         for client in gone {
             let _ = self.stable.remove(&client.record());
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().expect("no panic holds it")
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().expect("no panic holds it")
     }
 }
 
@@ -165,7 +169,7 @@ impl Server {
     /// Returns the NLM clients that had locks during an earlier run: to be notified of this one by
     /// SM_NOTIFY with [`Server::nsm_state`].
     pub fn to_notify(&self) -> Vec<Monitored> {
-        self.recovery.kept().earlier.clone()
+        self.recovery.records().earlier.clone()
     }
 
     /// Reports that a client has been notified: extends the grace period to a lease time from now.
@@ -179,14 +183,14 @@ impl Server {
     }
 
     /// Maintains the NLM clients and their records.
-    pub(in crate::server) fn tend_monitored(&self) {
+    pub(in crate::server) fn maintain_nlm_clients(&self) {
         let (now, in_grace) = ((self.options.clock)(), self.state.locks_in_grace());
-        self.recovery.tend(&self.clients, now, in_grace);
+        self.recovery.maintain(&self.clients, now, in_grace);
         self.clients.expire(now);
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Returns whether the client `name` may be granted a lock, reclaimed or new.
     pub(super) fn may_lock(&self, name: &[u8], reclaim: bool) -> Result<(), Status> {
         let listed = || {
@@ -260,9 +264,9 @@ mod tests {
         assert_eq!(recovery.record(other.clone(), SECOND, true), Ok(()));
         assert_eq!(stable.list().len(), 2, "a name is an address's own");
         let clients = Clients::default();
-        recovery.tend(&clients, SECOND * 100, false);
+        recovery.maintain(&clients, SECOND * 100, false);
         assert_eq!(stable.list().len(), 2);
-        recovery.tend(&clients, SECOND * 400, false);
+        recovery.maintain(&clients, SECOND * 400, false);
         assert_eq!(stable.list().len(), 0);
     }
 
@@ -290,11 +294,11 @@ mod tests {
         let recovery = Recovery::new(stable.clone());
         assert!(recovery.is_needed());
         assert_eq!(recovery.record(one.clone(), SECOND, true), Ok(()));
-        assert_eq!(recovery.kept().earlier, [two]);
+        assert_eq!(recovery.records().earlier, [two]);
         let clients = Clients::default();
-        recovery.tend(&clients, SECOND * 2, true);
+        recovery.maintain(&clients, SECOND * 2, true);
         assert_eq!(stable.list().len(), 2);
-        recovery.tend(&clients, SECOND * 11, false);
+        recovery.maintain(&clients, SECOND * 11, false);
         assert_eq!(stable.list(), [one.record()]);
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use vfs::lock::{Owner, Wait};
 use vfs::{Account, Errno, Patience};
 
-use super::{Asked, Fault};
+use super::{LockError, LockRequest};
 use crate::nlm::Status;
-use crate::server::{Stop, Turn};
+use crate::server::{RequestContext, Stop};
 
 /// The maximum delay of a reply: Linux reports a server that does not answer for three and a half
 /// minutes.
@@ -66,24 +66,27 @@ impl Waiting {
 }
 
 /// The state of a LOCK that cannot be granted at once.
-enum Stand {
+enum QueueState {
     /// It may wait for this long.
-    Left(Duration),
+    Waits(Duration),
     /// It has waited for the maximum time, or too many are waiting.
     Over,
     /// It is a retransmission, and the first transmission is waiting.
-    Doubled,
+    Retransmission,
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Acquires the lock, waiting if necessary.
-    pub(super) fn wait_for(&self, asked: &Asked) -> Result<Status, Stop> {
+    pub(super) fn wait_for(&self, request: &LockRequest) -> Result<Status, Stop> {
         let waker = self.call.waker();
         // Tried without waiting first, but after earlier waiters. If it is granted, a LOCK that has
         // waited leaves the lock table's queue as well.
-        let tried = match self.try_lock(asked, Wait::InTurn).or_else(Fault::status)? {
+        let tried = match self
+            .try_lock(request, Wait::InTurn)
+            .or_else(LockError::status)?
+        {
             Status::Granted if self.is_cancelled(waker) => {
-                self.give_back(asked).or_else(Fault::status)?;
+                self.unlock_range(request).or_else(LockError::status)?;
                 Status::Denied
             }
             tried => tried,
@@ -100,16 +103,16 @@ impl Turn<'_> {
         let Some(waker) = waker else {
             return Ok(Status::Blocked);
         };
-        let left = match self.stand(asked, waker) {
-            Stand::Left(left) => left,
-            Stand::Over => {
+        let left = match self.queue(request, waker) {
+            QueueState::Waits(left) => left,
+            QueueState::Over => {
                 self.server.waiting.remove(self.name(), waker);
                 return Ok(Status::Blocked);
             }
-            Stand::Doubled => return Err(Stop::Unanswered),
+            QueueState::Retransmission => return Err(Stop::Unanswered),
         };
-        match self.try_lock(asked, Wait::Yes) {
-            Err(Fault::Later(stop)) => {
+        match self.try_lock(request, Wait::Yes) {
+            Err(LockError::Later(stop)) => {
                 let retry = self.call.take_wake_within();
                 self.call
                     .wake_within(retry.map_or(left, |retry| retry.min(left)));
@@ -117,37 +120,37 @@ impl Turn<'_> {
             }
             done => {
                 self.server.waiting.remove(self.name(), waker);
-                done.or_else(Fault::status)
+                done.or_else(LockError::status)
             }
         }
     }
 
-    fn stand(&self, asked: &Asked, waker: &Waker) -> Stand {
+    fn queue(&self, request: &LockRequest, waker: &Waker) -> QueueState {
         let (now, peer) = ((self.server.options.clock)(), self.call.account());
         let mut waiting = self.server.waiting.lock();
         let found = waiting.iter().find(|waiter| waiter.name == self.name());
         match found {
-            Some(waiter) if !waiter.waker.will_wake(waker) => Stand::Doubled,
+            Some(waiter) if !waiter.waker.will_wake(waker) => QueueState::Retransmission,
             Some(waiter) => match (waiter.since + HOLD).checked_sub(now) {
-                Some(left) if !left.is_zero() => Stand::Left(left),
-                _ => Stand::Over,
+                Some(left) if !left.is_zero() => QueueState::Waits(left),
+                _ => QueueState::Over,
             },
-            None if waiting.len() >= Waiting::MOST => Stand::Over,
+            None if waiting.len() >= Waiting::MOST => QueueState::Over,
             None if waiting.iter().filter(|one| one.peer == *peer).count()
                 >= Waiting::MOST_OF_A_PEER =>
             {
-                Stand::Over
+                QueueState::Over
             }
             None => {
                 waiting.push(Waiter {
                     name: self.name(),
-                    owner: asked.lock.owner.clone(),
+                    owner: request.lock.owner.clone(),
                     peer: peer.clone(),
                     since: now,
                     cancelled: false,
                     waker: waker.clone(),
                 });
-                Stand::Left(HOLD)
+                QueueState::Waits(HOLD)
             }
         }
     }

@@ -2,30 +2,30 @@
 
 use vfs::{Level, Want};
 
-use super::Answered;
+use super::ProcedureResult;
 use crate::rpc::Refusal;
-use crate::server::acl::{Becomes, access, default};
-use crate::server::{Stop, Turn};
+use crate::server::acl::{AclChange, access, default};
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     AclItem, AclList, AclProcedure, Attributes, GetAclArgs, GetAclOk, SetAclArgs, Status, acl_mask,
 };
 
 /// Serves an NFS_ACL call.
-pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
-    if turn.server.capabilities.acl == Level::None {
+pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
+    if request.server.capabilities.acl == Level::None {
         return Err(Refusal::ProgramUnavailable.into());
     }
     let procedure = AclProcedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
     match procedure {
         AclProcedure::Null => Ok(()),
-        AclProcedure::GetAcl => turn.answer(Turn::get_acl),
-        AclProcedure::SetAcl => turn.answer(Turn::set_acl),
+        AclProcedure::GetAcl => request.serve(RequestContext::get_acl),
+        AclProcedure::SetAcl => request.serve(RequestContext::set_acl),
     }
 }
 
-impl Turn<'_> {
-    fn get_acl(&self, args: GetAclArgs) -> Answered<GetAclOk, Option<Attributes>> {
-        self.with(self.object(&args.object), |node| {
+impl RequestContext<'_> {
+    fn get_acl(&self, args: GetAclArgs) -> ProcedureResult<GetAclOk, Option<Attributes>> {
+        self.with_node(self.object(&args.object), |node| {
             if args.mask & !acl_mask::ALL != 0 {
                 return Err(Status::Inval.into());
             }
@@ -52,19 +52,19 @@ impl Turn<'_> {
         })
     }
 
-    fn set_acl(&self, args: SetAclArgs) -> Answered<Option<Attributes>, Option<Attributes>> {
-        self.with(self.object(&args.object), |node| {
+    fn set_acl(&self, args: SetAclArgs) -> ProcedureResult<Option<Attributes>, Option<Attributes>> {
+        self.with_node(self.object(&args.object), |node| {
             let given = |bit, list: &AclList| match args.mask & bit {
                 0 => Ok(None),
                 _ => list.acl().map(Some).ok_or(Status::Inval),
             };
             let access = given(acl_mask::ACCESS, &args.access)?;
             let default = given(acl_mask::DEFAULT, &args.default)?;
-            let becomes = |acl| match acl {
-                &None => Becomes::Kept,
-                Some(acl) => Becomes::Set(Option::as_ref(acl)),
+            let change = |acl| match acl {
+                &None => AclChange::Keep,
+                Some(acl) => AclChange::Set(Option::as_ref(acl)),
             };
-            let (access, default) = (becomes(&access), becomes(&default));
+            let (access, default) = (change(&access), change(&default));
             self.server.set_acls(&self.cx(), node, access, default)?;
             Ok(self.attributes(node))
         })

@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use vfs::{Access, Attr, Errno, Kind, Node, OpenFlags, SetAttr, Want};
 
-use super::{Answered, Tried, outcome};
-use crate::server::{Stop, Turn};
+use super::{ProcedureResult, StepResult, outcome};
+use crate::server::{RequestContext, Stop};
 use crate::v3::{
     AccessArgs, AccessOk, Attributes, Handle, Outcome, SetAttrArgs, Status, Time, Wcc, access,
 };
 
-impl Turn<'_> {
-    pub(super) fn getattr(&self, object: Handle) -> Answered<Attributes, ()> {
-        let tried = self.object(&object).and_then(|node| {
+impl RequestContext<'_> {
+    pub(super) fn getattr(&self, object: Handle) -> ProcedureResult<Attributes, ()> {
+        let result = self.object(&object).and_then(|node| {
             let attr = node.attr(&self.cx(), Want::STAT)?;
             Ok((&attr).into())
         });
-        outcome(tried, || ())
+        outcome(result, || ())
     }
 
     pub(super) fn setattr(&self, args: SetAttrArgs) -> Result<Outcome<Wcc, Wcc>, Stop> {
-        let (tried, wcc) = self.change(self.object(&args.object), |node, before| {
+        let (result, wcc) = self.change(self.object(&args.object), |node, before| {
             if args
                 .guard
                 .is_some_and(|ctime| ctime != Time::from(before.ctime))
@@ -29,13 +29,13 @@ impl Turn<'_> {
             }
             self.set(node, before, &(&args.attributes).into())
         })?;
-        Ok(match tried {
+        Ok(match result {
             Ok(()) => Outcome::Done(wcc),
             Err(status) => Outcome::Failed(status, wcc),
         })
     }
 
-    fn set(&self, node: &Arc<dyn Node>, before: &Attr, set: &SetAttr) -> Tried<()> {
+    fn set(&self, node: &Arc<dyn Node>, before: &Attr, set: &SetAttr) -> StepResult<()> {
         if set.size.is_some() && node.kind() != Kind::File {
             return Err(match node.kind() {
                 Kind::Directory => Status::Isdir.into(),
@@ -57,8 +57,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    pub(super) fn access(&self, args: AccessArgs) -> Answered<AccessOk, Option<Attributes>> {
-        self.with(self.object(&args.object), |node| {
+    pub(super) fn access(&self, args: AccessArgs) -> ProcedureResult<AccessOk, Option<Attributes>> {
+        self.with_node(self.object(&args.object), |node| {
             let cx = self.cx();
             let attr = node.attr(&cx, Want::STAT)?;
             let all = Access::READ | Access::WRITE | Access::EXEC;

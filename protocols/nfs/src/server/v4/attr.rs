@@ -1,30 +1,57 @@
-//! Attributes: GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.1, 18.7, 18.30,
-//! 18.31, 18.15).
+//! The attributes of nodes and file systems, and those that the server supports (RFC 8881 chapter
+//! 5).
 
 use std::sync::Arc;
 
-use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
-use wire::{Buffered, Outgoing as _};
+use vfs::{Attr, Cx, Errno, Kind, Level, Node, StatFs, Want};
 
-use super::label;
 use super::referral::{self, Referral};
-use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
-use super::state::Share;
-use super::{Bad, Compound, Done, open};
-use crate::server::acl::Becomes;
+use super::security_label;
 use crate::server::{self, Server};
 use crate::v4::Status;
-use crate::v4::acl::{self, Acls};
-use crate::v4::attr::{Attributes, Bitmap, FileType, FsId, NfsTime, SpecData, Who, number as n};
-use crate::v4::op::Setattr;
-use crate::v4::reply::Accessible;
+use crate::v4::acl::{self, NodeAcls};
+use crate::v4::attr::{
+    Attributes, Bitmap, FileType, FsId, NfsTime, OpenArguments, SpecData, Who, number as n,
+};
 
 /// The write-only attributes.
 pub(super) const WRITE_ONLY: Bitmap =
     Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::MODE_UMASK]);
 
+/// The attributes that can be set.
+pub(super) const SETTABLE: Bitmap = Bitmap::of(&[
+    n::SIZE,
+    n::ACL,
+    n::SEC_LABEL,
+    n::MODE,
+    n::OWNER,
+    n::OWNER_GROUP,
+    n::TIME_ACCESS_SET,
+    n::TIME_MODIFY_SET,
+    n::MODE_UMASK,
+]);
+
+/// The attributes that an exclusive create rejects: the times store its verifier, and it creates
+/// only empty files.
+pub(super) const NOT_EXCLUSIVE: Bitmap =
+    Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
+
+/// The arguments of OPEN that the server supports, as bit numbers.
+pub(super) const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
+    // READ, WRITE, BOTH.
+    share_access: Bitmap::of(&[1, 2, 3]),
+    // The same, and NONE.
+    share_deny: Bitmap::of(&[0, 1, 2, 3]),
+    // ANY_DELEG, NO_DELEG.
+    share_access_want: Bitmap::of(&[3, 4]),
+    // NULL, PREVIOUS, DELEGATE_CUR, FH, DELEG_CUR_FH.
+    open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
+    // UNCHECKED4, GUARDED4, EXCLUSIVE4, EXCLUSIVE4_1.
+    create_mode: Bitmap::of(&[0, 1, 2, 3]),
+};
+
 /// The attributes that the source stores as extended attributes.
-pub(super) const KEPT: Bitmap = Bitmap::of(&[n::ACL, n::SEC_LABEL]);
+pub(super) const XATTR_BACKED: Bitmap = Bitmap::of(&[n::ACL, n::SEC_LABEL]);
 
 /// The attributes of the file system instead of a node.
 const FILE_SYSTEM: Bitmap = Bitmap::of(&[
@@ -85,7 +112,7 @@ pub(super) struct Described<'a> {
     /// The figures of the file system, if requested.
     figures: Option<StatFs>,
     /// The ACLs, if requested and present.
-    acls: Option<Acls>,
+    acls: Option<NodeAcls>,
     /// The security label, if requested and present.
     label: Option<Vec<u8>>,
     /// The referral, if the file system is absent: then few attributes are available.
@@ -125,7 +152,7 @@ impl<'a> Described<'a> {
             described.acls = acls(cx, node, attr)?;
         }
         if want.has(n::SEC_LABEL) {
-            described.label = label::of(cx, node)?;
+            described.label = security_label::of(cx, node)?;
         }
         Ok(described)
     }
@@ -134,7 +161,7 @@ impl<'a> Described<'a> {
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
         let want = match self.referral {
-            Some(_) => &want.and(&referral::TOLD),
+            Some(_) => &want.and(&referral::ABSENT_ATTRIBUTES),
             None => want,
         };
         let figures = self.figures.unwrap_or_default();
@@ -205,12 +232,12 @@ impl<'a> Described<'a> {
             // NFS4_CHANGE_TYPE_IS_UNDEFINED: the source may derive it from times.
             CHANGE_ATTR_TYPE change_type: 4,
             XATTR_SUPPORT xattr_support: can.xattr != Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
-            OPEN_ARGUMENTS open_arguments: open::TAKES,
+            OPEN_ARGUMENTS open_arguments: OPEN_ARGUMENTS,
         };
         Attributes {
             acl: acl.map(|acls| acls.to_v4(directory)),
             created: created.map(NfsTime::from),
-            label: label.map(label::told),
+            label: label.map(security_label::to_wire),
             ..always
         }
     }
@@ -234,193 +261,12 @@ pub(super) fn needed(want: &Bitmap) -> Want {
     needed
 }
 
-impl Compound<'_, '_> {
-    pub(super) fn getattr(&mut self, want: Bitmap) -> Done {
-        let node = self.node()?;
-        if !want.and(&WRITE_ONLY).is_empty() {
-            return Err(Status::Inval.into());
-        }
-        let (server, cx) = (self.turn.server, self.cx());
-        let want = want.and(&supported(server, self.minor));
-        if server.referrals.of(&node).is_some()
-            && !want.without(&referral::TOLD).is_empty()
-            && want.and(&referral::KNOWS).is_empty()
-        {
-            return Err(Status::Moved.into());
-        }
-        let attr = node.attr(&cx, needed(&want))?;
-        let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
-        let attributes = described.attributes(server, self.minor, &want);
-        self.reply.value(&attributes.set());
-        let counted = self.reply.len();
-        self.reply.value(&0u32);
-        attributes.put_values(&mut Buffered::new(&mut self.reply));
-        let len = (self.reply.len() - counted - 4) as u32;
-        self.reply.patch(counted, &len.to_be_bytes());
-        Ok(())
-    }
-
-    pub(super) fn setattr(&mut self, op: Setattr<'_>) -> Done {
-        let node = self.node()?;
-        let server = self.turn.server;
-        let Change {
-            mut set,
-            acls,
-            label,
-            done,
-        } = to_set(server, self.minor, &op.attributes, node.kind())?;
-        if node.kind() == Kind::Symlink {
-            // A link's mode has no meaning, and few file systems store one: clients that copy trees
-            // set it all the same.
-            set.mode = None;
-        }
-        let cx = self.cx();
-        let file = match set.size {
-            Some(_) => {
-                self.check_regular(&node)?;
-                self.file_of(&op.state, &node, vfs::OpenFlags::WRITE)?
-                    .map(|open| open.file)
-            }
-            // The caller's own delegation must not be in its way.
-            None => self
-                .delegated_to_caller(&node, Share::WRITE)
-                .map(|delegated| delegated.file),
-        };
-        if label.is_some() {
-            self.may_label(&node)?;
-        }
-        if acls.is_some() || label.is_some() {
-            // More than one step: it must not block after the first.
-            cx.may_wait()?;
-        }
-        if set != SetAttr::default() {
-            let attr = match file {
-                Some(file) => file.setattr(&cx, &set)?,
-                None => node.setattr(&cx, &set)?,
-            };
-            if set.changes_access() {
-                server.files.forget_strangers(node.id(), attr.uid);
-            }
-        }
-        self.affected();
-        match self.set_kept(&node, acls.as_ref(), label.as_deref()) {
-            Ok(()) => {
-                self.reply.value(&done);
-                Ok(())
-            }
-            Err((left, errno)) => {
-                self.reply.value(&done.without(&left));
-                Err(Bad::Answered(kept_status(errno)))
-            }
-        }
-    }
-
-    /// Sets the attributes that the source stores as extended attributes, one by one. The error
-    /// names those left unset.
-    pub(super) fn set_kept(
-        &self,
-        node: &Arc<dyn Node>,
-        acls: Option<&Acls>,
-        label: Option<&[u8]>,
-    ) -> Result<(), (Bitmap, Errno)> {
-        const LABEL: Bitmap = Bitmap::of(&[n::SEC_LABEL]);
-        let acls = acls.map_or(Ok(()), |acls| self.set_acls(node, acls));
-        acls.map_err(|errno| (KEPT, errno))?;
-        let label = label.map_or(Ok(()), |label| self.set_label(node, label));
-        label.map_err(|errno| (LABEL, errno))
-    }
-
-    /// Sets a node's ACLs. Removes the default ACL if `acls` has none.
-    fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
-        let access = Becomes::Set(Some(&acls.access));
-        let default = Becomes::Set(acls.default.as_ref());
-        self.turn.server.set_acls(&self.cx(), node, access, default)
-    }
-
-    pub(super) fn verify(&mut self, given: &Attributes<'_>, otherwise: Status) -> Done {
-        let node = self.node()?;
-        let want = given.set();
-        const ONLY_READ: Bitmap = Bitmap::of(&[n::RDATTR_ERROR]);
-        if !want.and(&WRITE_ONLY).is_empty() || !want.and(&ONLY_READ).is_empty() {
-            return Err(Status::Inval.into());
-        }
-        let (server, cx) = (self.turn.server, self.cx());
-        if given.unknown || !want.without(&supported(server, self.minor)).is_empty() {
-            return Err(Status::Attrnotsupp.into());
-        }
-        let attr = node.attr(&cx, needed(&want))?;
-        let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
-        let same = described.attributes(server, self.minor, &want) == *given;
-        // VERIFY succeeds if the attributes are equal, NVERIFY if they are not.
-        match same == (otherwise == Status::NotSame) {
-            true => Ok(()),
-            false => Err(otherwise.into()),
-        }
-    }
-
-    pub(super) fn access(&mut self, want: u32) -> Done {
-        let node = self.node()?;
-        let directory = node.kind() == Kind::Directory;
-        let known = access_bits(directory).fold(0, |all, (bit, _)| all | bit);
-        let known = want & known & allowed_bits(self.minor);
-        let mut ask = Access::empty();
-        for (bit, access) in access_bits(directory) {
-            if known & bit != 0 {
-                ask |= access;
-            }
-        }
-        let may = node.access(&self.cx(), ask)?;
-        let mut access = 0;
-        for (bit, needed) in access_bits(directory) {
-            if known & bit != 0 && may.contains(needed) {
-                access |= bit;
-            }
-        }
-        self.reply.value(&Accessible {
-            supported: known,
-            access,
-        });
-        Ok(())
-    }
-}
-
-/// Returns the bits of ACCESS: read, lookup, modify, extend, delete, execute; xattr read, write,
-/// list.
-fn access_bits(directory: bool) -> impl Iterator<Item = (u32, Access)> {
-    let bits = [
-        (0x01, Access::READ, true),
-        (0x02, Access::EXEC, directory),
-        (0x04, Access::WRITE, true),
-        (0x08, Access::WRITE, true),
-        (0x10, Access::WRITE, directory),
-        (0x20, Access::EXEC, !directory),
-        (0x40, Access::READ, true),
-        (0x80, Access::WRITE, true),
-        (0x100, Access::READ, true),
-    ];
-    bits.into_iter()
-        .filter(|&(_, _, makes_sense)| makes_sense)
-        .map(|(bit, access, _)| (bit, access))
-}
-
-fn allowed_bits(minor: u32) -> u32 {
-    if minor >= 2 { 0x1ff } else { 0x3f }
-}
-
-/// Returns the status of a failed attempt to set an ACL or a label.
-fn kept_status(errno: Errno) -> Status {
-    match errno {
-        Errno::EOPNOTSUPP => Status::Attrnotsupp,
-        errno => errno.into(),
-    }
-}
-
 /// Returns `node`'s ACLs, or `None` if the source has none for it.
-fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<Acls>, Errno> {
+fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<NodeAcls>, Errno> {
     let access = match server::acl::access(cx, node, attr) {
         Err(Errno::EOPNOTSUPP) => return Ok(None),
         access => access?,
     };
     let default = server::acl::default(cx, node)?;
-    Ok(Some(Acls { access, default }))
+    Ok(Some(NodeAcls { access, default }))
 }

@@ -7,9 +7,10 @@
 use vfs::{Call, Caller, Cx};
 use wire::{Xdr as _, XdrReader};
 
-use super::state::{CallAs, CallHow, Calling, NodeKey, What};
+use super::state::{Callback, CallbackCredential, CallbackKind, CallbackParameters, NodeKey};
 use crate::rpc::{self, CALL, OpaqueAuth, flavor};
-use crate::server::{Server, Tree};
+use crate::server::Server;
+use crate::server::filehandle::Located;
 use crate::v4::callback::{
     COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, DELEGATIONS, NotifyLock,
     Offload, Offloaded, Recall, RecallAny, VERSION,
@@ -27,29 +28,29 @@ impl Server {
 
     /// Sends `client` the pending callbacks that can be sent now.
     pub(in crate::server) fn call_back(&self, client: ClientId) {
-        for calling in self.state.callbacks(client) {
-            let xid = calling.xid;
-            tracing::debug!(client, xid, what = ?calling.what, "called");
-            if !self.say(&calling) {
-                self.state.not_called(xid);
+        for callback in self.state.callbacks(client) {
+            let xid = callback.xid;
+            tracing::debug!(client, xid, kind = ?callback.kind, "called");
+            if !self.send(&callback) {
+                self.state.callback_not_sent(xid);
             }
         }
     }
 
-    fn say(&self, calling: &Calling<Tree>) -> bool {
-        let Some(voice) = self.voice(calling.connection) else {
+    fn send(&self, callback: &Callback<Located>) -> bool {
+        let Some(writer) = self.backchannel_writer(callback.connection) else {
             return false;
         };
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        let found = calling.node.as_ref();
+        let found = callback.node.as_ref();
         match found
             .map(|found| self.handle_in(&cx, &found.node, found.at_name))
             .transpose()
         {
             Ok(handle) => {
                 let handle = handle.map(|handle| handle.bytes());
-                voice.say(&message(calling, &handle.unwrap_or_default()))
+                writer.say(&message(callback, &handle.unwrap_or_default()))
             }
             Err(_) => false,
         }
@@ -69,8 +70,8 @@ impl Server {
     }
 
     /// Revokes the delegations that were not returned in time, and repeats calls.
-    pub(in crate::server) fn tend_callbacks(&self) {
-        for client in self.state.tend_callbacks() {
+    pub(in crate::server) fn maintain_callbacks(&self) {
+        for client in self.state.maintain_callbacks() {
             self.call_back(client);
         }
     }
@@ -78,71 +79,71 @@ impl Server {
 
 /// Returns how to call a client: with the first of its security flavors that is supported, or
 /// `None` if there is none.
-pub(super) fn call_how(
+pub(super) fn callback_parameters(
     program: u32,
     minor: u32,
     security: &[CallbackSecurity<'_>],
-) -> Option<CallHow> {
-    let known = security.iter().find_map(|way| match way {
-        CallbackSecurity::None => Some(CallAs::Nobody),
+) -> Option<CallbackParameters> {
+    let supported = security.iter().find_map(|security| match security {
+        CallbackSecurity::None => Some(CallbackCredential::None),
         CallbackSecurity::Sys(sys) => {
             let mut body = Vec::new();
             sys.put(&mut body);
-            Some(CallAs::Sys(body.into()))
+            Some(CallbackCredential::Sys(body.into()))
         }
         CallbackSecurity::Gss(_) => None,
     });
-    let call_as = match known {
-        None if security.is_empty() => CallAs::Nobody,
-        known => known?,
+    let credential = match supported {
+        None if security.is_empty() => CallbackCredential::None,
+        supported => supported?,
     };
-    Some(CallHow {
+    Some(CallbackParameters {
         program,
         minor,
-        call_as,
+        credential,
     })
 }
 
 /// Encodes a call. `handle` is the handle of the file that it concerns, empty if none.
-fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
+fn message(callback: &Callback<Located>, handle: &[u8]) -> Vec<u8> {
     let mut message = vec![0; rpc::MARK];
-    calling.xid.put(&mut message);
+    callback.xid.put(&mut message);
     CALL.put(&mut message);
-    let credential = match &calling.how.call_as {
-        CallAs::Nobody => OpaqueAuth::NONE,
-        CallAs::Sys(body) => OpaqueAuth {
+    let credential = match &callback.parameters.credential {
+        CallbackCredential::None => OpaqueAuth::NONE,
+        CallbackCredential::Sys(body) => OpaqueAuth {
             flavor: flavor::SYS,
             body,
         },
     };
-    rpc::Call::of(calling.how.program, VERSION, COMPOUND, credential).put(&mut message);
+    rpc::Call::of(callback.parameters.program, VERSION, COMPOUND, credential).put(&mut message);
     let head = CallbackHead {
         tag: b"",
-        minor: calling.how.minor,
+        minor: callback.parameters.minor,
         ident: 0,
         count: 2,
     };
     head.put(&mut message);
     let sequence = CallbackOp::Sequence(CallbackSequence {
-        session: calling.session,
-        sequence: calling.sequence,
-        slot: calling.slot,
-        highest_slot: calling.highest_slot,
+        session: callback.session,
+        sequence: callback.sequence,
+        slot: callback.slot,
+        highest_slot: callback.highest_slot,
         cache_this: false,
         referring: 0,
     });
     sequence.put(&mut message);
-    let what = match &calling.what {
-        What::Recall(state) => CallbackOp::Recall(Recall {
+    let operation = match &callback.kind {
+        CallbackKind::Recall(state) => CallbackOp::Recall(Recall {
             state: *state,
             truncate: false,
             handle,
         }),
-        What::RecallAny(keep) => CallbackOp::RecallAny(RecallAny {
+        CallbackKind::RecallAny(keep) => CallbackOp::RecallAny(RecallAny {
             keep: *keep,
             kinds: DELEGATIONS,
         }),
-        What::MayLock(owner) => CallbackOp::NotifyLock(NotifyLock {
+        CallbackKind::NotifyLock(owner) => CallbackOp::NotifyLock(NotifyLock {
             handle,
             // CB_NOTIFY_LOCK goes only over sessions, whose clients know their own ID.
             owner: Owner {
@@ -150,7 +151,7 @@ fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
                 name: owner,
             },
         }),
-        What::Copied(state, ended) => CallbackOp::Offload(Offload {
+        CallbackKind::Offload(state, ended) => CallbackOp::Offload(Offload {
             handle,
             state: *state,
             how: match ended.status {
@@ -164,7 +165,7 @@ fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
             },
         }),
     };
-    what.put(&mut message);
+    operation.put(&mut message);
     let mark = (message.len() - rpc::MARK) as u32 | rpc::LAST;
     message[..rpc::MARK].copy_from_slice(&mark.to_be_bytes());
     message

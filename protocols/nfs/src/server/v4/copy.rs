@@ -9,12 +9,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
+use vfs::{Caller, CopyHow, Cx, Errno, File, Node, OpenFlags, Want};
 
-use super::state::{ClientRef, NodeKey, Offload, Offloading, Share, Special, special};
-use super::{Compound, Done, Files};
-use crate::server::{Server, Stop, Tree};
-use crate::v4::op::Copy;
+use super::compound::{Compound, OpError, OpResult};
+use super::open_file::ExportTree;
+use super::state::{ClientRef, NodeKey, Offload, OffloadArgs, Share, Special, special};
+use crate::server::{RequestContext, Server, Stop};
+use crate::v4::op::{Clone, Copy};
 use crate::v4::reply::{Copied, OffloadState};
 use crate::v4::types::{Stable, WriteResponse};
 use crate::v4::{StateId, Status, Verifier};
@@ -28,7 +29,7 @@ const COPY_TIME: Duration = Duration::from_secs(1);
 const COPY_STEP: u64 = 16 << 20;
 
 /// A copy in progress.
-struct Copying {
+struct CopyProgress {
     from: Arc<dyn File>,
     to: Arc<dyn File>,
     from_offset: u64,
@@ -38,7 +39,7 @@ struct Copying {
     count: u64,
 }
 
-impl Copying {
+impl CopyProgress {
     /// Copies the next step. Returns whether there is more to copy.
     fn step(&mut self, cx: &Cx<'_>) -> Result<bool, Errno> {
         let step = (self.length - self.count).min(COPY_STEP);
@@ -52,56 +53,57 @@ impl Copying {
     }
 }
 
-impl Compound<'_, '_> {
-    pub(super) fn copy(&mut self, op: Copy<'_>) -> Done {
-        let server = self.turn.server;
+impl RequestContext<'_, Compound> {
+    pub(super) fn copy(&mut self, args: Copy<'_>) -> OpResult {
+        let server = self.server;
         let clock = &server.options.clock;
         let began = clock();
-        if !op.servers.is_empty() {
+        if !args.servers.is_empty() {
             return Err(Status::Notsupp.into());
         }
-        let [from, to] = self.two_files(&op.from, &op.to)?;
+        let [from, to] = self.two_files(&args.from, &args.to)?;
         let cx = self.cx();
         let size = from.attr(&cx, Want::SIZE)?.size;
-        let length = match op.count {
-            0 => size.checked_sub(op.from_offset).ok_or(Status::Inval)?,
-            count => match op.from_offset.checked_add(count) {
+        let length = match args.count {
+            0 => size.checked_sub(args.from_offset).ok_or(Status::Inval)?,
+            count => match args.from_offset.checked_add(count) {
                 Some(end) if end <= size => count,
                 _ => return Err(Status::Inval.into()),
             },
         };
         cx.may_wait()?;
         // Overlapping ranges, which the steps could not detect.
-        let apart = op.from_offset.abs_diff(op.to_offset);
+        let apart = args.from_offset.abs_diff(args.to_offset);
         if self.saved_node()?.id() == self.node()?.id() && apart < length {
             return Err(Status::Inval.into());
         }
-        let mut copying = Copying {
+        let mut progress = CopyProgress {
             from,
             to,
-            from_offset: op.from_offset,
-            to_offset: op.to_offset,
+            from_offset: args.from_offset,
+            to_offset: args.to_offset,
             length,
             count: 0,
         };
         // Taken first, so that the client rewrites data that a crash from here on loses.
         let verifier = server.write_verifier();
-        let may_go_on = !op.synchronous && self.may_go_on();
+        let may_continue_async = !args.synchronous && self.may_continue_async();
         let mut more = length > 0;
         while more
-            && (clock().saturating_sub(began) < COPY_TIME || copying.count == 0 && !may_go_on)
+            && (clock().saturating_sub(began) < COPY_TIME
+                || progress.count == 0 && !may_continue_async)
         {
-            more = match copying.step(&cx) {
+            more = match progress.step(&cx) {
                 Ok(more) => more,
-                Err(errno) if copying.count == 0 => return Err(errno.into()),
+                Err(errno) if progress.count == 0 => return Err(errno.into()),
                 // The client's next COPY, for the rest, gets the error.
                 Err(_) => false,
             };
-            self.affected();
+            self.forbid_restart();
         }
-        let count = copying.count;
-        let callback = match more && may_go_on {
-            true => self.goes_on(&op, copying, verifier)?,
+        let count = progress.count;
+        let callback = match more && may_continue_async {
+            true => self.continue_async(&args, progress, verifier)?,
             false => None,
         };
         if more && count == 0 && callback.is_none() {
@@ -123,67 +125,105 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    fn may_go_on(&self) -> bool {
-        let server = self.turn.server;
+    /// Returns the source and the target of a copy or clone.
+    pub(super) fn two_files(
+        &self,
+        from: &StateId,
+        to: &StateId,
+    ) -> Result<[Arc<dyn File>; 2], OpError> {
+        let (source, target) = (self.saved_node()?, self.node()?);
+        self.check_regular(&source)?;
+        self.check_regular(&target)?;
+        Ok([
+            self.file(from, &source, OpenFlags::READ)?,
+            self.file(to, &target, OpenFlags::WRITE)?,
+        ])
+    }
+
+    pub(super) fn clone_range(&mut self, args: Clone) -> OpResult {
+        let [from, to] = self.two_files(&args.from, &args.to)?;
+        let cx = self.cx();
+        let size = from.attr(&cx, Want::SIZE)?.size;
+        let count = match args.count {
+            0 => size.checked_sub(args.from_offset).ok_or(Status::Inval)?,
+            count => count,
+        };
+        from.copy(
+            &cx,
+            args.from_offset,
+            &*to,
+            args.to_offset,
+            count,
+            CopyHow::Clone,
+        )?;
+        self.forbid_restart();
+        Ok(())
+    }
+
+    fn may_continue_async(&self) -> bool {
+        let server = self.server;
         let client = self.session_client();
         server.options.run.is_some() && client.is_ok_and(|client| server.state.may_offload(&client))
     }
 
     /// Continues a copy asynchronously. Returns its stateid, or `None` if there is no room for it.
-    fn goes_on(
+    fn continue_async(
         &self,
-        op: &Copy<'_>,
-        copying: Copying,
+        args: &Copy<'_>,
+        progress: CopyProgress,
         verifier: Verifier,
     ) -> Result<Option<StateId>, Status> {
-        let server = self.turn.server;
+        let server = self.server;
         let client = self.session_client()?;
         let (source, target) = (self.saved_node()?, self.node()?);
-        let held = |given: &StateId, node: &Arc<dyn Node>, share| {
-            let given = self.current_of(given)?;
-            Ok::<_, Status>(Held {
+        let copy_stateid = |stateid: &StateId, node: &Arc<dyn Node>, share| {
+            let stateid = self.resolve_stateid(stateid)?;
+            Ok::<_, Status>(CopyStateid {
                 // Any state of the open: another open by the same owner increments the seqid.
-                state: match special(&given) {
-                    Some(_) => given,
-                    None => StateId { seqid: 0, ..given },
+                state: match special(&stateid) {
+                    Some(_) => stateid,
+                    None => StateId {
+                        seqid: 0,
+                        ..stateid
+                    },
                 },
                 key: self.key(node),
                 share,
             })
         };
-        let held = [
-            held(&op.from, &source, Share::READ)?,
-            held(&op.to, &target, Share::WRITE)?,
+        let stateids = [
+            copy_stateid(&args.from, &source, Share::READ)?,
+            copy_stateid(&args.to, &target, Share::WRITE)?,
         ];
-        let offloading = Offloading {
+        let offload_args = OffloadArgs {
             key: self.key(&target),
             node: self.located(target),
-            call: self.turn.call.beside(),
-            count: copying.count,
+            call: self.call.beside(),
+            count: progress.count,
             verifier,
         };
-        let Some((state, offload)) = server.state.offload(&client, offloading) else {
+        let Some((state, offload)) = server.state.offload(&client, offload_args) else {
             return Ok(None);
         };
-        let going = GoingOn {
+        let copy = AsyncCopy {
             server: Arc::downgrade(server),
             client,
-            caller: self.turn.caller.clone(),
-            held,
-            copying,
+            caller: self.caller.clone(),
+            stateids,
+            progress,
             offload,
             status: Status::Ok,
         };
-        going.again(server);
+        copy.schedule(server);
         Ok(Some(state))
     }
 
-    pub(super) fn offload_status(&mut self, given: StateId) -> Done {
+    pub(super) fn offload_status(&mut self, stateid: StateId) -> OpResult {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
-        let given = self.current_of(&given)?;
-        let state = &self.turn.server.state;
-        let (count, ended) = state.offload_status(&client, &given, key)?;
+        let stateid = self.resolve_stateid(&stateid)?;
+        let state = &self.server.state;
+        let (count, ended) = state.offload_status(&client, &stateid, key)?;
         self.reply.value(&OffloadState {
             count,
             complete: ended.into_iter().collect(),
@@ -191,26 +231,26 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn offload_cancel(&mut self, given: StateId) -> Done {
+    pub(super) fn offload_cancel(&mut self, stateid: StateId) -> OpResult {
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
-        let given = self.current_of(&given)?;
-        let state = &self.turn.server.state;
-        Ok(state.offload_cancel(&client, &given, key)?)
+        let stateid = self.resolve_stateid(&stateid)?;
+        let state = &self.server.state;
+        Ok(state.offload_cancel(&client, &stateid, key)?)
     }
 }
 
 /// The stateid with which a copy accesses a file.
-struct Held {
+struct CopyStateid {
     state: StateId,
     key: NodeKey,
     share: Share,
 }
 
-impl Held {
+impl CopyStateid {
     /// Checks that the stateid is still valid: neither closed nor revoked, and no conflicting deny
     /// bits.
-    fn is_held(&self, server: &Server, client: &ClientRef<Files, Tree>) -> Result<(), Status> {
+    fn check(&self, server: &Server, client: &ClientRef<ExportTree>) -> Result<(), Status> {
         match special(&self.state) {
             Some(Special::Bypass) if self.share == Share::READ => Ok(()),
             Some(_) => server.state.anonymous(self.key, self.share),
@@ -224,32 +264,32 @@ impl Held {
 }
 
 /// An asynchronous copy. Dropping it reports its completion.
-struct GoingOn {
+struct AsyncCopy {
     server: Weak<Server>,
-    client: ClientRef<Files, Tree>,
+    client: ClientRef<ExportTree>,
     caller: Caller,
     /// The source and the target.
-    held: [Held; 2],
-    copying: Copying,
+    stateids: [CopyStateid; 2],
+    progress: CopyProgress,
     offload: Arc<Offload>,
     /// The error that ended the copy.
     status: Status,
 }
 
-impl GoingOn {
+impl AsyncCopy {
     /// Schedules the next step.
-    fn again(self, server: &Server) {
+    fn schedule(self, server: &Server) {
         if let Some(run) = &server.options.run {
-            run(Box::new(move || self.go_on()));
+            run(Box::new(move || self.run_step()));
         }
     }
 
-    fn go_on(mut self) {
+    fn run_step(mut self) {
         let Some(server) = self.server.upgrade() else {
             return;
         };
         match self.step(&server) {
-            Ok(true) => self.again(&server),
+            Ok(true) => self.schedule(&server),
             Ok(false) => {}
             Err(status) => self.status = status,
         }
@@ -257,12 +297,12 @@ impl GoingOn {
 
     fn step(&mut self, server: &Server) -> Result<bool, Status> {
         self.offload.call().check()?;
-        for held in &self.held {
-            held.is_held(server, &self.client)?;
+        for stateid in &self.stateids {
+            stateid.check(server, &self.client)?;
         }
         let cx = Cx::new(&self.caller, self.offload.call());
-        let more = self.copying.step(&cx);
-        self.offload.has_come_to(self.copying.count);
+        let more = self.progress.step(&cx);
+        self.offload.set_progress(self.progress.count);
         more.map_err(|errno| match Stop::later(errno) {
             Some(_) => Status::Delay,
             None => errno.into(),
@@ -270,7 +310,7 @@ impl GoingOn {
     }
 }
 
-impl Drop for GoingOn {
+impl Drop for AsyncCopy {
     fn drop(&mut self) {
         if let Some(server) = self.server.upgrade()
             && let Some(client) = server.state.offload_ended(&self.offload, self.status)

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use vfs::{Errno, LeaseKind, Node};
 
+use super::compound::{Compound, OpResult};
+use super::open_file::{ExportTree, OpenFile};
 use super::state::{ClientRef, NoDelegation, NodeKey, Share};
-use super::{Compound, Done, Files};
-use crate::server::Tree;
+use crate::server::RequestContext;
 use crate::v4::attr::{Ace, Who};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
 use crate::v4::{StateId, Status};
@@ -31,7 +32,7 @@ mod want {
 }
 
 /// The arguments of an OPEN that may return a delegation.
-pub(super) struct Asked {
+pub(super) struct DelegationRequest {
     /// `share_access`, including the want bits.
     pub(super) access: u32,
     /// The access of the open.
@@ -40,18 +41,18 @@ pub(super) struct Asked {
     pub(super) again: bool,
 }
 
-impl Compound<'_, '_> {
+impl RequestContext<'_, Compound> {
     /// Returns the delegation that comes with the open of `node` as `file`, or the reason why there
     /// is none.
     pub(super) fn delegation(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<ExportTree>,
         node: &Arc<dyn Node>,
-        file: &Files,
-        asked: &Asked,
+        file: &OpenFile,
+        requested: &DelegationRequest,
     ) -> Delegation<'static> {
-        let wanted = asked.access & want::MASK;
-        let kind = match (asked.share, wanted) {
+        let wanted = requested.access & want::MASK;
+        let kind = match (requested.share, wanted) {
             (_, want::NONE) => return Delegation::NoneBecause(WhyNone::NotWanted),
             (_, want::CANCEL) => return Delegation::NoneBecause(WhyNone::Cancelled),
             (Share::READ, 0 | want::READ | want::ANY) => Share::READ,
@@ -59,15 +60,15 @@ impl Compound<'_, '_> {
             (_, 0) => return Delegation::None,
             _ => return Delegation::NoneBecause(WhyNone::Resource(false)),
         };
-        match self.delegate(client, node, file, kind, asked.again) {
+        match self.delegate(client, node, file, kind, requested.again) {
             Ok(state) if kind == Share::READ => Delegation::Read(ReadDelegation {
                 state,
-                recall: asked.again,
+                recall: requested.again,
                 permissions: NOBODY,
             }),
             Ok(state) => Delegation::Write(WriteDelegation {
                 state,
-                recall: asked.again,
+                recall: requested.again,
                 limit: SpaceLimit::Size(0),
                 permissions: NOBODY,
             }),
@@ -79,13 +80,13 @@ impl Compound<'_, '_> {
 
     fn delegate(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<ExportTree>,
         node: &Arc<dyn Node>,
-        file: &Files,
+        file: &OpenFile,
         kind: Share,
         again: bool,
     ) -> Result<StateId, NoDelegation> {
-        let server = self.turn.server;
+        let server = self.server;
         let key = self.key(node);
         // A client with a delegation grants locks locally.
         let unsettled = !again && server.state.locks_in_grace();
@@ -112,7 +113,7 @@ impl Compound<'_, '_> {
             }
             _ => NoDelegation::Resource,
         })?);
-        let leased = Files {
+        let leased = OpenFile {
             _lease: Some(lease.clone()),
             ..file.clone()
         };
@@ -133,19 +134,23 @@ impl Compound<'_, '_> {
     /// Returns the file of a delegation of `key` that the client already holds, for an open by it.
     pub(super) fn delegated(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<ExportTree>,
         key: NodeKey,
         access: Share,
-    ) -> Option<Files> {
-        let delegated = self.turn.server.state.delegated_file(client, key, access)?;
+    ) -> Option<OpenFile> {
+        let delegated = self.server.state.delegated_file(client, key, access)?;
         Some(self.opened(delegated.file))
     }
 
     /// Returns the file of a delegation of `node` that the session's client holds, if it covers
     /// `access`.
-    pub(super) fn delegated_to_caller(&self, node: &Arc<dyn Node>, access: Share) -> Option<Files> {
+    pub(super) fn delegated_to_caller(
+        &self,
+        node: &Arc<dyn Node>,
+        access: Share,
+    ) -> Option<OpenFile> {
         let client = self.session_client().ok()?;
-        let state = &self.turn.server.state;
+        let state = &self.server.state;
         state.delegated_file(&client, self.key(node), access)
     }
 
@@ -153,11 +158,11 @@ impl Compound<'_, '_> {
     /// of other clients, which could open the file locally.
     pub(super) fn clear_of_delegations(
         &self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<ExportTree>,
         key: NodeKey,
         deny: Share,
-    ) -> Done {
-        let server = self.turn.server;
+    ) -> OpResult {
+        let server = self.server;
         if deny.is_empty() || !server.state.is_delegated(client, key, deny) {
             return Ok(());
         }
@@ -165,16 +170,16 @@ impl Compound<'_, '_> {
         Err(Status::Delay.into())
     }
 
-    pub(super) fn delegation_return(&mut self, given: StateId) -> Done {
-        if self.minor == 0 {
+    pub(super) fn delegation_return(&mut self, stateid: StateId) -> OpResult {
+        if self.compound.minor == 0 {
             // v4.0 clients have none.
             return Err(Status::BadStateid.into());
         }
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
-        let given = self.current_of(&given)?;
-        let state = &self.turn.server.state;
-        Ok(state.delegation_return(&client, &given, key)?)
+        let stateid = self.resolve_stateid(&stateid)?;
+        let state = &self.server.state;
+        Ok(state.delegation_return(&client, &stateid, key)?)
     }
 }
 

@@ -4,42 +4,45 @@
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
+use super::compound::{Compound, OpError, OpResult};
+use super::open_file::ExportTree;
 use super::state::{ClientRef, Locker, NodeKey, Waiter};
-use super::{Bad, Compound, Done, Files};
-use crate::server::{Server, Tree};
+use crate::server::{RequestContext, Server};
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
 use crate::v4::types::{Denied, LockKind, Owner};
 use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space, Wait};
 use vfs::{Call, Cx, Errno, Node};
 
-impl Compound<'_, '_> {
-    pub(super) fn lock(&mut self, op: Lock<'_>) -> Done {
+impl RequestContext<'_, Compound> {
+    pub(super) fn lock(&mut self, args: Lock<'_>) -> OpResult {
         let node = self.regular()?;
-        let (start, end) = range(op.offset, op.length)?;
-        let (given, seqid) = match &op.locker {
+        let (start, end) = range(args.offset, args.length)?;
+        let (stateid, seqid) = match &args.locker {
             op::Locker::New(new) => (new.open, new.open_seqid),
             op::Locker::Old(old) => (old.state, old.seqid),
         };
-        let given = self.current_of(&given)?;
-        self.with_client(&given, seqid, |compound, client| {
-            let locker = match &op.locker {
+        let stateid = self.resolve_stateid(&stateid)?;
+        self.with_stateid_client(&stateid, seqid, |request, client| {
+            let locker = match &args.locker {
                 // v4.1 clients leave the owner's client out.
-                op::Locker::New(new) if compound.minor == 0 && new.owner.client != client.id() => {
-                    compound.turn.server.state.client(new.owner.client)?;
+                op::Locker::New(new)
+                    if request.compound.minor == 0 && new.owner.client != client.id() =>
+                {
+                    request.server.state.client(new.owner.client)?;
                     return Err(Status::BadStateid.into());
                 }
                 op::Locker::New(new) => Locker::New {
-                    open: &given,
+                    open: &stateid,
                     owner: new.owner.name,
                     seqid: new.lock_seqid,
                 },
-                op::Locker::Old(_) => Locker::Known { lock: &given },
+                op::Locker::Old(_) => Locker::Known { lock: &stateid },
             };
-            let kind = strength(op.kind);
-            let waits = matches!(op.kind, LockKind::ReadWait | LockKind::WriteWait);
-            let state = &compound.turn.server.state;
-            let locking = state.lock(client, locker, compound.key(&node), kind, op.reclaim)?;
+            let kind = strength(args.kind);
+            let waits = matches!(args.kind, LockKind::ReadWait | LockKind::WriteWait);
+            let state = &request.server.state;
+            let locking = state.lock(client, locker, request.key(&node), kind, args.reclaim)?;
             let lock = Range {
                 space: Space::Posix,
                 start,
@@ -49,27 +52,27 @@ impl Compound<'_, '_> {
             };
             let waiter = Waiter {
                 client: client.id(),
-                key: compound.key(&node),
+                key: request.key(&node),
                 owner: lock.owner.id.clone(),
             };
             match waits {
-                true => compound.take_in_turn(client, &waiter, &node, &lock)?,
-                false => compound.take(&node, &lock)?,
+                true => request.lock_in_turn(client, &waiter, &node, &lock)?,
+                false => request.take(&node, &lock)?,
             }
-            compound.affected();
-            if let Some(call) = state.waits_no_longer(&waiter) {
-                leave(compound.turn.server, waiter.key, &call);
+            request.forbid_restart();
+            if let Some(call) = state.end_wait(&waiter) {
+                leave(request.server, waiter.key, &call);
             }
             let state = locking.granted(start, end)?;
-            compound.changed(state);
+            request.changed(state);
             Ok(())
         })
     }
 
     /// Acquires a lock in the lock table, or writes the conflicting lock and returns `DENIED`.
-    fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> Done {
+    fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> OpResult {
         let cx = self.cx();
-        let server = self.turn.server;
+        let server = self.server;
         loop {
             match server.export.locks.lock(&cx, &**node, lock.clone(), false) {
                 Err(Errno::EAGAIN) => {}
@@ -79,29 +82,29 @@ impl Compound<'_, '_> {
                 // The conflicting lock has just been released, or is just being acquired.
                 return Err(Status::Delay.into());
             };
-            if !server.state.expire_courteous_holder(holder.owner.client) {
+            if !server.state.revoke_expired_holder(holder.owner.client) {
                 return self.denied(&holder);
             }
         }
     }
 
-    /// Acquires a lock as [`Compound::take`] does, but for a waiting owner: after those that have
-    /// waited longer, and from now on with a place in the queue.
-    fn take_in_turn(
+    /// Acquires a lock as [`RequestContext::take`] does, but for a waiting owner: after those that
+    /// have waited longer, and from now on with a place in the queue.
+    fn lock_in_turn(
         &mut self,
-        client: &ClientRef<Files, Tree>,
+        client: &ClientRef<ExportTree>,
         waiter: &Waiter,
         node: &Arc<dyn Node>,
         lock: &Range,
-    ) -> Done {
-        let server = self.turn.server;
+    ) -> OpResult {
+        let server = self.server;
         let (state, locks) = (&server.state, &server.export.locks);
-        let told = Told {
+        let notifier = LockNotifier {
             server: Arc::downgrade(server),
             waiter: waiter.clone(),
         };
         let located = self.located(node.clone());
-        let make = || self.turn.call.polled(Waker::from(Arc::new(told)));
+        let make = || self.call.polled(Waker::from(Arc::new(notifier)));
         let Some(place) = state.wait_for_lock(client, waiter, (&located, lock), make) else {
             return self.take(node, lock);
         };
@@ -120,20 +123,20 @@ impl Compound<'_, '_> {
                 done => return Ok(done?),
             }
             if place.call.take_wake_within().is_some() {
-                state.waits_unseen(waiter);
+                state.record_unseen_release(waiter);
             }
             let holder = locks.holder(&cx, &**node, lock)?;
             let Some(holder) = holder.or_else(|| locks.next(node.id(), lock)) else {
                 // The conflicting lock has just been released, or is just being acquired.
                 return Err(Status::Delay.into());
             };
-            if !state.expire_courteous_holder(holder.owner.client) {
+            if !state.revoke_expired_holder(holder.owner.client) {
                 return self.denied(&holder);
             }
         }
     }
 
-    fn denied(&mut self, holder: &Range) -> Done {
+    fn denied(&mut self, holder: &Range) -> OpResult {
         let length = match holder.end {
             u64::MAX => u64::MAX,
             end => end - holder.start + 1,
@@ -147,7 +150,6 @@ impl Compound<'_, '_> {
             },
             owner: Owner {
                 client: self
-                    .turn
                     .server
                     .state
                     .client_of_lock(holder.owner.client)
@@ -155,60 +157,60 @@ impl Compound<'_, '_> {
                 name: &holder.owner.id,
             },
         });
-        Err(Bad::Answered(Status::Denied))
+        Err(OpError::WithBody(Status::Denied))
     }
 
-    pub(super) fn test_lock(&mut self, op: TestLock<'_>) -> Done {
+    pub(super) fn test_lock(&mut self, args: TestLock<'_>) -> OpResult {
         let node = self.regular()?;
-        let (start, end) = range(op.offset, op.length)?;
-        let state = &self.turn.server.state;
+        let (start, end) = range(args.offset, args.length)?;
+        let state = &self.server.state;
         if state.locks_in_grace() {
             return Err(Status::Grace.into());
         }
-        let client: ClientRef<Files, Tree> = match self.minor {
+        let client: ClientRef<ExportTree> = match self.compound.minor {
             0 => {
-                self.check_client(op.owner.client)?;
-                state.client(op.owner.client)?
+                self.check_client(args.owner.client)?;
+                state.client(args.owner.client)?
             }
             _ => self.session_client()?,
         };
-        let owner: Locks = client.lock_owner(op.owner.name);
+        let owner: Locks = client.lock_owner(args.owner.name);
         let lock = Range {
             space: Space::Posix,
             start,
             end,
-            kind: strength(op.kind),
+            kind: strength(args.kind),
             owner,
         };
         let cx = self.cx();
         loop {
-            match self.turn.server.export.locks.holder(&cx, &*node, &lock)? {
+            match self.server.export.locks.holder(&cx, &*node, &lock)? {
                 None => return Ok(()),
-                Some(holder) if state.expire_courteous_holder(holder.owner.client) => {}
+                Some(holder) if state.revoke_expired_holder(holder.owner.client) => {}
                 Some(holder) => return self.denied(&holder),
             }
         }
     }
 
-    pub(super) fn unlock(&mut self, op: Unlock) -> Done {
+    pub(super) fn unlock(&mut self, args: Unlock) -> OpResult {
         let node = self.regular()?;
-        let (start, end) = range(op.offset, op.length)?;
-        let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |compound, client| {
-            let server = compound.turn.server;
-            let unlocking = server.state.unlock(client, &given, compound.key(&node))?;
-            let cx = compound.cx();
+        let (start, end) = range(args.offset, args.length)?;
+        let stateid = self.resolve_stateid(&args.state)?;
+        self.with_stateid_client(&stateid, args.seqid, |request, client| {
+            let server = request.server;
+            let unlocking = server.state.unlock(client, &stateid, request.key(&node))?;
+            let cx = request.cx();
             let locks = &server.export.locks;
             locks.unlock(&cx, &*node, Space::Posix, start, end, unlocking.owner())?;
-            compound.affected();
+            request.forbid_restart();
             let state = unlocking.done(start, end)?;
-            compound.changed(state);
+            request.changed(state);
             Ok(())
         })
     }
 
-    pub(super) fn release_lock_owner(&mut self, owner: Owner<'_>) -> Done {
-        let state = &self.turn.server.state;
+    pub(super) fn release_lock_owner(&mut self, owner: Owner<'_>) -> OpResult {
+        let state = &self.server.state;
         self.check_client(owner.client)?;
         let client = state.client(owner.client)?;
         Ok(state.release_lock_owner(&client, owner.name)?)
@@ -216,12 +218,12 @@ impl Compound<'_, '_> {
 }
 
 /// The waker of a waiting lock owner: notifies its client that the lock may be available.
-struct Told {
+struct LockNotifier {
     server: Weak<Server>,
     waiter: Waiter,
 }
 
-impl Wake for Told {
+impl Wake for LockNotifier {
     fn wake(self: Arc<Self>) {
         if let Some(server) = self.server.upgrade()
             && server.state.woken(&self.waiter)
@@ -233,8 +235,8 @@ impl Wake for Told {
 
 impl Server {
     /// Removes the waiting owners whose clients have not retried in time.
-    pub(in crate::server) fn tend_places(&self) {
-        for (key, call) in self.state.places_over() {
+    pub(in crate::server) fn maintain_lock_waiters(&self) {
+        for (key, call) in self.state.take_expired_waits() {
             leave(self, key, &call);
         }
     }

@@ -8,15 +8,17 @@ use vfs::{
     or_executed,
 };
 
-use super::delegation::Asked;
-use super::place::name;
-use super::set::{Change, NOT_EXCLUSIVE, to_set};
-use super::state::{ClientRef, OpenAsk, Share};
-use super::{Bad, Compound, Done, Files};
-use crate::server::Tree;
-use crate::server::exclusive;
+use super::attr::NOT_EXCLUSIVE;
+use super::compound::{Compound, OpError, OpResult};
+use super::delegation::DelegationRequest;
+use super::lookup::component;
+use super::open_file::{ExportTree, OpenFile};
+use super::setattr::{Change, to_set};
+use super::state::{ClientRef, OpenArgs, Share};
+use crate::server::RequestContext;
+use crate::server::exclusive_create;
 use crate::v4::Status;
-use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
+use crate::v4::attr::{Attributes, Bitmap, number as n};
 use crate::v4::op::{
     Claim, ClaimDelegated, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow,
 };
@@ -32,20 +34,6 @@ mod flag {
     /// CB_NOTIFY_LOCK may announce a lock to its waiters (v4.1).
     pub(super) const MAY_NOTIFY_LOCK: u32 = 0x20;
 }
-
-/// The arguments of OPEN that the server supports, as bit numbers.
-pub(super) const TAKES: OpenArguments = OpenArguments {
-    // READ, WRITE, BOTH.
-    share_access: Bitmap::of(&[1, 2, 3]),
-    // The same, and NONE.
-    share_deny: Bitmap::of(&[0, 1, 2, 3]),
-    // ANY_DELEG, NO_DELEG.
-    share_access_want: Bitmap::of(&[3, 4]),
-    // NULL, PREVIOUS, DELEGATE_CUR, FH, DELEG_CUR_FH.
-    open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
-    // UNCHECKED4, GUARDED4, EXCLUSIVE4, EXCLUSIVE4_1.
-    create_mode: Bitmap::of(&[0, 1, 2, 3]),
-};
 
 /// The file that an OPEN found or created.
 struct Found {
@@ -71,62 +59,62 @@ impl Found {
     }
 }
 
-impl Compound<'_, '_> {
-    pub(super) fn open(&mut self, op: Open<'_>) -> Done {
-        if self.minor > 0 {
+impl RequestContext<'_, Compound> {
+    pub(super) fn open(&mut self, args: Open<'_>) -> OpResult {
+        if self.compound.minor > 0 {
             let client = self.session_client()?;
-            return self.open_as(&client, op);
+            return self.open_as(&client, args);
         }
-        self.check_client(op.owner.client)?;
-        let server = self.turn.server;
+        self.check_client(args.owner.client)?;
+        let server = self.server;
         let begin = || {
             server
                 .state
-                .open_turn(op.owner.client, op.owner.name, op.seqid)
+                .start_open(args.owner.client, args.owner.name, args.seqid)
         };
-        self.numbered(begin, |compound, client| {
-            compound.open_as(client, op.clone())
+        self.serve_owner_request(begin, |request, client| {
+            request.open_as(client, args.clone())
         })
     }
 
-    fn open_as(&mut self, client: &ClientRef<Files, Tree>, op: Open<'_>) -> Done {
-        let (access, deny) = shares(self.minor, op.access, op.deny)?;
-        let state = &self.turn.server.state;
-        let reclaim = matches!(op.claim, Claim::Previous(_));
+    fn open_as(&mut self, client: &ClientRef<ExportTree>, args: Open<'_>) -> OpResult {
+        let (access, deny) = shares(self.compound.minor, args.access, args.deny)?;
+        let state = &self.server.state;
+        let reclaim = matches!(args.claim, Claim::Previous(_));
         // Checked before anything is created.
         if !reclaim && state.in_grace() {
             return Err(Status::Grace.into());
         }
-        let found = match &op.claim {
-            Claim::Null(bytes) => self.find(bytes, &op.how, access)?,
-            Claim::Handle if self.minor > 0 => self.found_here(&op.how)?,
+        let found = match &args.claim {
+            Claim::Null(bytes) => self.find(bytes, &args.how, access)?,
+            Claim::Handle if self.compound.minor > 0 => self.found_here(&args.how)?,
             Claim::Previous(_) => self.found_here(&OpenHow::NoCreate)?,
             Claim::DelegateCurrent(claim) => self.find(claim.name, &OpenHow::NoCreate, access)?,
-            Claim::DelegateCurrentHandle(_) if self.minor > 0 => {
+            Claim::DelegateCurrentHandle(_) if self.compound.minor > 0 => {
                 self.found_here(&OpenHow::NoCreate)?
             }
             _ => return Err(Status::Notsupp.into()),
         };
         self.check_opened(&found.node)?;
         let key = self.key(&found.node);
-        let delegated = match &op.claim {
-            Claim::DelegateCurrent(ClaimDelegated { state: given, .. })
-            | Claim::DelegateCurrentHandle(given) => {
-                let delegated = state.delegated(client, given, key, access)?;
+        let delegated = match &args.claim {
+            Claim::DelegateCurrent(ClaimDelegated { state: stateid, .. })
+            | Claim::DelegateCurrentHandle(stateid) => {
+                let delegated = state.delegated(client, stateid, key, access)?;
                 Some(self.opened(delegated.file))
             }
             _ => self.delegated(client, key, access),
         };
         self.clear_of_delegations(client, key, deny)?;
-        let ask = OpenAsk {
-            owner: op.owner.name,
+        let open_args = OpenArgs {
+            owner: args.owner.name,
             key,
             node: self.located(found.node.clone()),
             access,
             deny,
             reclaim,
         };
-        let opening = match state.open(client, ask) {
+        let opening = match state.open(client, open_args) {
             // `ACCESS` takes precedence over `SHARE_DENIED`.
             Err(Status::ShareDenied) => {
                 self.check_access(&found.node, access)?;
@@ -143,7 +131,7 @@ impl Compound<'_, '_> {
                 held
             }
             (None, None) if reclaim => {
-                let server = self.turn.server;
+                let server = self.server;
                 let file = server.file(&self.cx(), &found.node, flags(access))?;
                 // The file may be leased later: other requests must not share this open then.
                 server.files.forget(found.node.id());
@@ -166,14 +154,14 @@ impl Compound<'_, '_> {
                 false => found.node.setattr(&self.cx(), &cut)?,
             };
         }
-        self.affected();
+        self.forbid_restart();
         let opened = opening.commit(file.clone())?;
-        let delegation = match &op.claim {
+        let delegation = match &args.claim {
             Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => Delegation::None,
             claim => {
                 let again = matches!(claim, Claim::Previous(kind) if *kind != 0);
-                let asked = Asked {
-                    access: op.access,
+                let requested = DelegationRequest {
+                    access: args.access,
                     share: access,
                     again,
                 };
@@ -181,15 +169,15 @@ impl Compound<'_, '_> {
                     Claim::Previous(0) => Delegation::None,
                     // The client sets the times after an exclusive create, which hold the verifier
                     // until then.
-                    _ if is_exclusive(&op.how) => Delegation::None,
-                    _ => self.delegation(client, &found.node, &file, &asked),
+                    _ if is_exclusive(&args.how) => Delegation::None,
+                    _ => self.delegation(client, &found.node, &file, &requested),
                 }
             }
         };
-        self.go_to(found.node);
-        self.state = Some(opened.stateid);
+        self.set_current(found.node);
+        self.compound.stateid = Some(opened.stateid);
         let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
-        let notify = if state.may_tell(client) {
+        let notify = if state.may_notify_lock(client) {
             flag::MAY_NOTIFY_LOCK
         } else {
             0
@@ -205,7 +193,7 @@ impl Compound<'_, '_> {
     }
 
     /// Finds the current file itself.
-    fn found_here(&mut self, how: &OpenHow<'_>) -> Result<Found, Bad> {
+    fn found_here(&mut self, how: &OpenHow<'_>) -> Result<Found, OpError> {
         let change = ChangeInfo {
             atomic: false,
             before: 0,
@@ -224,9 +212,9 @@ impl Compound<'_, '_> {
     }
 
     /// Finds the file of this name in the current directory, or creates it if `how` asks for that.
-    fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, Bad> {
+    fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, OpError> {
         let directory = self.directory()?;
-        let child = name(bytes)?;
+        let child = component(bytes)?;
         let cx = self.cx();
         let before = self.change(&directory)?;
         let OpenHow::Create(how) = how else {
@@ -248,13 +236,13 @@ impl Compound<'_, '_> {
             false => self.attributes_of_new(attributes, Kind::File)?,
         };
         if let Some(verifier) = verifier {
-            let [atime, mtime] = exclusive::times(verifier);
+            let [atime, mtime] = exclusive_create::times(verifier);
             rest.set.atime = Some(vfs::SetTime::At(atime));
             rest.set.mtime = Some(vfs::SetTime::At(mtime));
         }
         match directory.create(&cx, child, flags(access) | OpenFlags::EXCL, mode) {
             Ok((Entry { node, .. }, file)) => {
-                self.affected();
+                self.forbid_restart();
                 let mut set = self.finish_new(&node, &rest);
                 if verifier.is_some() {
                     // The client sets the real times afterwards.
@@ -278,7 +266,7 @@ impl Compound<'_, '_> {
                     }
                     // A retransmission of a request whose reply was lost.
                     (_, Some(verifier))
-                        if exclusive::is_made_with(
+                        if exclusive_create::is_made_with(
                             &found.node.attr(&cx, Want::STAT)?,
                             verifier,
                         ) =>
@@ -296,7 +284,7 @@ impl Compound<'_, '_> {
     /// Returns whether an existing file is to be truncated to nothing, and which attributes that
     /// sets: of the attributes to create with, only a size of zero applies to an existing file.
     fn cuts(&self, attributes: &Attributes<'_>) -> Result<(bool, Bitmap), Status> {
-        to_set(self.turn.server, self.minor, attributes, Kind::File)?;
+        to_set(self.server, self.compound.minor, attributes, Kind::File)?;
         Ok(match attributes.size {
             Some(0) => (true, Bitmap::of(&[n::SIZE])),
             _ => (false, Bitmap::default()),
@@ -309,24 +297,24 @@ impl Compound<'_, '_> {
             Kind::Symlink => Err(Status::Symlink),
             Kind::File | Kind::Directory => self.check_regular(node),
             // RFC 7530 section 16.16.6 has `SYMLINK` for links and for everything else.
-            _ if self.minor == 0 => Err(Status::Symlink),
+            _ if self.compound.minor == 0 => Err(Status::Symlink),
             _ => self.check_regular(node),
         }
     }
 
     /// Returns the state of a file that the caller has opened.
-    pub(super) fn opened(&self, file: Arc<dyn File>) -> Files {
-        Files {
+    pub(super) fn opened(&self, file: Arc<dyn File>) -> OpenFile {
+        OpenFile {
             file,
-            caller: self.turn.caller.clone(),
+            caller: self.caller.clone(),
             solid: Arc::default(),
-            addr: self.turn.call.addr(),
+            addr: self.call.addr(),
             _lease: None,
         }
     }
 
     /// Checks that the caller could open `node` for `access`. [`or_executed`] applies here as well.
-    pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), Bad> {
+    pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), OpError> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
         want.set(Access::WRITE, access.contains(Share::WRITE));
@@ -342,40 +330,40 @@ impl Compound<'_, '_> {
         }
     }
 
-    pub(super) fn open_confirm(&mut self, op: OpenConfirm) -> Done {
+    pub(super) fn open_confirm(&mut self, args: OpenConfirm) -> OpResult {
         let key = self.key(&self.node()?);
-        self.check_holder(&op.state)?;
-        let server = self.turn.server;
-        let begin = || server.state.stateid_turn(&op.state, op.seqid);
-        self.numbered(begin, |compound, client| {
-            let state = server.state.open_confirm(client, &op.state, key)?;
-            compound.reply.value(&state);
+        self.check_holder(&args.state)?;
+        let server = self.server;
+        let begin = || server.state.start_on_stateid(&args.state, args.seqid);
+        self.serve_owner_request(begin, |request, client| {
+            let state = server.state.open_confirm(client, &args.state, key)?;
+            request.reply.value(&state);
             Ok(())
         })
     }
 
-    pub(super) fn open_downgrade(&mut self, op: OpenDowngrade) -> Done {
+    pub(super) fn open_downgrade(&mut self, args: OpenDowngrade) -> OpResult {
         let key = self.key(&self.node()?);
-        let (access, deny) = shares(self.minor, op.access, op.deny)?;
-        let server = self.turn.server;
-        let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |compound, client| {
+        let (access, deny) = shares(self.compound.minor, args.access, args.deny)?;
+        let server = self.server;
+        let stateid = self.resolve_stateid(&args.state)?;
+        self.with_stateid_client(&stateid, args.seqid, |request, client| {
             let state = server
                 .state
-                .open_downgrade(client, &given, key, access, deny)?;
-            compound.changed(state);
+                .open_downgrade(client, &stateid, key, access, deny)?;
+            request.changed(state);
             Ok(())
         })
     }
 
-    pub(super) fn close(&mut self, op: Close) -> Done {
+    pub(super) fn close(&mut self, args: Close) -> OpResult {
         let key = self.key(&self.node()?);
-        let server = self.turn.server;
-        let given = self.current_of(&op.state)?;
-        self.with_client(&given, op.seqid, |compound, client| {
-            let state = server.state.close(client, &given, key)?;
-            compound.affected();
-            compound.changed(state);
+        let server = self.server;
+        let stateid = self.resolve_stateid(&args.state)?;
+        self.with_stateid_client(&stateid, args.seqid, |request, client| {
+            let state = server.state.close(client, &stateid, key)?;
+            request.forbid_restart();
+            request.changed(state);
             Ok(())
         })
     }

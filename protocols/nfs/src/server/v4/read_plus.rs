@@ -11,29 +11,30 @@ use vfs::{Cx, Extent, File, OpenFlags, Patience, Sink as _, Want};
 use wire::{Answer, Outgoing as _};
 
 use super::super::Stop;
-use super::{Bad, Compound, Done};
+use super::compound::{Compound, OpError, OpResult};
+use crate::server::RequestContext;
 use crate::v4::op::Read;
 use crate::v4::types::Content;
 
 /// The length of a segment's header: content type, offset and length.
 const PIECE_HEAD: usize = 16;
 
-impl Compound<'_, '_> {
-    pub(super) fn read_plus(&mut self, op: Read) -> Done {
+impl RequestContext<'_, Compound> {
+    pub(super) fn read_plus(&mut self, args: Read) -> OpResult {
         let node = self.regular()?;
-        let (file, solid) = match self.file_of(&op.state, &node, OpenFlags::READ)? {
+        let (file, solid) = match self.file_of(&args.state, &node, OpenFlags::READ)? {
             Some(open) => (open.file, open.solid),
             None => {
-                let server = self.turn.server;
+                let server = self.server;
                 let file = server.file(&self.cx(), &node, OpenFlags::READ)?;
                 (file, Arc::default())
             }
         };
-        let count = op.count.min(self.turn.server.options.max_io).into();
+        let count = args.count.min(self.server.options.max_io).into();
         // Before the file is searched: what lies beyond its end now need not be a hole in what it
         // contains later.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;
-        let (from, end) = (op.offset, op.offset.saturating_add(count).min(size));
+        let (from, end) = (args.offset, args.offset.saturating_add(count).min(size));
         let walk = Walk::new(&*file, &solid, from..end);
         self.pieces(&file, size, from, walk)
     }
@@ -45,7 +46,7 @@ impl Compound<'_, '_> {
         mut size: u64,
         from: u64,
         mut walk: Walk<'_>,
-    ) -> Done {
+    ) -> OpResult {
         let head = self.reply.len();
         self.reply.value(&0u32);
         self.reply.value(&0u32);
@@ -69,7 +70,7 @@ impl Compound<'_, '_> {
             let got = match self.piece(file, &piece, Patience::Brief) {
                 // Reads the rest in one piece: Linux reads ahead over holes, and would wait for
                 // each piece.
-                Err(Bad::Stop(Stop::Later(Answer::WouldBlock)))
+                Err(OpError::Stop(Stop::Later(Answer::WouldBlock)))
                     if self.cx().patience == Patience::Full =>
                 {
                     piece = walk.give_up(&piece);
@@ -102,7 +103,7 @@ impl Compound<'_, '_> {
         file: &Arc<dyn File>,
         piece: &Extent,
         patience: Patience,
-    ) -> Result<usize, Bad> {
+    ) -> Result<usize, OpError> {
         let cx = self.cx();
         let cx = Cx {
             patience: cx.patience.min(patience),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use vfs::{Call, Caller, Cx, Export, Name, Node, NodeId};
 
+use super::opnum;
 use crate::v4::attr::{Bitmap, FsLocation, FsLocations, number as n};
 
 /// An export on another server.
@@ -42,7 +43,7 @@ impl Referral {
 }
 
 /// The attributes that an absent file system has.
-pub(super) const TOLD: Bitmap = Bitmap::of(&[
+pub(super) const ABSENT_ATTRIBUTES: Bitmap = Bitmap::of(&[
     n::FSID,
     n::RDATTR_ERROR,
     n::FS_LOCATIONS,
@@ -51,38 +52,27 @@ pub(super) const TOLD: Bitmap = Bitmap::of(&[
 
 /// The attributes that show a client to support absent file systems: a request for one of them
 /// succeeds with those attributes that exist.
-pub(super) const KNOWS: Bitmap = Bitmap::of(&[n::RDATTR_ERROR, n::FS_LOCATIONS]);
+pub(super) const REFERRAL_AWARE: Bitmap = Bitmap::of(&[n::RDATTR_ERROR, n::FS_LOCATIONS]);
 
 /// Returns whether an operation does not concern the file system of the current file handle.
-pub(super) fn is_elsewhere(number: u32) -> bool {
-    const GETATTR: u32 = 9;
-    const LOOKUPP: u32 = 16;
-    const PUTFH: u32 = 22;
-    const PUTROOTFH: u32 = 24;
-    const RESTOREFH: u32 = 31;
-    const SECINFO: u32 = 33;
-    const OF_CLIENTS: [u32; 3] = [30, 35, 36];
-    const BACKCHANNEL_CTL: u32 = 40;
-    const FREE_STATEID: u32 = 45;
-    const SECINFO_NO_NAME: u32 = 52;
-    const SEQUENCE: u32 = 53;
-    const TEST_STATEID: u32 = 55;
-    const DESTROY_CLIENTID: u32 = 57;
-    const RECLAIM_COMPLETE: u32 = 58;
+pub(super) fn is_independent_of_file_system(number: u32) -> bool {
     matches!(
         number,
-        GETATTR
-            | LOOKUPP
-            | PUTFH..=PUTROOTFH
-            | RESTOREFH
-            | SECINFO
-            | BACKCHANNEL_CTL..=FREE_STATEID
-            | SECINFO_NO_NAME
-            | SEQUENCE
-            | TEST_STATEID
-            | DESTROY_CLIENTID
-            | RECLAIM_COMPLETE
-    ) || OF_CLIENTS.contains(&number)
+        opnum::GETATTR
+            | opnum::LOOKUPP
+            | opnum::PUTFH..=opnum::PUTROOTFH
+            | opnum::RESTOREFH
+            | opnum::SECINFO
+            | opnum::BACKCHANNEL_CTL..=opnum::FREE_STATEID
+            | opnum::SECINFO_NO_NAME
+            | opnum::SEQUENCE
+            | opnum::TEST_STATEID
+            | opnum::DESTROY_CLIENTID
+            | opnum::RECLAIM_COMPLETE
+            | opnum::RENEW
+            | opnum::SETCLIENTID
+            | opnum::SETCLIENTID_CONFIRM
+    )
 }
 
 /// The referrals, by the nodes that stand for them.

@@ -1,31 +1,29 @@
-//! Operations on ranges: SEEK, ALLOCATE, DEALLOCATE, CLONE, IO_ADVISE (RFC 7862 section 15).
+//! Sparse files: SEEK, ALLOCATE, DEALLOCATE (RFC 7862 sections 15.1, 15.4 and 15.11).
 
-use std::sync::Arc;
+use vfs::{Allocate, Errno, OpenFlags, Want};
 
-use vfs::{Allocate, CopyHow, Errno, File, OpenFlags, Want};
-
-use super::{Bad, Compound, Done};
+use super::compound::{Compound, OpResult};
+use crate::server::RequestContext;
 use crate::v4::Status;
-use crate::v4::attr::Bitmap;
-use crate::v4::op::{Clone, IoAdvise, Seek, Space};
+use crate::v4::op::{Seek, Space};
 use crate::v4::reply::Sought;
 use crate::v4::types::Content;
 
-impl Compound<'_, '_> {
-    pub(super) fn seek(&mut self, op: Seek) -> Done {
+impl RequestContext<'_, Compound> {
+    pub(super) fn seek(&mut self, args: Seek) -> OpResult {
         let node = self.regular()?;
-        let file = self.file(&op.state, &node, OpenFlags::READ)?;
-        let what = match Content::from_number(op.what) {
+        let file = self.file(&args.state, &node, OpenFlags::READ)?;
+        let what = match Content::from_number(args.what) {
             Some(Content::Data) => vfs::Seek::Data,
             Some(Content::Hole) => vfs::Seek::Hole,
             None => return Err(Status::UnionNotsupp.into()),
         };
         let cx = self.cx();
         let size = file.attr(&cx, Want::SIZE)?.size;
-        if op.offset >= size {
+        if args.offset >= size {
             return Err(Status::Nxio.into());
         }
-        let sought = match file.seek(&cx, op.offset, what) {
+        let sought = match file.seek(&cx, args.offset, what) {
             Ok(offset) => Sought {
                 eof: offset >= size,
                 offset,
@@ -41,68 +39,25 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn allocate(&mut self, op: Space) -> Done {
-        self.space(op, Allocate::Extend)
+    pub(super) fn allocate(&mut self, args: Space) -> OpResult {
+        self.space(args, Allocate::Extend)
     }
 
-    pub(super) fn deallocate(&mut self, op: Space) -> Done {
-        self.space(op, Allocate::Punch)
+    pub(super) fn deallocate(&mut self, args: Space) -> OpResult {
+        self.space(args, Allocate::Punch)
     }
 
-    fn space(&mut self, op: Space, how: Allocate) -> Done {
+    fn space(&mut self, args: Space, how: Allocate) -> OpResult {
         let node = self.regular()?;
-        let file = self.file(&op.state, &node, OpenFlags::WRITE)?;
-        let end = op.offset.checked_add(op.length).ok_or(Status::Inval)?;
+        let file = self.file(&args.state, &node, OpenFlags::WRITE)?;
+        let end = args.offset.checked_add(args.length).ok_or(Status::Inval)?;
         if i64::try_from(end).is_err() {
             return Err(Status::Fbig.into());
         }
-        if op.length > 0 {
-            file.allocate(&self.cx(), how, op.offset, op.length)?;
-            self.affected();
+        if args.length > 0 {
+            file.allocate(&self.cx(), how, args.offset, args.length)?;
+            self.forbid_restart();
         }
-        Ok(())
-    }
-
-    /// Returns the source and the target of a copy or clone.
-    pub(super) fn two_files(
-        &self,
-        from: &crate::v4::StateId,
-        to: &crate::v4::StateId,
-    ) -> Result<[Arc<dyn File>; 2], Bad> {
-        let (source, target) = (self.saved_node()?, self.node()?);
-        self.check_regular(&source)?;
-        self.check_regular(&target)?;
-        Ok([
-            self.file(from, &source, OpenFlags::READ)?,
-            self.file(to, &target, OpenFlags::WRITE)?,
-        ])
-    }
-
-    pub(super) fn clone_range(&mut self, op: Clone) -> Done {
-        let [from, to] = self.two_files(&op.from, &op.to)?;
-        let cx = self.cx();
-        let size = from.attr(&cx, Want::SIZE)?.size;
-        let count = match op.count {
-            0 => size.checked_sub(op.from_offset).ok_or(Status::Inval)?,
-            count => count,
-        };
-        from.copy(
-            &cx,
-            op.from_offset,
-            &*to,
-            op.to_offset,
-            count,
-            CopyHow::Clone,
-        )?;
-        self.affected();
-        Ok(())
-    }
-
-    pub(super) fn io_advise(&mut self, op: IoAdvise) -> Done {
-        let node = self.regular()?;
-        self.file(&op.state, &node, OpenFlags::READ)?;
-        // No advice is applied: the host reads ahead by itself.
-        self.reply.value(&Bitmap::default());
         Ok(())
     }
 }

@@ -2,7 +2,8 @@
 
 use vfs::XattrFlags;
 
-use super::{Compound, Done};
+use super::compound::{Compound, OpResult};
+use crate::server::RequestContext;
 use crate::v4::Status;
 use crate::v4::op::{ListXattrs, SetXattr};
 use crate::v4::reply::XattrNames;
@@ -22,45 +23,45 @@ fn full_name(name: &[u8]) -> Result<Vec<u8>, Status> {
     }
 }
 
-impl Compound<'_, '_> {
-    pub(super) fn get_xattr(&mut self, name: &[u8]) -> Done {
+impl RequestContext<'_, Compound> {
+    pub(super) fn get_xattr(&mut self, name: &[u8]) -> OpResult {
         let value = self.node()?.xattr(&self.cx(), &full_name(name)?)?;
         self.reply.value(&value.as_slice());
         Ok(())
     }
 
-    pub(super) fn set_xattr(&mut self, op: SetXattr<'_>) -> Done {
+    pub(super) fn set_xattr(&mut self, args: SetXattr<'_>) -> OpResult {
         let node = self.node()?;
-        let flags = match op.option {
+        let flags = match args.option {
             0 => XattrFlags::empty(),
             1 => XattrFlags::CREATE,
             2 => XattrFlags::REPLACE,
             _ => return Err(Status::Inval.into()),
         };
-        if op.value.len() > MAX_VALUE {
+        if args.value.len() > MAX_VALUE {
             return Err(Status::Xattr2big.into());
         }
-        let name = full_name(op.name)?;
+        let name = full_name(args.name)?;
         let before = self.change(&node)?;
-        node.set_xattr(&self.cx(), &name, op.value, flags)?;
-        self.affected();
+        node.set_xattr(&self.cx(), &name, args.value, flags)?;
+        self.forbid_restart();
         let change = self.change_since(before, &node);
         self.reply.value(&change);
         Ok(())
     }
 
-    pub(super) fn remove_xattr(&mut self, name: &[u8]) -> Done {
+    pub(super) fn remove_xattr(&mut self, name: &[u8]) -> OpResult {
         let node = self.node()?;
         let name = full_name(name)?;
         let before = self.change(&node)?;
         node.remove_xattr(&self.cx(), &name)?;
-        self.affected();
+        self.forbid_restart();
         let change = self.change_since(before, &node);
         self.reply.value(&change);
         Ok(())
     }
 
-    pub(super) fn list_xattrs(&mut self, op: ListXattrs) -> Done {
+    pub(super) fn list_xattrs(&mut self, args: ListXattrs) -> OpResult {
         let all = self.node()?.xattrs(&self.cx())?;
         let names: Vec<&[u8]> = all
             .split(|&byte| byte == 0)
@@ -68,12 +69,12 @@ impl Compound<'_, '_> {
             .collect();
         // The cookie is the number of names already returned. The names come after the cookie, the
         // count and the eof flag.
-        let told = usize::try_from(op.cookie).unwrap_or(usize::MAX);
-        let rest = match names.get(told..) {
+        let returned = usize::try_from(args.cookie).unwrap_or(usize::MAX);
+        let rest = match names.get(returned..) {
             Some(rest) => rest,
             None => return Err(Status::BadCookie.into()),
         };
-        let mut room = (op.max_count as usize)
+        let mut room = (args.max_count as usize)
             .checked_sub(8 + 4 + 4)
             .ok_or(Status::Toosmall)?;
         let fits = rest
@@ -89,7 +90,7 @@ impl Compound<'_, '_> {
             return Err(Status::Toosmall.into());
         }
         self.reply.value(&XattrNames {
-            cookie: (told + fits) as u64,
+            cookie: (returned + fits) as u64,
             names: rest[..fits].to_vec(),
             eof: fits == rest.len(),
         });

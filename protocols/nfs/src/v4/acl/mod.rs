@@ -53,14 +53,14 @@ const EVERYONE: Who<'static> = Who::Name(b"EVERYONE@");
 
 /// A node's ACLs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Acls {
+pub(crate) struct NodeAcls {
     /// The access ACL.
     pub(crate) access: Acl,
     /// The default ACL of a directory, if it has one.
     pub(crate) default: Option<Acl>,
 }
 
-impl Acls {
+impl NodeAcls {
     /// Converts to a v4 ACL.
     pub(crate) fn to_v4(&self, directory: bool) -> Vec<Ace<'static>> {
         let mut aces = Vec::new();
@@ -73,7 +73,7 @@ impl Acls {
 
     /// Converts a v4 ACL. Returns `ATTRNOTSUPP` if it has no POSIX equivalent, `BADOWNER` for users
     /// and groups without numeric ids, and `FBIG` if it has too many entries.
-    pub(crate) fn from_v4(aces: &[Ace<'_>], directory: bool) -> Result<Acls, Status> {
+    pub(crate) fn from_v4(aces: &[Ace<'_>], directory: bool) -> Result<NodeAcls, Status> {
         if aces.len() > MOST {
             return Err(Status::Fbig);
         }
@@ -96,7 +96,7 @@ impl Acls {
         }
         // As setfacl(1) completes a default ACL.
         default.complete_from(&access);
-        Ok(Acls {
+        Ok(NodeAcls {
             access: access.acl(directory),
             default: default.mentioned.any().then(|| default.acl(directory)),
         })

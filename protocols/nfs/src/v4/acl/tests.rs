@@ -11,8 +11,8 @@ fn entry(whose: Whose, may: u32) -> AclEntry {
     }
 }
 
-fn only(access: Acl) -> Acls {
-    Acls {
+fn only(access: Acl) -> NodeAcls {
+    NodeAcls {
         access,
         default: None,
     }
@@ -75,7 +75,7 @@ fn what_is_denied_first_is_not_allowed_later() {
         ace(ALLOW, 0, FILE_READ | FILE_WRITE, EVERYONE),
         ace(ALLOW, 0, FILE_WRITE, Who::Number(7)),
     ];
-    let acls = Acls::from_v4(&aces, false).expect("an ACL");
+    let acls = NodeAcls::from_v4(&aces, false).expect("an ACL");
     let want = [
         // User 7 may be the owner.
         entry(Whose::Owner, 4),
@@ -90,11 +90,11 @@ fn what_is_denied_first_is_not_allowed_later() {
 #[test]
 fn half_of_what_writing_is_allows_no_writing() {
     let aces = [ace(ALLOW, 0, 0x2, EVERYONE)];
-    let acls = Acls::from_v4(&aces, false).expect("an ACL");
+    let acls = NodeAcls::from_v4(&aces, false).expect("an ACL");
     assert_eq!(acls, only(Acl::of_mode(0)));
     let aces = [ace(ALLOW, 0, mask::WRITE, EVERYONE)];
     assert_eq!(
-        Acls::from_v4(&aces, true).map(|acls| acls.access),
+        NodeAcls::from_v4(&aces, true).map(|acls| acls.access),
         Ok(Acl::of_mode(0)),
         "a directory's is its entries' removal too"
     );
@@ -108,7 +108,7 @@ fn what_a_directory_hands_on_is_completed_from_its_own() {
         ace(ALLOW, 0, FILE_READ, GROUP),
         ace(ALLOW, handed, FILE_READ, Who::Number(7)),
     ];
-    let acls = Acls::from_v4(&aces, true).expect("ACLs");
+    let acls = NodeAcls::from_v4(&aces, true).expect("ACLs");
     assert_eq!(acls.access, Acl::of_mode(0o440));
     let want = [
         entry(Whose::Owner, 4),
@@ -132,10 +132,10 @@ fn what_posix_has_no_idea_of_is_refused() {
             Status::Badowner,
         ),
     ] {
-        assert_eq!(Acls::from_v4(&[ace], directory), Err(want));
+        assert_eq!(NodeAcls::from_v4(&[ace], directory), Err(want));
     }
     let many = vec![ace(ALLOW, 0, 1, OWNER); MOST + 1];
-    assert_eq!(Acls::from_v4(&many, false), Err(Status::Fbig));
+    assert_eq!(NodeAcls::from_v4(&many, false), Err(Status::Fbig));
 }
 
 /// Generates ACLs whose mask removes no permissions.
@@ -165,7 +165,7 @@ proptest! {
     #[test]
     fn a_posix_acl_comes_back_as_it_went(access in acls(), default in acls(), directory: bool) {
         let default = directory.then_some(default);
-        let acls = Acls { access, default };
-        prop_assert_eq!(Acls::from_v4(&acls.to_v4(directory), directory), Ok(acls));
+        let acls = NodeAcls { access, default };
+        prop_assert_eq!(NodeAcls::from_v4(&acls.to_v4(directory), directory), Ok(acls));
     }
 }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ::nfs::client::v4::{
     Backchannels, ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId,
-    Nothing, ReclaimComplete, Renew, Sequence, SetClientId, Slot, Status, Steps, told,
+    Operations, ReclaimComplete, Renew, Sequence, SequenceOnly, SetClientId, Slot, Status,
+    status_flags,
 };
 use ::nfs::client::{Failure, Limits, Tree};
 use vfs::{Caller, Cx, Errno, Result};
@@ -152,17 +153,17 @@ impl Core {
     }
 
     /// Makes a call that depends on no state of the server, repeating it as needed.
-    pub(in crate::nfs) fn ask<S: Steps, T>(
+    pub(in crate::nfs) fn ask<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        steps: S,
+        operations: S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> Result<T> {
-        self.call::<&S, T>(cx, |_| Ok(&steps), read)
+        self.call::<&S, T>(cx, |_| Ok(&operations), read)
     }
 
     /// Makes a call, repeating it as needed with new arguments from `make`.
-    pub(super) fn call<S: Steps, T>(
+    pub(super) fn call<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         make: impl Fn(&Life) -> Result<S>,
@@ -172,7 +173,7 @@ impl Core {
     }
 
     /// Does [`Core::call`], and returns errors of an owner's sequence IDs.
-    pub(super) fn try_call<S: Steps, T>(
+    pub(super) fn try_call<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         make: impl Fn(&Life) -> Result<S>,
@@ -185,8 +186,8 @@ impl Core {
                 .and_then(|()| cx.call.check())
                 .map_err(Failure::Refused)?;
             let life = self.life();
-            let steps = make(&life).map_err(Failure::Refused)?;
-            match self.once(cx, &life, &steps, &mut read) {
+            let operations = make(&life).map_err(Failure::Refused)?;
+            match self.once(cx, &life, &operations, &mut read) {
                 Err(Failure::Later) => pauses.pause(cx).map_err(Failure::Refused)?,
                 Err(Failure::State(status))
                     if status != Status::BadSeqid && attempts < Core::ATTEMPTS =>
@@ -200,29 +201,29 @@ impl Core {
     }
 
     /// Sends a compound once, and waits for its reply.
-    fn once<S: Steps, T>(
+    fn once<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         life: &Arc<Life>,
-        steps: &S,
+        operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        match self.begin_in(cx, life, steps, true)? {
-            Some(turn) => self.end(cx, turn, steps, read),
+        match self.begin_in(cx, life, operations, true)? {
+            Some(turn) => self.end(cx, turn, operations, read),
             None => Err(Failure::Later),
         }
     }
 
     /// Begins a compound. Without `wait`, returns `None` if no slot is free.
-    pub(in crate::nfs) fn begin<S: Steps>(
+    pub(in crate::nfs) fn begin<S: Operations>(
         &self,
         cx: &Cx<'_>,
-        steps: &S,
+        operations: &S,
         wait: bool,
     ) -> Result<Option<Turn>> {
         loop {
             let life = self.life();
-            match self.begin_in(cx, &life, steps, wait) {
+            match self.begin_in(cx, &life, operations, wait) {
                 Ok(turn) => return Ok(turn),
                 Err(Failure::State(status)) => self.recover(cx, &life, status)?,
                 Err(failure) => return Err(errno(failure)),
@@ -230,11 +231,11 @@ impl Core {
         }
     }
 
-    fn begin_in<S: Steps>(
+    fn begin_in<S: Operations>(
         &self,
         cx: &Cx<'_>,
         life: &Arc<Life>,
-        steps: &S,
+        operations: &S,
         wait: bool,
     ) -> std::result::Result<Option<Turn>, Failure> {
         let slot = match &life.session {
@@ -248,7 +249,7 @@ impl Core {
         let compound = Compound {
             minor: self.minor,
             sequence: slot.as_ref().map(|(_, sequence)| *sequence),
-            steps,
+            operations,
         };
         let flight = self.conn.begin(cx, &compound);
         let life = life.clone();
@@ -256,24 +257,24 @@ impl Core {
     }
 
     /// Waits for the reply to a compound.
-    pub(in crate::nfs) fn end<S: Steps, T>(
+    pub(in crate::nfs) fn end<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         turn: Turn,
-        steps: &S,
+        operations: &S,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         let end = |answer: S::Answer<'_>, _: Option<&mut Place<'_>>| read(answer);
-        self.end_in(cx, turn, steps, Place::none(), end)
+        self.end_in(cx, turn, operations, Place::none(), end)
     }
 
     /// Does [`Core::end`] for a compound whose payload may land in `place`. `read` gets `place` if
     /// the payload has not landed.
-    pub(in crate::nfs) fn end_in<S: Steps, T>(
+    pub(in crate::nfs) fn end_in<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         turn: Turn,
-        steps: &S,
+        operations: &S,
         mut place: Place<'_>,
         read: impl FnOnce(S::Answer<'_>, Option<&mut Place<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
@@ -285,7 +286,7 @@ impl Core {
         let compound = Compound {
             minor: self.minor,
             sequence: slot.as_ref().map(|(_, sequence)| *sequence),
-            steps,
+            operations,
         };
         let conn = &self.conn;
         let mut read = Some(read);
@@ -294,8 +295,8 @@ impl Core {
             let mut turned = (false, None);
             let mut news = 0;
             let done = conn.end_in(cx, flight, &compound, &mut place, |done, place| {
-                turned = (done.turned, done.highest);
-                news = done.told;
+                turned = (done.advanced, done.highest);
+                news = done.status_flags;
                 let answer = done.result?;
                 let read = read.take().ok_or(Failure::Later)?;
                 Ok(read(answer, place))
@@ -316,7 +317,7 @@ impl Core {
             match &done {
                 // The server has carried the request out, but not cached the reply: it may be
                 // carried out again.
-                Ok(Err(Failure::State(Status::RetryUncachedRep))) if !S::ONCE => {
+                Ok(Err(Failure::State(Status::RetryUncachedRep))) if !S::CACHE_THIS => {
                     table.give_back(slot, true, None);
                     return Err(Failure::Later);
                 }
@@ -342,20 +343,20 @@ impl Core {
     /// connection.
     #[inline]
     fn heed(&self, news: u32) {
-        const LOST: u32 = told::CALLBACK_PATH_DOWN | told::SESSION_PATH_DOWN;
+        const LOST: u32 = status_flags::CALLBACK_PATH_DOWN | status_flags::SESSION_PATH_DOWN;
         let bound = self.bound.load(Ordering::Acquire) == self.conn.times();
         let bind = news & LOST != 0 || !bound;
-        let revoked = news & told::RECALLABLE_REVOKED != 0;
+        let revoked = news & status_flags::RECALLABLE_REVOKED != 0;
         if bind || revoked {
             self.queue.look(bind, revoked);
         }
     }
 
     /// Sends a compound outside of any session.
-    pub(super) fn outside<S: Steps, T>(
+    pub(super) fn outside<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        steps: &S,
+        operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         let nobody = Arc::new(Life {
@@ -363,7 +364,7 @@ impl Core {
             client: 0,
             session: None,
         });
-        self.patiently(cx, &nobody, steps, read)
+        self.patiently(cx, &nobody, operations, read)
     }
 
     /// Records the number of reconnections at which the backchannel was bound.
@@ -435,16 +436,16 @@ impl Core {
 
     /// Sends a compound in `life`, repeating it while the server answers `NFS4ERR_DELAY` or the
     /// like.
-    pub(super) fn patiently<S: Steps, T>(
+    pub(super) fn patiently<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         life: &Arc<Life>,
-        steps: &S,
+        operations: &S,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         let mut pauses = Pauses::new();
         loop {
-            match self.once(cx, life, steps, &mut read) {
+            match self.once(cx, life, operations, &mut read) {
                 Err(Failure::Later) => pauses.pause(cx).map_err(Failure::Refused)?,
                 done => return done,
             }
@@ -520,7 +521,7 @@ impl Core {
     /// Renews the lease.
     pub(super) fn renew(&self, cx: &Cx<'_>) -> Result<()> {
         if self.minor > 0 {
-            return self.call(cx, |_| Ok(Nothing), |()| ());
+            return self.call(cx, |_| Ok(SequenceOnly), |()| ());
         }
         let renew = |life: &Life| {
             Ok(Renew {

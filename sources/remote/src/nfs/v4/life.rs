@@ -75,19 +75,19 @@ impl Table {
     pub(super) fn give_back(&self, slot: Slot, turned: bool, highest: Option<u32>) {
         let mut state = self.state();
         if turned {
-            state.slots.turned(&slot);
+            state.slots.advance(&slot);
         }
         if let Some(highest) = highest {
-            state.slots.aim(highest);
+            state.slots.set_target(highest);
         }
-        state.slots.give_back(slot);
+        state.slots.release(slot);
         drop(state);
         self.freed.notify_one();
     }
 
     /// Sets the highest slot that the server wants used.
     pub(super) fn aim(&self, highest: u32) {
-        self.state().slots.aim(highest);
+        self.state().slots.set_target(highest);
     }
 
     /// Marks the session as useless, because a slot's sequence ID is in doubt.

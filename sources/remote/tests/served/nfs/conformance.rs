@@ -1,7 +1,7 @@
 //! The shared suite over remote, a socket pair, the engine, the NFS server and a tree in memory.
 
 use remote::nfs::Options;
-use vfs_testkit::{Profile, Subject};
+use vfs_testkit::{Profile, TestSubject};
 
 use super::net::Served;
 
@@ -75,17 +75,17 @@ pub(crate) fn v4_1() -> Profile {
     )])
 }
 
-pub(super) fn subject(version: (u32, u32), profile: Profile) -> Subject {
+pub(super) fn subject(version: (u32, u32), profile: Profile) -> TestSubject {
     let served = Served::new();
     let fs = served.mount(Options {
         version: Some(version),
         ..Options::default()
     });
-    Subject::new(fs, profile)
+    TestSubject::new(fs, profile)
 }
 
 mod v3 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((3, 0), super::v3())
     }
 
@@ -93,7 +93,7 @@ mod v3 {
 }
 
 mod v4_0 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((4, 0), super::v4_0())
     }
 
@@ -101,7 +101,7 @@ mod v4_0 {
 }
 
 mod v4_1 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((4, 1), super::v4_1())
     }
 
@@ -109,7 +109,7 @@ mod v4_1 {
 }
 
 mod v4_2 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((4, 2), super::v4_1())
     }
 

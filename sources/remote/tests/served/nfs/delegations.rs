@@ -12,7 +12,7 @@ use hostdir::{HostDir, Identity, Options as Shown};
 use remote::nfs::{Mount, Options, mount};
 use tempfile::TempDir;
 use vfs::{Caller, FileSystem, OpenFlags};
-use vfs_testkit::bed::{Seen, ok, run};
+use vfs_testkit::context::{Seen, ok, run};
 
 use super::net::Served;
 

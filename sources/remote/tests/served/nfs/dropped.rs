@@ -10,7 +10,7 @@ use remote::nfs::{Mount, Options, mount};
 use remote::{Retry, Silence};
 use transports::{Addr, Link, StreamLink, dial};
 use vfs::{Caller, Errno, FileSystem};
-use vfs_testkit::bed::{Seen, ok, refused, run};
+use vfs_testkit::context::{Seen, ok, refused, run};
 
 use super::net::Served;
 

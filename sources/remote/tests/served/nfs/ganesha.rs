@@ -17,7 +17,7 @@ use remote::nfs::{Mount, Options, mount};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 use transports::{Addr, StreamLink, dial};
-use vfs_testkit::{Profile, Subject};
+use vfs_testkit::{Profile, TestSubject};
 
 use super::conformance;
 
@@ -185,13 +185,13 @@ pub(super) fn directory() -> Option<(Connect, String, Box<dyn Any>)> {
 }
 
 /// Ganesha, or barge's own server if Ganesha is missing, with the reason printed.
-fn subject(version: (u32, u32), ours: Profile) -> Subject {
+fn subject(version: (u32, u32), ours: Profile) -> TestSubject {
     if let Some(why) = why_not() {
         eprintln!("skipped over Ganesha: {why}");
         return conformance::subject(version, ours);
     }
     let ganesha = Ganesha::get();
-    let mut subject = Subject::new(ganesha.mount(version), theirs(ours));
+    let mut subject = TestSubject::new(ganesha.mount(version), theirs(ours));
     let watched = ganesha.clone();
     subject.excuse = Box::new(move || {
         let ended = watched
@@ -246,7 +246,7 @@ fn theirs(ours: Profile) -> Profile {
 }
 
 mod v3 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((3, 0), super::conformance::v3())
     }
 
@@ -254,7 +254,7 @@ mod v3 {
 }
 
 mod v4_0 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((4, 0), super::conformance::v4_0())
     }
 
@@ -262,7 +262,7 @@ mod v4_0 {
 }
 
 mod v4_1 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((4, 1), super::conformance::v4_1())
     }
 
@@ -270,7 +270,7 @@ mod v4_1 {
 }
 
 mod v4_2 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((4, 2), super::conformance::v4_1())
     }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use remote::nfs::{Mount, Options, mount};
 use transports::{Link, StreamLink};
 use vfs::{Caller, Errno, File, FileSystem, OpenFlags, Result};
-use vfs_testkit::bed::{Seen, ok, pattern, run};
+use vfs_testkit::context::{Seen, ok, pattern, run};
 use wire::payload::SliceSink;
 
 use super::net::Served;

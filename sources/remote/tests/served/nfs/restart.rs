@@ -11,7 +11,7 @@ use remote::nfs::Options;
 use vfs::lock::{Lock, LockKind, LockTable, Owner, Space};
 use vfs::op::Op;
 use vfs::{Caller, Errno, FileSystem, NodeId, OpenFlags};
-use vfs_testkit::bed::{Seen, ok, pattern, refused, run};
+use vfs_testkit::context::{Seen, ok, pattern, refused, run};
 
 use super::net::Served;
 

@@ -7,7 +7,7 @@ use remote::nfs::{Mount, Options, mount, secured};
 use tls::{Acceptor, Connector, Demand, Files};
 use transports::Link;
 use vfs::{Call, Caller, Cx, FileSystem};
-use vfs_testkit::Subject;
+use vfs_testkit::TestSubject;
 
 use super::net::Served;
 
@@ -61,13 +61,13 @@ fn mounted(
     tree
 }
 
-fn subject(version: (u32, u32), profile: vfs_testkit::Profile) -> Subject {
+fn subject(version: (u32, u32), profile: vfs_testkit::Profile) -> TestSubject {
     let (served, connector) = secure();
-    Subject::new(mounted(&served, &connector, version), profile)
+    TestSubject::new(mounted(&served, &connector, version), profile)
 }
 
 mod v3 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((3, 0), crate::nfs::conformance::v3())
     }
 
@@ -75,7 +75,7 @@ mod v3 {
 }
 
 mod v4_2 {
-    fn subject() -> vfs_testkit::Subject {
+    fn subject() -> vfs_testkit::TestSubject {
         super::subject((4, 2), crate::nfs::conformance::v4_1())
     }
 

@@ -137,7 +137,7 @@ impl World {
     /// Advances the clock by `seconds`, and runs periodic maintenance.
     pub(super) fn pass(&self, seconds: u64) {
         self.clock.fetch_add(seconds, Ordering::SeqCst);
-        self.server.tend();
+        self.server.maintain();
     }
 }
 

@@ -10,7 +10,8 @@ use vfs::{Account, Charge, Full, Quota};
 
 use crate::v4::{ClientId, Status};
 
-use super::holdings::{Holdings, full};
+use super::Tree;
+use super::client_state::{ClientState, full};
 use super::requester::Requester;
 use super::sessions::Creation;
 
@@ -25,21 +26,21 @@ pub enum Minor {
 
 /// A client known to the server, as a parameter of the operations on state. The reference does not
 /// keep the client: if it has been destroyed meanwhile, those operations fail.
-pub struct ClientRef<F, N>(pub(super) Arc<Client<F, N>>);
+pub struct ClientRef<T: Tree>(pub(super) Arc<Client<T>>);
 
-impl<F, N> Clone for ClientRef<F, N> {
+impl<T: Tree> Clone for ClientRef<T> {
     fn clone(&self) -> Self {
         ClientRef(self.0.clone())
     }
 }
 
-impl<F, N> fmt::Debug for ClientRef<F, N> {
+impl<T: Tree> fmt::Debug for ClientRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ClientRef({:#x})", self.0.id)
     }
 }
 
-impl<F, N> ClientRef<F, N> {
+impl<T: Tree> ClientRef<T> {
     /// Returns the client ID.
     pub fn id(&self) -> ClientId {
         self.0.id
@@ -56,7 +57,7 @@ impl<F, N> ClientRef<F, N> {
     }
 }
 
-pub(super) struct Client<F, N> {
+pub(super) struct Client<T: Tree> {
     pub(super) id: ClientId,
     pub(super) minor: Minor,
     /// The client's name in the registry and in the stable storage: [`record`].
@@ -79,7 +80,7 @@ pub(super) struct Client<F, N> {
     /// The time of the last lease renewal, in milliseconds of the clock.
     renewed: AtomicU64,
     /// The number of requests in progress.
-    turns: AtomicU32,
+    in_progress: AtomicU32,
     /// v4.1: whether the client has ever asked for a backchannel, and the number of connections
     /// that are one.
     pub(super) wants_backchannel: AtomicBool,
@@ -88,7 +89,7 @@ pub(super) struct Client<F, N> {
     pub(super) flags: AtomicU32,
     pub(super) recorded: Mutex<Recorded>,
     pub(super) creation: Mutex<Creation>,
-    pub(super) holdings: Mutex<Holdings<F, N>>,
+    pub(super) client_state: Mutex<ClientState<T>>,
 }
 
 /// Whether the stable storage has a client's record.
@@ -100,7 +101,7 @@ pub(super) enum Recorded {
     Never,
 }
 
-impl<F, N> Client<F, N> {
+impl<T: Tree> Client<T> {
     pub(super) fn new(
         id: ClientId,
         (minor, record): (Minor, &[u8]),
@@ -108,7 +109,7 @@ impl<F, N> Client<F, N> {
         by: &Requester<'_>,
         held: &Arc<Quota>,
         now: Duration,
-    ) -> Client<F, N> {
+    ) -> Client<T> {
         Client {
             id,
             minor,
@@ -123,13 +124,13 @@ impl<F, N> Client<F, N> {
             confirmed: AtomicBool::new(false),
             reclaimed: AtomicBool::new(false),
             renewed: AtomicU64::new(now.as_millis() as u64),
-            turns: AtomicU32::new(0),
+            in_progress: AtomicU32::new(0),
             wants_backchannel: AtomicBool::new(false),
             backchannels: AtomicU32::new(0),
             flags: AtomicU32::new(0),
             recorded: Mutex::new(Recorded::No),
             creation: Mutex::default(),
-            holdings: Mutex::default(),
+            client_state: Mutex::default(),
         }
     }
 
@@ -144,7 +145,7 @@ impl<F, N> Client<F, N> {
 
     /// Returns the time since the last renewal: zero while a request of the client is in progress.
     pub(super) fn silent(&self, now: Duration) -> Duration {
-        if self.turns.load(Ordering::Acquire) > 0 {
+        if self.in_progress.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }
         now.saturating_sub(Duration::from_millis(self.renewed.load(Ordering::Relaxed)))
@@ -152,11 +153,11 @@ impl<F, N> Client<F, N> {
 
     /// Counts a request in progress, until [`Client::leave`].
     pub(super) fn enter(&self) {
-        self.turns.fetch_add(1, Ordering::AcqRel);
+        self.in_progress.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn leave(&self) {
-        self.turns.fetch_sub(1, Ordering::AcqRel);
+        self.in_progress.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Charges `bytes` of state to the client.

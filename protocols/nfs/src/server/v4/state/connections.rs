@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use crate::v4::{ClientId, SessionId, Status};
 
-use super::State;
 use super::requester::Requester;
 use super::sessions::Session;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The use of a connection by a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Connections {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs BIND_CONN_TO_SESSION, for any `direction` that the client requests or also accepts
     /// (`CDFC4_FORE_OR_BOTH`, `CDFC4_BACK_OR_BOTH`: [`Direction::Both`]). Returns the direction and
     /// the session's client. Returns `BADSESSION` if the session belongs to another client.
@@ -75,7 +75,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Binds a connection, in addition to its existing uses. If there are too many, unbinds one
     /// that only carries the client's requests: its next request binds it again.
-    pub(super) fn bind(&self, session: &Session<F, N>, connection: u64, fore: bool, back: bool) {
+    pub(super) fn bind(&self, session: &Session<T>, connection: u64, fore: bool, back: bool) {
         if back {
             session.forgive();
             session.wants_backchannel.store(true, Ordering::Release);
@@ -127,7 +127,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Unbinds all connections of a removed session.
-    pub(super) fn unbind_all(&self, session: &Session<F, N>) {
+    pub(super) fn unbind_all(&self, session: &Session<T>) {
         let mut by_connection = lock(&self.connections);
         let bound = session.change_connections(std::mem::take);
         for bound in bound {
@@ -157,9 +157,9 @@ fn forget(
     }
 }
 
-impl<F, N> Session<F, N> {
+impl<T: Tree> Session<T> {
     /// Changes the session's connections, and the client's number of backchannels.
-    fn change_connections<T>(&self, change: impl FnOnce(&mut Vec<Bound>) -> T) -> T {
+    fn change_connections<R>(&self, change: impl FnOnce(&mut Vec<Bound>) -> R) -> R {
         let mut inner = lock(&self.inner);
         let before = inner.connections.backs();
         let changed = change(&mut inner.connections.0);

@@ -21,21 +21,22 @@ use vfs::{Charge, LogLimit, PeerKey};
 
 use crate::v4::{ClientId, StateId, Status};
 
+use super::Tree;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::{Gone, NodeKey};
-use super::holdings::{Held, Holdings, Share};
+use super::client_state::{ClientState, Share, StateEntry};
+use super::released::{NodeKey, Released};
 use super::stateid;
 use super::table::lock;
 use super::{State, status_flags};
 
 /// A delegation.
-pub(super) struct Delegation<F, N> {
+pub(super) struct Delegation<T: Tree> {
     pub(super) key: NodeKey,
-    pub(super) node: N,
+    pub(super) node: T::Node,
     /// The access: read, or both read and write.
     pub(super) kind: Share,
     /// The file, open for that access, and its lease.
-    pub(super) file: F,
+    pub(super) file: T::File,
     /// The time of the recall.
     recalled: Option<Duration>,
     /// Whether to repeat the recall in the next second.
@@ -164,12 +165,12 @@ impl Delegations {
     }
 }
 
-impl<F: Clone, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether `client` may get a delegation of `key`, provided that the source grants a
     /// lease. `again` means that it reclaims one from before the server's restart.
     pub fn may_delegate(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         key: NodeKey,
         again: bool,
     ) -> Result<(), NoDelegation> {
@@ -177,7 +178,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         if client.minor == Minor::V40
             || client.backchannels.load(Ordering::Acquire) == 0
             || self.delegations.count.load(Ordering::Relaxed) >= self.limits.all_delegations
-            || lock(&client.holdings).delegations >= self.limits.delegations
+            || lock(&client.client_state).delegations >= self.limits.delegations
             || !self.quotas.delegations.has_room(&client.peer, 1)
         {
             return Err(NoDelegation::Resource);
@@ -205,11 +206,11 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// Adds a delegation: `file` is open for `kind` and has a lease.
     pub fn delegate(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         key: NodeKey,
-        node: N,
+        node: T::Node,
         kind: Share,
-        file: F,
+        file: T::File,
     ) -> Result<StateId, Status> {
         let client = &client.0;
         let one = self.quotas.delegations.take(&client.peer, 1);
@@ -217,9 +218,9 @@ impl<F: Clone, N: Clone> State<F, N> {
             one.map_err(|_| Status::Resource)?,
             client.charged(DELEGATION)?,
         ];
-        let mut holdings = lock(&client.holdings);
-        holdings.alive()?;
-        let serial = holdings.insert(Held::Delegation(Delegation {
+        let mut client_state = lock(&client.client_state);
+        client_state.alive()?;
+        let serial = client_state.insert(StateEntry::Delegation(Delegation {
             key,
             node,
             kind,
@@ -252,13 +253,13 @@ impl<F: Clone, N: Clone> State<F, N> {
             let Some(client) = self.clients.get(&id) else {
                 continue;
             };
-            let mut holdings = lock(&client.holdings);
-            if let Some(Held::Delegation(delegation)) = holdings.get_mut(serial)
+            let mut client_state = lock(&client.client_state);
+            if let Some(StateEntry::Delegation(delegation)) = client_state.get_mut(serial)
                 && delegation.recalled.is_none()
             {
                 delegation.recalled = Some(now);
-                holdings.to_call.push_back(serial);
-                holdings.recalled.push(serial);
+                client_state.to_call.push_back(serial);
+                client_state.recalled.push(serial);
                 whom.push(id);
             }
         }
@@ -268,17 +269,17 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// Runs DELEGRETURN (RFC 8881 section 18.6).
     pub fn delegation_return(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         {
-            let mut holdings = lock(&client.holdings);
-            holdings.delegation(client, serial, stateid, key)?;
-            holdings.end_delegation(client, serial, &self.delegations, &mut gone);
+            let mut client_state = lock(&client.client_state);
+            client_state.delegation(client, serial, stateid, key)?;
+            client_state.end_delegation(client, serial, &self.delegations, &mut gone);
         }
         self.release(gone);
         Ok(())
@@ -286,13 +287,13 @@ impl<F: Clone, N: Clone> State<F, N> {
 
     /// Returns whether a client other than `client` may locally open `key` in a mode that `deny`
     /// denies.
-    pub fn is_delegated(&self, client: &ClientRef<F, N>, key: NodeKey, deny: Share) -> bool {
+    pub fn is_delegated(&self, client: &ClientRef<T>, key: NodeKey, deny: Share) -> bool {
         let all = self.delegations.of(key);
         let mut others = all.into_iter().filter(|one| one.0 != client.0.id);
         others.any(|(id, serial)| {
             let other = self.clients.get(&id);
-            other.is_some_and(|other| match lock(&other.holdings).get(serial) {
-                Some(Held::Delegation(delegation)) => delegation.kind.intersects(deny),
+            other.is_some_and(|other| match lock(&other.client_state).get(serial) {
+                Some(StateEntry::Delegation(delegation)) => delegation.kind.intersects(deny),
                 _ => false,
             })
         })
@@ -302,15 +303,15 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// OPEN that the client has done locally (`CLAIM_DELEGATE_CUR`).
     pub fn delegated(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
         access: Share,
-    ) -> Result<F, Status> {
+    ) -> Result<T::File, Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let holdings = lock(&client.holdings);
-        let delegation = holdings.delegation(client, serial, stateid, key)?;
+        let client_state = lock(&client.client_state);
+        let delegation = client_state.delegation(client, serial, stateid, key)?;
         match delegation.kind.contains(access) {
             true => Ok(delegation.file.clone()),
             false => Err(Status::BadStateid),
@@ -321,15 +322,15 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// need not be opened again.
     pub fn delegated_file(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         key: NodeKey,
         access: Share,
-    ) -> Option<F> {
+    ) -> Option<T::File> {
         let client = &client.0;
         let all = self.delegations.of(key);
         let (_, serial) = all.into_iter().find(|one| one.0 == client.id)?;
-        match lock(&client.holdings).get(serial) {
-            Some(Held::Delegation(delegation)) if delegation.kind.contains(access) => {
+        match lock(&client.client_state).get(serial) {
+            Some(StateEntry::Delegation(delegation)) if delegation.kind.contains(access) => {
                 Some(delegation.file.clone())
             }
             _ => None,
@@ -337,43 +338,43 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Revokes delegations that were not returned in time. Returns the clients to call, or to call
     /// again. Must be called about once a second.
-    pub fn tend_callbacks(&self) -> Vec<ClientId> {
+    pub fn maintain_callbacks(&self) -> Vec<ClientId> {
         let now = self.now();
         let in_time = self.lease.min(PATIENCE);
         let count = self.delegations.count.load(Ordering::Relaxed);
         let refused = self.delegations.refused.swap(false, Ordering::Relaxed);
         let all_tight = refused || is_tight(count, self.limits.all_delegations);
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let mut whom = Vec::new();
         for client in self.clients.all() {
-            let tells = self.tell_unseen(&client);
+            let tells = self.notify_unseen(&client);
             let is_expired = self.is_expired(&client);
-            let mut holdings = lock(&client.holdings);
-            for serial in holdings.recalled.clone() {
-                let Some(Held::Delegation(delegation)) = holdings.get_mut(serial) else {
+            let mut client_state = lock(&client.client_state);
+            for serial in client_state.recalled.clone() {
+                let Some(StateEntry::Delegation(delegation)) = client_state.get_mut(serial) else {
                     continue;
                 };
                 let since = delegation.recalled.unwrap_or(now);
                 if is_expired || now.saturating_sub(since) > in_time {
-                    self.revoke_delegation(&client, &mut holdings, serial, &mut gone);
+                    self.revoke_delegation(&client, &mut client_state, serial, &mut gone);
                 } else if std::mem::take(&mut delegation.again) {
-                    holdings.to_call.push_back(serial);
+                    client_state.to_call.push_back(serial);
                 }
             }
-            holdings.tend_copies(now, self.lease, is_expired);
-            let count = holdings.delegations;
-            let asked = holdings.asked_to_keep;
+            client_state.maintain_copies(now, self.lease, is_expired);
+            let count = client_state.delegations;
+            let asked = client_state.asked_to_keep;
             if count > 0
                 && (all_tight || is_tight(count, self.limits.delegations))
                 && asked.is_none_or(|asked| now.saturating_sub(asked) >= ASK_AGAIN)
             {
-                holdings.asked_to_keep = Some(now);
-                holdings.keep = Some((count * 3 / 4) as u32);
+                client_state.asked_to_keep = Some(now);
+                client_state.keep = Some((count * 3 / 4) as u32);
             }
-            if tells || holdings.keep.is_some() || !holdings.to_call.is_empty() {
+            if tells || client_state.keep.is_some() || !client_state.to_call.is_empty() {
                 whom.push(client.id);
             }
         }
@@ -383,10 +384,10 @@ impl<F, N: Clone> State<F, N> {
 
     fn revoke_delegation(
         &self,
-        client: &Arc<Client<F, N>>,
-        holdings: &mut Holdings<F, N>,
+        client: &Arc<Client<T>>,
+        client_state: &mut ClientState<T>,
         serial: u32,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<T>,
     ) {
         static REVOKED: LogLimit<Option<PeerKey>> = LogLimit::new();
         if let Some(suppressed) = REVOKED.permit(client.peer.client()) {
@@ -397,29 +398,29 @@ impl<F, N: Clone> State<F, N> {
                 "a client did not give a delegation back"
             );
         }
-        holdings.end_delegation(client, serial, &self.delegations, gone);
-        holdings.lost_delegation(serial);
+        client_state.end_delegation(client, serial, &self.delegations, gone);
+        client_state.lost_delegation(serial);
         let flag = status_flags::RECALLABLE_STATE_REVOKED;
         client.flags.fetch_or(flag, Ordering::AcqRel);
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Returns the delegation `serial` if `given` is the stateid of a delegation of `key`.
     pub(super) fn delegation(
         &self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         given: &StateId,
         key: NodeKey,
-    ) -> Result<&Delegation<F, N>, Status> {
+    ) -> Result<&Delegation<T>, Status> {
         match self.get(serial) {
-            Some(Held::Delegation(delegation)) if delegation.key == key => {
+            Some(StateEntry::Delegation(delegation)) if delegation.key == key => {
                 stateid::check(client, given.seqid, SEQID)?;
                 Ok(delegation)
             }
-            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
-            Some(Held::Revoked) => Err(Status::Expired),
+            Some(StateEntry::RevokedDelegation) => Err(Status::DelegRevoked),
+            Some(StateEntry::Revoked) => Err(Status::Expired),
             _ => Err(Status::BadStateid),
         }
     }
@@ -427,12 +428,12 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Removes the delegation `serial`.
     pub(super) fn end_delegation(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         delegations: &Delegations,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<T>,
     ) {
-        if let Some(Held::Delegation(delegation)) = self.remove(serial) {
+        if let Some(StateEntry::Delegation(delegation)) = self.remove(serial) {
             self.recalled.retain(|&one| one != serial);
             delegations.remove(delegation.key, client.id, serial);
             gone.files.push(delegation.file);
@@ -441,7 +442,7 @@ impl<F, N: Clone> Holdings<F, N> {
 }
 
 /// Clears the flag after the client has sent FREE_STATEID for all revoked delegations.
-pub(super) fn nothing_revoked<F, N>(client: &Client<F, N>) {
+pub(super) fn nothing_revoked<T: Tree>(client: &Client<T>) {
     client
         .flags
         .fetch_and(!status_flags::RECALLABLE_STATE_REVOKED, Ordering::AcqRel);

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use crate::v4::{ClientId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::Gone;
 use super::registry::{Known, Registry};
+use super::released::Released;
 use super::requester::Requester;
-use super::setclientid::Callback;
+use super::setclientid::CallbackClient;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The arguments of EXCHANGE_ID.
 pub struct ExchangeId<'a> {
@@ -37,11 +37,11 @@ pub struct ExchangedId {
     pub confirmed: bool,
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs EXCHANGE_ID, with the nine cases of RFC 8881 section 18.35.4.
-    pub fn exchange_id(&self, ask: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
-        let mut gone = Gone::default();
-        let client = self.exchange(&mut lock(&self.registry), ask, &mut gone);
+    pub fn exchange_id(&self, args: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
+        let mut gone = Released::default();
+        let client = self.exchange(&mut lock(&self.registry), args, &mut gone);
         self.release(gone);
         let client = client?;
         let sequence = lock(&client.creation).next();
@@ -54,20 +54,20 @@ impl<F, N: Clone> State<F, N> {
 
     fn exchange(
         &self,
-        registry: &mut Registry<F, N>,
-        ask: &ExchangeId<'_>,
-        gone: &mut Gone<F, N>,
-    ) -> Result<Arc<Client<F, N>>, Status> {
-        let owner = (Minor::V41, ask.owner);
-        let record = self.record_of(registry, owner, &ask.verifier, &ask.by);
+        registry: &mut Registry<T>,
+        args: &ExchangeId<'_>,
+        gone: &mut Released<T>,
+    ) -> Result<Arc<Client<T>>, Status> {
+        let owner = (Minor::V41, args.owner);
+        let record = self.record_of(registry, owner, &args.verifier, &args.by);
         let confirmed = registry.confirmed(&record);
         if let Some(Known { client, .. }) = confirmed {
-            let same_principal = *client.principal == *ask.by.principal;
-            let same_verifier = client.verifier == ask.verifier;
-            match (ask.update, same_principal, same_verifier) {
+            let same_principal = *client.principal == *args.by.principal;
+            let same_verifier = client.verifier == args.verifier;
+            match (args.update, same_principal, same_verifier) {
                 // Cases 2 and 6: nothing changes, except perhaps the address.
                 (_, true, true) => {
-                    client.comes_from(ask.by.peer);
+                    client.comes_from(args.by.peer);
                     return Ok(client);
                 }
                 // Case 9.
@@ -83,19 +83,19 @@ impl<F, N: Clone> State<F, N> {
                 // is confirmed.
                 (false, true, false) => {}
             }
-        } else if ask.update {
+        } else if args.update {
             // Case 7.
             return Err(Status::Noent);
         }
         // Cases 1 and 4.
         let now = self.now();
         let named = (Minor::V41, &*record);
-        let make = |id| Client::new(id, named, ask.verifier, &ask.by, &self.quotas.held, now);
-        let client = self.new_client(registry, ask.by.peer, make, Status::Delay, gone)?;
+        let make = |id| Client::new(id, named, args.verifier, &args.by, &self.quotas.held, now);
+        let client = self.new_client(registry, args.by.peer, make, Status::Delay, gone)?;
         let known = Known {
             client: client.clone(),
             confirm: [0; 8],
-            callback: Callback::default(),
+            callback: CallbackClient::default(),
         };
         self.propose(registry, known, gone);
         Ok(client)
@@ -104,7 +104,7 @@ impl<F, N: Clone> State<F, N> {
     /// Runs DESTROY_CLIENTID. Returns `CLIENTID_BUSY` while the client has sessions or state,
     /// `STALE_CLIENTID` if it is not the requester's.
     pub fn destroy_client_id(&self, id: ClientId, by: &Requester<'_>) -> Result<(), Status> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let destroyed = {
             let mut registry = lock(&self.registry);
             let client = self
@@ -112,7 +112,7 @@ impl<F, N: Clone> State<F, N> {
                 .get(&id)
                 .filter(|client| client.minor == Minor::V41 && client.is(by));
             let client = client.ok_or(Status::StaleClientid)?;
-            let has_sessions = !lock(&client.holdings).sessions.is_empty();
+            let has_sessions = !lock(&client.client_state).sessions.is_empty();
             if has_sessions || self.has_state(&client) {
                 Err(Status::ClientidBusy)
             } else {
@@ -126,7 +126,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Runs RECLAIM_COMPLETE for all file systems. For one file system (`rca_one_fs`) there is
     /// nothing to do.
-    pub fn reclaim_complete(&self, client: &ClientRef<F, N>) -> Result<(), Status> {
+    pub fn reclaim_complete(&self, client: &ClientRef<T>) -> Result<(), Status> {
         if client.0.reclaimed.swap(true, Ordering::AcqRel) {
             return Err(Status::CompleteAlready);
         }

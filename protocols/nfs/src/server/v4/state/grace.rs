@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::v4::Status;
 
-use super::State;
 use super::client::{Client, Minor, Recorded};
 use super::table::lock;
+use super::{State, Tree};
 
 pub(super) struct Grace {
     on: AtomicBool,
@@ -54,7 +54,7 @@ impl Grace {
 /// The pause between two reclaims of a client with many files that does not end the period.
 const PAUSE: Duration = Duration::from_secs(2);
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether clients may still reclaim. If so, other OPENs and LOCKs fail with `GRACE`;
     /// afterwards, or once the client has sent RECLAIM_COMPLETE, reclaims fail with `NO_GRACE`.
     /// Reclaims of clients that the stable storage did not list fail with `RECLAIM_BAD`.
@@ -82,7 +82,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Checks whether `client` may lock, as a reclaim or not.
-    pub(super) fn may_lock(&self, client: &Client<F, N>, reclaim: bool) -> Result<(), Status> {
+    pub(super) fn may_lock(&self, client: &Client<T>, reclaim: bool) -> Result<(), Status> {
         self.may_open(client, reclaim)?;
         match !reclaim && self.locks_in_grace() {
             true => Err(Status::Grace),
@@ -91,7 +91,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Checks whether `client` may open, as a reclaim or not.
-    pub(super) fn may_open(&self, client: &Client<F, N>, reclaim: bool) -> Result<(), Status> {
+    pub(super) fn may_open(&self, client: &Client<T>, reclaim: bool) -> Result<(), Status> {
         let reclaimed = client.reclaimed.load(Ordering::Acquire);
         match (reclaim, self.in_grace()) {
             (true, false) => Err(Status::NoGrace),
@@ -110,7 +110,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns whether `client` has not yet finished its reclaims.
-    pub(super) fn has_to_reclaim(&self, client: &Client<F, N>) -> bool {
+    pub(super) fn has_to_reclaim(&self, client: &Client<T>) -> bool {
         self.grace.on.load(Ordering::Acquire)
             && !client.reclaimed.load(Ordering::Acquire)
             && self.grace.listed.contains(&client.record)

@@ -11,26 +11,27 @@ use vfs::Account;
 
 use crate::v4::ClientId;
 
+use super::Tree;
 use super::client::{Client, Minor, Recorded};
-use super::gone::{Gone, NodeKey};
+use super::released::{NodeKey, Released};
 use super::table::lock;
 use super::{State, status_flags};
 
 /// Clears the flag after the client has sent FREE_STATEID for all revoked state.
-pub(super) fn nothing_revoked<F, N>(client: &Client<F, N>) {
+pub(super) fn nothing_revoked<T: Tree>(client: &Client<T>) {
     client
         .flags
         .fetch_and(!status_flags::EXPIRED_ALL_STATE_REVOKED, Ordering::AcqRel);
 }
 
-impl<F, N: Clone> State<F, N> {
-    pub(super) fn is_expired(&self, client: &Client<F, N>) -> bool {
+impl<T: Tree> State<T> {
+    pub(super) fn is_expired(&self, client: &Client<T>) -> bool {
         client.silent(self.now()) > self.lease
     }
 
     /// Revokes the state of an expired client whose lock conflicts: the one with this number in the
     /// lock table. Returns `true` if it did, so that the caller may try again.
-    pub fn expire_courteous_holder(&self, number: u64) -> bool {
+    pub fn revoke_expired_holder(&self, number: u64) -> bool {
         let client = self
             .client_of_lock(number)
             .and_then(|id| self.clients.get(&id));
@@ -39,7 +40,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// Revokes the state of `client`, which has `key` open in a conflicting mode, if it has
     /// expired. Returns whether the conflict is gone.
-    pub(super) fn expire_if_courteous(&self, client: ClientId, key: NodeKey) -> bool {
+    pub(super) fn revoke_if_expired(&self, client: ClientId, key: NodeKey) -> bool {
         match self.clients.get(&client) {
             Some(client) => self.expire(&client),
             None => {
@@ -61,8 +62,8 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Revokes the state of a client, if it has expired.
-    fn expire(&self, client: &Arc<Client<F, N>>) -> bool {
-        let mut gone = Gone::default();
+    fn expire(&self, client: &Arc<Client<T>>) -> bool {
+        let mut gone = Released::default();
         {
             let mut registry = lock(&self.registry);
             let mut recorded = lock(&client.recorded);
@@ -90,10 +91,10 @@ impl<F, N: Clone> State<F, N> {
         true
     }
 
-    fn revoke(&self, client: &Client<F, N>, gone: &mut Gone<F, N>) {
-        let mut holdings = lock(&client.holdings);
-        holdings.clear(client, true, &self.shares, &self.delegations, gone);
-        if holdings.revoked > 0 {
+    fn revoke(&self, client: &Client<T>, gone: &mut Released<T>) {
+        let mut client_state = lock(&client.client_state);
+        client_state.clear(client, true, &self.shares, &self.delegations, gone);
+        if client_state.revoked > 0 {
             let flag = status_flags::EXPIRED_ALL_STATE_REVOKED;
             client.flags.fetch_or(flag, Ordering::AcqRel);
         }
@@ -105,7 +106,7 @@ impl<F, N: Clone> State<F, N> {
     pub fn reap(&self) {
         self.in_grace();
         let now = self.now();
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         for client in self.clients.all() {
             let silent = client.silent(now);
             if silent > self.lease {
@@ -121,7 +122,7 @@ impl<F, N: Clone> State<F, N> {
                 }
             } else if client.minor == Minor::V40 {
                 let before = now.saturating_sub(self.lease);
-                lock(&client.holdings).forget_idle_owners(before);
+                lock(&client.client_state).forget_idle_owners(before);
             }
         }
         self.release(gone);

@@ -12,13 +12,13 @@ use vfs::lock::{LockKind, Owner};
 
 use crate::v4::{StateId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::{Gone, NodeKey, Unlock};
-use super::holdings::{Held, Holdings, LockState, Share};
+use super::client_state::{ClientState, LockState, Share, StateEntry};
 use super::owners::LockOwner;
+use super::released::{NodeKey, Released, Unlock};
 use super::stateid;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The lock owner of a LOCK: `locker4`.
 #[derive(Clone, Copy, Debug)]
@@ -41,12 +41,12 @@ pub enum Locker<'a> {
 
 /// A LOCK that the lock table may grant. Dropping it has no effect on the state.
 #[must_use]
-pub struct Locking<'a, F, N: Clone> {
-    state: &'a State<F, N>,
-    client: Arc<Client<F, N>>,
+pub struct Locking<'a, T: Tree> {
+    state: &'a State<T>,
+    client: Arc<Client<T>>,
     open: u32,
     key: NodeKey,
-    node: N,
+    node: T::Node,
     owner: Owner,
     first_seqid: u32,
     charge: Charge,
@@ -54,39 +54,39 @@ pub struct Locking<'a, F, N: Clone> {
 
 /// A LOCKU for the lock table.
 #[must_use]
-pub struct Unlocking<F, N: Clone> {
-    client: Arc<Client<F, N>>,
+pub struct Unlocking<T: Tree> {
+    client: Arc<Client<T>>,
     serial: u32,
     key: NodeKey,
     owner: Owner,
 }
 
-impl<F: Clone, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Starts a LOCK (RFC 7530 section 16.10, RFC 8881 section 18.10). Returns `OPENMODE` if the
     /// file is not open for that kind of lock. `reclaim` is the same as for an OPEN.
     pub fn lock(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         locker: Locker<'_>,
         key: NodeKey,
         kind: LockKind,
         reclaim: bool,
-    ) -> Result<Locking<'_, F, N>, Status> {
+    ) -> Result<Locking<'_, T>, Status> {
         let client = &client.0;
         self.may_lock(client, reclaim)?;
-        let holdings = lock(&client.holdings);
-        holdings.alive()?;
+        let client_state = lock(&client.client_state);
+        client_state.alive()?;
         let (open, name, first_seqid) = match locker {
             Locker::New { open, owner, seqid } => {
-                let open = self.confirmed_open(client, &holdings, open, key)?;
-                let known = holdings.lock_owners.find(owner);
-                let known = known.and_then(|number| holdings.lock_owners.get(number));
+                let open = self.confirmed_open(client, &client_state, open, key)?;
+                let known = client_state.lock_owners.find(owner);
+                let known = known.and_then(|number| client_state.lock_owners.get(number));
                 if known
                     .is_some_and(|owner| client.minor == Minor::V40 && !owner.seq.expects(seqid))
                 {
                     return Err(Status::BadSeqid);
                 }
-                if holdings.locks + holdings.revoked >= self.limits.locks {
+                if client_state.locks + client_state.revoked >= self.limits.locks {
                     return Err(full(client.minor));
                 }
                 (
@@ -96,9 +96,9 @@ impl<F: Clone, N: Clone> State<F, N> {
                 )
             }
             Locker::Known { lock } => {
-                let serial = self.lock_serial(client, &holdings, lock, key)?;
-                let state = holdings.lock(serial)?;
-                let owner = holdings.lock_owners.get(state.owner);
+                let serial = self.lock_serial(client, &client_state, lock, key)?;
+                let state = client_state.lock(serial)?;
+                let owner = client_state.lock_owners.get(state.owner);
                 (
                     state.open,
                     owner.ok_or(Status::Serverfault)?.name.clone(),
@@ -106,7 +106,7 @@ impl<F: Clone, N: Clone> State<F, N> {
                 )
             }
         };
-        let opened = holdings.open(open)?;
+        let opened = client_state.open(open)?;
         let needed = match kind {
             LockKind::Shared => Share::READ,
             LockKind::Exclusive => Share::WRITE,
@@ -131,15 +131,15 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// Starts a LOCKU (RFC 7530 section 16.12, RFC 8881 section 18.12).
     pub fn unlock(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
-    ) -> Result<Unlocking<F, N>, Status> {
+    ) -> Result<Unlocking<T>, Status> {
         let client = &client.0;
-        let holdings = lock(&client.holdings);
-        let serial = self.lock_serial(client, &holdings, stateid, key)?;
-        let state = holdings.lock(serial)?;
-        let owner = holdings.lock_owners.get(state.owner);
+        let client_state = lock(&client.client_state);
+        let serial = self.lock_serial(client, &client_state, stateid, key)?;
+        let state = client_state.lock(serial)?;
+        let owner = client_state.lock_owners.get(state.owner);
         Ok(Unlocking {
             client: client.clone(),
             serial,
@@ -150,14 +150,14 @@ impl<F: Clone, N: Clone> State<F, N> {
 
     /// Runs RELEASE_LOCKOWNER (RFC 7530 section 16.37). Returns `LOCKS_HELD` if the owner has
     /// locks.
-    pub fn release_lock_owner(&self, client: &ClientRef<F, N>, owner: &[u8]) -> Result<(), Status> {
+    pub fn release_lock_owner(&self, client: &ClientRef<T>, owner: &[u8]) -> Result<(), Status> {
         let client = &client.0;
-        let mut holdings = lock(&client.holdings);
-        holdings.alive()?;
-        let Some(number) = holdings.lock_owners.find(owner) else {
+        let mut client_state = lock(&client.client_state);
+        client_state.alive()?;
+        let Some(number) = client_state.lock_owners.find(owner) else {
             return Ok(());
         };
-        let owner = holdings
+        let owner = client_state
             .lock_owners
             .get(number)
             .ok_or(Status::Serverfault)?;
@@ -165,62 +165,62 @@ impl<F: Clone, N: Clone> State<F, N> {
             return Err(Status::LocksHeld);
         }
         for serial in owner.states.clone() {
-            holdings.forget_free_lock(client, serial);
+            client_state.forget_free_lock(client, serial);
         }
         Ok(())
     }
 
     /// Runs FREE_STATEID (RFC 8881 section 18.38), for lock states without locks and for revoked
     /// state.
-    pub fn free_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Result<(), Status> {
+    pub fn free_stateid(&self, client: &ClientRef<T>, stateid: &StateId) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut holdings = lock(&client.holdings);
-        match holdings.get(serial) {
-            Some(Held::Open(_)) => Err(Status::LocksHeld),
-            Some(Held::Lock(state)) => {
+        let mut client_state = lock(&client.client_state);
+        match client_state.get(serial) {
+            Some(StateEntry::Open(_)) => Err(Status::LocksHeld),
+            Some(StateEntry::Lock(state)) => {
                 stateid::check(client, stateid.seqid, state.seqid)?;
-                let key = holdings.open(state.open)?.key;
-                let owner = holdings.lock_owners.get(state.owner);
+                let key = client_state.open(state.open)?.key;
+                let owner = client_state.lock_owners.get(state.owner);
                 if owner
                     .is_some_and(|owner| owner.held.get(&key).is_some_and(|held| !held.is_empty()))
                 {
                     return Err(Status::LocksHeld);
                 }
-                holdings.forget_free_lock(client, serial);
+                client_state.forget_free_lock(client, serial);
                 Ok(())
             }
-            Some(Held::Revoked) => {
-                holdings.remove(serial);
-                if holdings.revoked == 0 {
+            Some(StateEntry::Revoked) => {
+                client_state.remove(serial);
+                if client_state.revoked == 0 {
                     super::lease::nothing_revoked(client);
                 }
                 Ok(())
             }
-            Some(Held::Delegation(_) | Held::Copy(_)) => Err(Status::LocksHeld),
-            Some(Held::RevokedDelegation) => {
-                holdings.remove(serial);
-                if holdings.lost_none() {
+            Some(StateEntry::Delegation(_) | StateEntry::Copy(_)) => Err(Status::LocksHeld),
+            Some(StateEntry::RevokedDelegation) => {
+                client_state.remove(serial);
+                if client_state.lost_none() {
                     super::delegations::nothing_revoked(client);
                 }
                 Ok(())
             }
-            Some(Held::Closed(_)) | None => Err(Status::BadStateid),
+            Some(StateEntry::Closed(_)) | None => Err(Status::BadStateid),
         }
     }
 
     /// Returns TEST_STATEID's result for one stateid (RFC 8881 section 18.48).
-    pub fn test_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Status {
+    pub fn test_stateid(&self, client: &ClientRef<T>, stateid: &StateId) -> Status {
         let client = &client.0;
         let tested = self.serial_of(client, stateid).and_then(|serial| {
-            let holdings = lock(&client.holdings);
-            let seqid = match holdings.get(serial) {
-                Some(Held::Open(open)) => open.seqid,
-                Some(Held::Lock(state)) => state.seqid,
-                Some(Held::Delegation(_) | Held::Copy(_)) => super::delegations::SEQID,
-                Some(Held::Revoked) => return Err(Status::Expired),
-                Some(Held::RevokedDelegation) => return Err(Status::DelegRevoked),
-                Some(Held::Closed(_)) | None => return Err(Status::BadStateid),
+            let client_state = lock(&client.client_state);
+            let seqid = match client_state.get(serial) {
+                Some(StateEntry::Open(open)) => open.seqid,
+                Some(StateEntry::Lock(state)) => state.seqid,
+                Some(StateEntry::Delegation(_) | StateEntry::Copy(_)) => super::delegations::SEQID,
+                Some(StateEntry::Revoked) => return Err(Status::Expired),
+                Some(StateEntry::RevokedDelegation) => return Err(Status::DelegRevoked),
+                Some(StateEntry::Closed(_)) | None => return Err(Status::BadStateid),
             };
             stateid::check(client, stateid.seqid, seqid)
         });
@@ -231,14 +231,14 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// `client` on `key`.
     fn lock_serial(
         &self,
-        client: &Client<F, N>,
-        holdings: &Holdings<F, N>,
+        client: &Client<T>,
+        client_state: &ClientState<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<u32, Status> {
         let serial = self.serial_of(client, stateid)?;
-        let state = holdings.lock(serial)?;
-        if holdings.open(state.open)?.key != key {
+        let state = client_state.lock(serial)?;
+        if client_state.open(state.open)?.key != key {
             return Err(Status::BadStateid);
         }
         stateid::check(client, stateid.seqid, state.seqid)?;
@@ -246,7 +246,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> Locking<'_, F, N> {
+impl<T: Tree> Locking<'_, T> {
     /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -261,9 +261,9 @@ impl<F, N: Clone> Locking<'_, F, N> {
             node: self.node.clone(),
             owner: self.owner.clone(),
         };
-        let granted = self.settle(&mut lock(&client.holdings), start, end);
+        let granted = self.settle(&mut lock(&client.client_state), start, end);
         if granted.is_err() {
-            state.release(Gone {
+            state.release(Released {
                 files: Vec::new(),
                 locks: vec![unlock],
             });
@@ -273,16 +273,16 @@ impl<F, N: Clone> Locking<'_, F, N> {
 
     fn settle(
         self,
-        holdings: &mut Holdings<F, N>,
+        client_state: &mut ClientState<T>,
         start: u64,
         end: u64,
     ) -> Result<StateId, Status> {
-        holdings.alive()?;
-        holdings.open(self.open)?;
+        client_state.alive()?;
+        client_state.open(self.open)?;
         let name = &self.owner.id;
-        let number = match holdings.lock_owners.find(name) {
+        let number = match client_state.lock_owners.find(name) {
             Some(number) => {
-                if let Some(owner) = holdings.lock_owners.get_mut(number) {
+                if let Some(owner) = client_state.lock_owners.get_mut(number) {
                     owner.charge(self.charge);
                 }
                 number
@@ -290,16 +290,16 @@ impl<F, N: Clone> Locking<'_, F, N> {
             None => {
                 let mut owner = LockOwner::new(name, self.charge);
                 owner.seq.set(self.first_seqid);
-                holdings.lock_owners.insert(name, owner)
+                client_state.lock_owners.insert(name, owner)
             }
         };
-        let owner = holdings
+        let owner = client_state
             .lock_owners
             .get(number)
             .ok_or(Status::Serverfault)?;
         let mut known = owner.states.iter().copied();
         let known = known.find(|&serial| {
-            holdings
+            client_state
                 .lock(serial)
                 .is_ok_and(|lock| lock.open == self.open)
         });
@@ -309,12 +309,12 @@ impl<F, N: Clone> Locking<'_, F, N> {
                 owner: number,
                 seqid: 0,
             };
-            holdings.insert(Held::Lock(state))
+            client_state.insert(StateEntry::Lock(state))
         });
         if known.is_none() {
-            holdings.open_mut(self.open)?.locks.push(serial);
+            client_state.open_mut(self.open)?.locks.push(serial);
         }
-        let owner = holdings
+        let owner = client_state
             .lock_owners
             .get_mut(number)
             .ok_or(Status::Serverfault)?;
@@ -322,11 +322,11 @@ impl<F, N: Clone> Locking<'_, F, N> {
             owner.states.push(serial);
         }
         owner.change(self.key, |held| held.insert(start, end));
-        Ok(holdings.lock_mut(serial)?.changed(&self.client, serial))
+        Ok(client_state.lock_mut(serial)?.changed(&self.client, serial))
     }
 }
 
-impl<F, N: Clone> Unlocking<F, N> {
+impl<T: Tree> Unlocking<T> {
     /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -334,10 +334,10 @@ impl<F, N: Clone> Unlocking<F, N> {
 
     /// Completes the LOCKU after the lock table has unlocked `start..=end`.
     pub fn done(self, start: u64, end: u64) -> Result<StateId, Status> {
-        let mut holdings = lock(&self.client.holdings);
-        let state = holdings.lock_mut(self.serial)?;
+        let mut client_state = lock(&self.client.client_state);
+        let state = client_state.lock_mut(self.serial)?;
         let (number, stateid) = (state.owner, state.changed(&self.client, self.serial));
-        let owner = holdings.lock_owners.get_mut(number);
+        let owner = client_state.lock_owners.get_mut(number);
         if let Some(owner) = owner.filter(|owner| owner.held.contains_key(&self.key)) {
             owner.change(self.key, |held| held.remove(start, end));
         }
@@ -353,22 +353,22 @@ impl LockOwner {
 
 impl LockState {
     /// Increments the seqid and returns the new stateid.
-    fn changed<F, N>(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
+    fn changed<T: Tree>(&mut self, client: &Client<T>, serial: u32) -> StateId {
         self.seqid = stateid::next(self.seqid);
         stateid::stateid(client.id, serial, self.seqid)
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Removes the lock state `serial`, whose owner has no locks.
-    fn forget_free_lock(&mut self, client: &Client<F, N>, serial: u32) {
+    fn forget_free_lock(&mut self, client: &Client<T>, serial: u32) {
         let Ok(open) = self.lock(serial).map(|state| state.open) else {
             return;
         };
         if let Ok(open) = self.open_mut(open) {
             open.locks.retain(|&lock| lock != serial);
             let (key, node) = (open.key, open.node.clone());
-            let mut gone = Gone::default();
+            let mut gone = Released::default();
             self.forget_lock(client, serial, key, &node, &mut gone);
             debug_assert!(gone.is_empty(), "it had locked something");
         }

@@ -2,12 +2,13 @@
 //! chapter 9, RFC 8881 sections 2.10 and 8 to 9).
 //!
 //! v4.0 and v4.1 share it: operations on opens and locks take a [`ClientRef`] for a client of
-//! either version. v4.0 gets it from an [`OwnerTurn`] or [`State::client`], v4.1 from a
-//! [`SlotTurn`].
+//! either version. v4.0 gets it from an [`OwnerRequest`] or [`State::client`], v4.1 from a
+//! [`SlotRequest`].
 //!
-//! The state deliberately excludes the messages; the file system (an open holds an `F` that the
-//! caller opened, and an `N` with which locks are released); the ranges of locks, which are in the
-//! [`vfs::lock::LockTable`] shared by all protocols; and threads and a clock of its own.
+//! The state deliberately excludes the messages; the file system (an open holds a [`Tree::File`]
+//! that the caller opened, and a [`Tree::Node`] with which locks are released); the ranges of
+//! locks, which are in the [`vfs::lock::LockTable`] shared by all protocols; and threads and a
+//! clock of its own.
 //!
 //! Every method may be called from many threads at once. An operation that would have to wait
 //! returns `DELAY`. No method holds a lock while it calls [`Release`]; [`Stable`] is called with
@@ -16,7 +17,7 @@
 //! Lock order; no lock is taken while a later one is held:
 //! 1. the registry of client names: only when clients are created, destroyed or expire;
 //! 2. a client's creation of sessions; a client's stable record;
-//! 3. a client's holdings: its owners, opens and locks;
+//! 3. a client's state: its owners, opens and locks;
 //! 4. a shard of the share reservations; the sessions of connections;
 //! 5. a session: its slots and connections;
 //! 6. a shard of the tables of clients, sessions or delegations; outstanding callbacks and their
@@ -26,19 +27,20 @@
 
 mod callbacks;
 mod client;
+mod client_state;
 mod connections;
 mod delegations;
 mod exchange_id;
-mod gone;
 mod grace;
-mod holdings;
 mod lease;
 mod limits;
+mod lock_waits;
 mod locks;
 mod offloads;
 mod opens;
 mod owners;
 mod registry;
+mod released;
 mod requester;
 mod seqid;
 mod sessions;
@@ -50,7 +52,7 @@ mod stateid;
 mod table;
 #[cfg(test)]
 mod tests;
-mod waiting;
+mod tree;
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -61,7 +63,7 @@ use vfs::Quota;
 
 use crate::v4::{ClientId, SessionId};
 
-use self::callbacks::AllFlights;
+use self::callbacks::AllPendingCalls;
 use self::client::Client;
 use self::delegations::Delegations;
 use self::grace::Grace;
@@ -71,27 +73,28 @@ use self::shares::Shares;
 use self::slots::Slots;
 use self::table::Table;
 
-pub use self::callbacks::{CallAs, CallHow, Calling, What};
+pub use self::callbacks::{Callback, CallbackCredential, CallbackKind, CallbackParameters};
 pub use self::client::{ClientRef, Minor};
+pub use self::client_state::Share;
 pub use self::connections::Direction;
 pub use self::delegations::NoDelegation;
 pub use self::exchange_id::{ExchangeId, ExchangedId};
-pub use self::gone::{Gone, NodeKey, Release, Unlock};
-pub use self::holdings::Share;
 pub use self::limits::Limits;
+pub use self::lock_waits::{QueuePlace, Waiter};
 pub use self::locks::{Locker, Locking, Unlocking};
-pub use self::offloads::{Ended, Offload, Offloading};
-pub use self::opens::{OpenAsk, Opened, Opening};
+pub use self::offloads::{Offload, OffloadArgs, OffloadResult};
+pub use self::opens::{OpenArgs, Opened, Opening};
+pub use self::released::{NodeKey, Release, Released, Unlock};
 pub use self::requester::Requester;
-pub use self::seqid::OwnerTurn;
-pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotTurn};
-pub use self::setclientid::{Callback, SetClientId, SetClientIdError};
+pub use self::seqid::OwnerRequest;
+pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotRequest};
+pub use self::setclientid::{CallbackClient, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
-pub use self::waiting::{Place, Waiter};
+pub use self::tree::Tree;
 
 /// The configuration of a [`State`].
-pub struct Config<F, N> {
+pub struct Config<T: Tree> {
     /// A number that identifies this run of the server: neither 0 nor [`u32::MAX`].
     pub boot: u32,
     /// The lease time.
@@ -103,25 +106,25 @@ pub struct Config<F, N> {
     /// The storage of the records that survive a restart.
     pub stable: Arc<dyn Stable>,
     /// The function that closes files and releases locks that are no longer held.
-    pub release: Release<F, N>,
+    pub release: Release<T>,
 }
 
-/// The state of all v4 clients. An open holds an `F`, the open file, and an `N`, the node.
-pub struct State<F, N> {
+/// The state of all v4 clients, with the files and nodes of a [`Tree`].
+pub struct State<T: Tree> {
     boot: u32,
     lease: Duration,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     limits: Limits,
     stable: Arc<dyn Stable>,
-    release: Release<F, N>,
+    release: Release<T>,
     grace: Grace,
-    registry: Mutex<Registry<F, N>>,
-    clients: Table<ClientId, Arc<Client<F, N>>>,
-    sessions: Table<SessionId, Arc<Session<F, N>>>,
+    registry: Mutex<Registry<T>>,
+    clients: Table<ClientId, Arc<Client<T>>>,
+    sessions: Table<SessionId, Arc<Session<T>>>,
     connections: Mutex<HashMap<u64, Vec<SessionId>>>,
     shares: Shares,
     delegations: Delegations,
-    flights: AllFlights,
+    pending_calls: AllPendingCalls,
     quotas: Quotas,
     /// The key of the unguessable numbers.
     secret: RandomState,
@@ -159,7 +162,7 @@ impl Quotas {
 
 /// The result of starting a request that is numbered so that it is served only once.
 #[derive(Debug)]
-pub enum Begun<T> {
+pub enum Started<T> {
     /// A new request.
     New(T),
     /// A repeated request, with its cached reply.
@@ -182,10 +185,10 @@ pub mod status_flags {
     pub const BACKCHANNEL_FAULT: u32 = 0x400;
 }
 
-impl<F, N> State<F, N> {
+impl<T: Tree> State<T> {
     /// Creates the state of a starting server: in the grace period if the stable storage lists
     /// clients.
-    pub fn new(config: Config<F, N>) -> State<F, N> {
+    pub fn new(config: Config<T>) -> State<T> {
         assert!(
             ![0, u32::MAX].contains(&config.boot),
             "stateids of such a boot would be special"
@@ -207,7 +210,7 @@ impl<F, N> State<F, N> {
             limits: config.limits.clone(),
             shares: Shares::new(config.limits.all_opens),
             delegations: Delegations::new(),
-            flights: AllFlights::default(),
+            pending_calls: AllPendingCalls::default(),
         }
     }
 
@@ -225,7 +228,7 @@ impl<F, N> State<F, N> {
         (self.clock)()
     }
 
-    fn release(&self, gone: Gone<F, N>) {
+    fn release(&self, gone: Released<T>) {
         if !gone.is_empty() {
             (self.release)(gone);
         }

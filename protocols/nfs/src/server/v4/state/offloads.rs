@@ -12,16 +12,16 @@ use vfs::{Call, Charge};
 
 use crate::v4::{ClientId, StateId, Status, Verifier};
 
-use super::State;
 use super::client::{Client, ClientRef};
+use super::client_state::{ClientState, StateEntry};
 use super::delegations::SEQID;
-use super::gone::NodeKey;
-use super::holdings::{Held, Holdings};
+use super::released::NodeKey;
 use super::stateid;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The parameters of a copy that becomes asynchronous.
-pub struct Offloading<N> {
+pub struct OffloadArgs<N> {
     /// The key of the target file.
     pub key: NodeKey,
     /// The target file.
@@ -46,7 +46,7 @@ pub struct Offload {
 
 /// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct OffloadResult {
     /// The error; `OK` if anything was copied, as the client gets the error when it asks for the
     /// rest.
     pub status: Status,
@@ -57,7 +57,7 @@ pub struct Ended {
 }
 
 /// The state of a copy.
-pub(super) struct Copying<N> {
+pub(super) struct CopyState<N> {
     key: NodeKey,
     pub(super) node: N,
     offload: Arc<Offload>,
@@ -79,7 +79,7 @@ impl Offload {
     }
 
     /// Records that `count` bytes are copied.
-    pub fn has_come_to(&self, count: u64) {
+    pub fn set_progress(&self, count: u64) {
         self.count.store(count, Ordering::Release);
     }
 
@@ -88,11 +88,11 @@ impl Offload {
     }
 }
 
-impl<N> Copying<N> {
+impl<N> CopyState<N> {
     /// Returns the result, if the copy has ended.
-    pub(super) fn ended(&self) -> Option<Ended> {
+    pub(super) fn ended(&self) -> Option<OffloadResult> {
         let (status, _) = self.ended?;
-        Some(Ended {
+        Some(OffloadResult {
             status,
             count: self.offload.count(),
             verifier: self.verifier,
@@ -100,12 +100,12 @@ impl<N> Copying<N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether a copy of `client` may become asynchronous: its end can be notified, and
     /// there is room.
-    pub fn may_offload(&self, client: &ClientRef<F, N>) -> bool {
+    pub fn may_offload(&self, client: &ClientRef<T>) -> bool {
         let client = &client.0;
-        let its = lock(&client.holdings).offloads.len();
+        let its = lock(&client.client_state).offloads.len();
         self.quotas.offloads.has_room(&client.peer, 1)
             && its < self.limits.offloads
             && self.can_call(client, 2)
@@ -115,16 +115,16 @@ impl<F, N: Clone> State<F, N> {
     /// if there is no room or the client is gone.
     pub fn offload(
         &self,
-        client: &ClientRef<F, N>,
-        what: Offloading<N>,
+        client: &ClientRef<T>,
+        what: OffloadArgs<T::Node>,
     ) -> Option<(StateId, Arc<Offload>)> {
         let client = &client.0;
-        let mut holdings = lock(&client.holdings);
-        if holdings.gone || holdings.offloads.len() >= self.limits.offloads {
+        let mut client_state = lock(&client.client_state);
+        if client_state.gone || client_state.offloads.len() >= self.limits.offloads {
             return None;
         }
         let place = self.quotas.offloads.take(&client.peer, 1).ok()?;
-        let serial = holdings.next_serial();
+        let serial = client_state.next_serial();
         let offload = Arc::new(Offload {
             client: client.id,
             serial,
@@ -132,7 +132,7 @@ impl<F, N: Clone> State<F, N> {
             count: AtomicU64::new(what.count),
             place: Mutex::new(Some(place)),
         });
-        let copying = Copying {
+        let copying = CopyState {
             key: what.key,
             node: what.node,
             offload: offload.clone(),
@@ -142,8 +142,8 @@ impl<F, N: Clone> State<F, N> {
             refused: false,
             again: false,
         };
-        holdings.insert_as(serial, Held::Copy(copying));
-        holdings.offloads.push(serial);
+        client_state.insert_as(serial, StateEntry::Copy(copying));
+        client_state.offloads.push(serial);
         Some((stateid::stateid(client.id, serial, SEQID), offload))
     }
 
@@ -153,8 +153,8 @@ impl<F, N: Clone> State<F, N> {
         lock(&offload.place).take();
         let client = self.clients.get(&offload.client)?;
         let now = self.now();
-        let mut holdings = lock(&client.holdings);
-        let Some(Held::Copy(copy)) = holdings.get_mut(offload.serial) else {
+        let mut client_state = lock(&client.client_state);
+        let Some(StateEntry::Copy(copy)) = client_state.get_mut(offload.serial) else {
             return None;
         };
         let status = match offload.count() {
@@ -165,7 +165,7 @@ impl<F, N: Clone> State<F, N> {
         if copy.cancelled {
             return None;
         }
-        holdings.to_call.push_back(offload.serial);
+        client_state.to_call.push_back(offload.serial);
         Some(client.id)
     }
 
@@ -173,14 +173,14 @@ impl<F, N: Clone> State<F, N> {
     /// and the status if the copy has ended.
     pub fn offload_status(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<(u64, Option<Status>), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let copy = holdings.copy(client, serial, stateid, key)?;
+        let mut client_state = lock(&client.client_state);
+        let copy = client_state.copy(client, serial, stateid, key)?;
         Ok((copy.offload.count(), copy.ended.map(|(status, _)| status)))
     }
 
@@ -188,48 +188,48 @@ impl<F, N: Clone> State<F, N> {
     /// Returns `DELAY` until it has stopped writing.
     pub fn offload_cancel(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let copy = holdings.copy(client, serial, stateid, key)?;
+        let mut client_state = lock(&client.client_state);
+        let copy = client_state.copy(client, serial, stateid, key)?;
         copy.cancelled = true;
         if copy.ended.is_none() {
             copy.offload.call.cancel();
             return Err(Status::Delay);
         }
-        holdings.forget_copy(serial);
+        client_state.forget_copy(serial);
         Ok(())
     }
 
     /// Handles the `status` with which client `id` answered the notification of `serial`.
-    pub(super) fn copy_told(&self, id: ClientId, serial: u32, status: Status) {
+    pub(super) fn copy_notified(&self, id: ClientId, serial: u32, status: Status) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
-        let mut holdings = lock(&client.holdings);
-        match holdings.get_mut(serial) {
-            Some(Held::Copy(_)) if status == Status::Ok => holdings.forget_copy(serial),
-            Some(Held::Copy(copy)) => copy.refused = true,
+        let mut client_state = lock(&client.client_state);
+        match client_state.get_mut(serial) {
+            Some(StateEntry::Copy(_)) if status == Status::Ok => client_state.forget_copy(serial),
+            Some(StateEntry::Copy(copy)) => copy.refused = true,
             _ => {}
         }
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Returns the copy `serial` if `given` is the stateid of a copy to `key`.
     fn copy(
         &mut self,
-        client: &Client<F, N>,
+        client: &Client<T>,
         serial: u32,
         given: &StateId,
         key: NodeKey,
-    ) -> Result<&mut Copying<N>, Status> {
+    ) -> Result<&mut CopyState<T::Node>, Status> {
         match self.get_mut(serial) {
-            Some(Held::Copy(copy)) if copy.key == key => {
+            Some(StateEntry::Copy(copy)) if copy.key == key => {
                 stateid::check(client, given.seqid, SEQID)?;
                 Ok(copy)
             }
@@ -238,7 +238,7 @@ impl<F, N: Clone> Holdings<F, N> {
     }
 
     fn forget_copy(&mut self, serial: u32) {
-        if let Some(Held::Copy(_)) = self.get(serial) {
+        if let Some(StateEntry::Copy(_)) = self.get(serial) {
             self.remove(serial);
             self.offloads.retain(|&one| one != serial);
         }
@@ -247,7 +247,7 @@ impl<F, N: Clone> Holdings<F, N> {
     /// Cancels and removes all copies.
     pub(super) fn end_copies(&mut self) {
         for serial in std::mem::take(&mut self.offloads) {
-            if let Some(Held::Copy(copy)) = self.remove(serial) {
+            if let Some(StateEntry::Copy(copy)) = self.remove(serial) {
                 copy.offload.call.cancel();
             }
         }
@@ -255,9 +255,9 @@ impl<F, N: Clone> Holdings<F, N> {
 
     /// Cancels the copies of an expired client, repeats notifications, and removes copies that the
     /// client cancelled or does not know after a lease time.
-    pub(super) fn tend_copies(&mut self, now: Duration, lease: Duration, is_expired: bool) {
+    pub(super) fn maintain_copies(&mut self, now: Duration, lease: Duration, is_expired: bool) {
         for serial in self.offloads.clone() {
-            let Some(Held::Copy(copy)) = self.get_mut(serial) else {
+            let Some(StateEntry::Copy(copy)) = self.get_mut(serial) else {
                 continue;
             };
             match copy.ended {

@@ -10,16 +10,16 @@ use vfs::Charge;
 
 use crate::v4::{StateId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::{Gone, NodeKey};
-use super::holdings::{Files, Held, Holdings, OPEN, Open, Share, full};
+use super::client_state::{ClientState, FilesByAccess, OPEN, Open, Share, StateEntry, full};
+use super::released::{NodeKey, Released};
 use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
 use super::table::lock;
+use super::{State, Tree};
 
 /// The arguments of OPEN.
-pub struct OpenAsk<'a, N> {
+pub struct OpenArgs<'a, N> {
     /// The open owner's name.
     pub owner: &'a [u8],
     /// The key of the node.
@@ -36,17 +36,17 @@ pub struct OpenAsk<'a, N> {
 
 /// An OPEN with a reservation. Dropping it without [`Opening::commit`] removes the reservation.
 #[must_use]
-pub struct Opening<'a, F, N: Clone> {
-    state: &'a State<F, N>,
-    client: Arc<Client<F, N>>,
+pub struct Opening<'a, T: Tree> {
+    state: &'a State<T>,
+    client: Arc<Client<T>>,
     owner: Arc<[u8]>,
     key: NodeKey,
-    node: N,
+    node: T::Node,
     access: Share,
     deny: Share,
     reclaim: bool,
     pending: u64,
-    held: Option<F>,
+    held: Option<T::File>,
     /// The charge of a new open.
     charge: Option<Charge>,
 }
@@ -60,7 +60,7 @@ pub struct Opened {
     pub confirm: bool,
 }
 
-impl<F: Clone, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Starts an OPEN (RFC 7530 section 16.16, RFC 8881 section 18.16). Returns `SHARE_DENIED`
     /// (`RECLAIM_CONFLICT` for a reclaim) if another open conflicts, even one of the same owner; if
     /// it is an expired client's, that client loses its state instead. Returns `GRACE`, `NO_GRACE`
@@ -68,21 +68,21 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// node.
     pub fn open(
         &self,
-        client: &ClientRef<F, N>,
-        ask: OpenAsk<'_, N>,
-    ) -> Result<Opening<'_, F, N>, Status> {
+        client: &ClientRef<T>,
+        args: OpenArgs<'_, T::Node>,
+    ) -> Result<Opening<'_, T>, Status> {
         let client = &client.0;
-        if ask.access.is_empty() {
+        if args.access.is_empty() {
             return Err(Status::Inval);
         }
-        self.may_open(client, ask.reclaim)?;
-        let owner: Arc<[u8]> = ask.owner.into();
+        self.may_open(client, args.reclaim)?;
+        let owner: Arc<[u8]> = args.owner.into();
         let (held, is_new) = {
-            let holdings = lock(&client.holdings);
-            holdings.alive()?;
-            match holdings.opened(&owner, ask.key) {
-                Some((_, open)) => (open.files.get(ask.access).cloned(), false),
-                None if holdings.opens + holdings.revoked >= self.limits.opens => {
+            let client_state = lock(&client.client_state);
+            client_state.alive()?;
+            match client_state.opened(&owner, args.key) {
+                Some((_, open)) => (open.files.get(args.access).cloned(), false),
+                None if client_state.opens + client_state.revoked >= self.limits.opens => {
                     return Err(full(client.minor));
                 }
                 None => (None, true),
@@ -92,11 +92,11 @@ impl<F: Clone, N: Clone> State<F, N> {
         let pending = loop {
             let reserved = self
                 .shares
-                .reserve(ask.key, client.id, &owner, ask.access, ask.deny);
+                .reserve(args.key, client.id, &owner, args.access, args.deny);
             match reserved {
                 Ok(pending) => break pending,
-                Err(Refused::By(other)) if self.expire_if_courteous(other, ask.key) => {}
-                Err(Refused::By(_)) if ask.reclaim => return Err(Status::ReclaimConflict),
+                Err(Refused::By(other)) if self.revoke_if_expired(other, args.key) => {}
+                Err(Refused::By(_)) if args.reclaim => return Err(Status::ReclaimConflict),
                 Err(Refused::By(_)) => return Err(Status::ShareDenied),
                 Err(Refused::Full) if self.expire_oldest(None) => {}
                 Err(Refused::Full) => return Err(full(client.minor)),
@@ -106,11 +106,11 @@ impl<F: Clone, N: Clone> State<F, N> {
             state: self,
             client: client.clone(),
             owner,
-            key: ask.key,
-            node: ask.node,
-            access: ask.access,
-            deny: ask.deny,
-            reclaim: ask.reclaim,
+            key: args.key,
+            node: args.node,
+            access: args.access,
+            deny: args.deny,
+            reclaim: args.reclaim,
             pending,
             held,
             charge,
@@ -118,7 +118,7 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 
     /// Charges `bytes` of state to `client`. If there is no room, expired clients lose their state.
-    fn charge(&self, client: &Client<F, N>, bytes: usize) -> Result<Charge, Status> {
+    fn charge(&self, client: &Client<T>, bytes: usize) -> Result<Charge, Status> {
         loop {
             match client.charge(bytes) {
                 Ok(charge) => return Ok(charge),
@@ -128,46 +128,46 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
     }
 
-    /// Runs OPEN_CONFIRM (RFC 7530 section 16.18), during the owner's [`super::OwnerTurn`].
+    /// Runs OPEN_CONFIRM (RFC 7530 section 16.18), during the owner's [`super::OwnerRequest`].
     pub fn open_confirm(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<StateId, Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let open = holdings.open(serial)?;
+        let mut client_state = lock(&client.client_state);
+        let open = client_state.open(serial)?;
         let owner = open.owner;
         open.check(client, stateid, key)?;
-        let owner = holdings.open_owners.get_mut(owner);
+        let owner = client_state.open_owners.get_mut(owner);
         let owner = owner.filter(|owner| !owner.confirmed);
         owner.ok_or(Status::BadStateid)?.confirmed = true;
-        Ok(holdings.open_mut(serial)?.changed(client, serial))
+        Ok(client_state.open_mut(serial)?.changed(client, serial))
     }
 
     /// Runs OPEN_DOWNGRADE (RFC 7530 section 16.19, RFC 8881 section 18.18). Returns `INVAL` unless
     /// the new modes are the union of some of the owner's OPENs.
     pub fn open_downgrade(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
         access: Share,
         deny: Share,
     ) -> Result<StateId, Status> {
         let client = &client.0;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let stateid = {
-            let mut holdings = lock(&client.holdings);
-            let serial = self.confirmed_open(client, &holdings, stateid, key)?;
-            let owner = holdings.open(serial)?.owner;
-            let name = holdings
+            let mut client_state = lock(&client.client_state);
+            let serial = self.confirmed_open(client, &client_state, stateid, key)?;
+            let owner = client_state.open(serial)?.owner;
+            let name = client_state
                 .open_owners
                 .get(owner)
                 .map(|owner| owner.name.clone());
-            let open = holdings.open_mut(serial)?;
+            let open = client_state.open_mut(serial)?;
             let within = open.seen & combinations_within(access, deny);
             if access.is_empty() || union(within) != (access, deny) {
                 return Err(Status::Inval);
@@ -186,26 +186,26 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// through the open.
     pub fn close(
         &self,
-        client: &ClientRef<F, N>,
+        client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<StateId, Status> {
         let client = &client.0;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let stateid = {
-            let mut holdings = lock(&client.holdings);
-            let serial = self.confirmed_open(client, &holdings, stateid, key)?;
-            let open = holdings.open_mut(serial)?;
+            let mut client_state = lock(&client.client_state);
+            let serial = self.confirmed_open(client, &client_state, stateid, key)?;
+            let open = client_state.open_mut(serial)?;
             let (number, last) = (open.owner, open.changed(client, serial));
-            holdings.close(client, serial, &self.shares, &mut gone);
+            client_state.close(client, serial, &self.shares, &mut gone);
             match client.minor {
                 Minor::V41 => INVALID,
                 Minor::V40 => {
-                    if let Some(owner) = holdings.open_owners.get_mut(number) {
+                    if let Some(owner) = client_state.open_owners.get_mut(number) {
                         let before = owner.closed.replace(serial);
                         owner.used = self.now();
-                        before.map(|before| holdings.remove(before));
-                        holdings.was_open(serial, number);
+                        before.map(|before| client_state.remove(before));
+                        client_state.was_open(serial, number);
                     }
                     last
                 }
@@ -221,11 +221,11 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// for that. Special stateids are handled by [`State::anonymous`].
     pub fn io(
         &self,
-        client: Option<&ClientRef<F, N>>,
+        client: Option<&ClientRef<T>>,
         stateid: &StateId,
         key: NodeKey,
         access: Share,
-    ) -> Result<F, Status> {
+    ) -> Result<T::File, Status> {
         let found;
         let client = match client {
             Some(client) => &client.0,
@@ -235,24 +235,24 @@ impl<F: Clone, N: Clone> State<F, N> {
             }
         };
         let serial = self.serial_of(client, stateid)?;
-        let holdings = lock(&client.holdings);
-        let open = match holdings.get(serial) {
-            Some(Held::Lock(state)) => {
+        let client_state = lock(&client.client_state);
+        let open = match client_state.get(serial) {
+            Some(StateEntry::Lock(state)) => {
                 stateid::check(client, stateid.seqid, state.seqid)?;
-                let open = holdings.open(state.open)?;
+                let open = client_state.open(state.open)?;
                 open.of(key)?;
                 open
             }
-            Some(Held::Delegation(_) | Held::RevokedDelegation) => {
-                let delegation = holdings.delegation(client, serial, stateid, key)?;
+            Some(StateEntry::Delegation(_) | StateEntry::RevokedDelegation) => {
+                let delegation = client_state.delegation(client, serial, stateid, key)?;
                 return match delegation.kind.contains(access) {
                     true => Ok(delegation.file.clone()),
                     false => Err(Status::Openmode),
                 };
             }
             _ => {
-                let serial = self.confirmed_open(client, &holdings, stateid, key)?;
-                holdings.open(serial)?
+                let serial = self.confirmed_open(client, &client_state, stateid, key)?;
+                client_state.open(serial)?
             }
         };
         if !open.access.contains(access) {
@@ -269,7 +269,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             return Err(Status::Grace);
         }
         while let Some(client) = self.shares.denier(key, access) {
-            if !self.expire_if_courteous(client, key) {
+            if !self.revoke_if_expired(client, key) {
                 return Err(Status::Locked);
             }
         }
@@ -280,15 +280,15 @@ impl<F: Clone, N: Clone> State<F, N> {
     /// on `key` with a confirmed owner.
     pub(super) fn confirmed_open(
         &self,
-        client: &Client<F, N>,
-        holdings: &Holdings<F, N>,
+        client: &Client<T>,
+        client_state: &ClientState<T>,
         stateid: &StateId,
         key: NodeKey,
     ) -> Result<u32, Status> {
         let serial = self.serial_of(client, stateid)?;
-        let open = holdings.open(serial)?;
+        let open = client_state.open(serial)?;
         open.check(client, stateid, key)?;
-        let owner = holdings.open_owners.get(open.owner);
+        let owner = client_state.open_owners.get(open.owner);
         if client.minor == Minor::V40 && !owner.is_some_and(|owner| owner.confirmed) {
             return Err(Status::BadStateid);
         }
@@ -296,13 +296,9 @@ impl<F: Clone, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns the serial number in `stateid`, if it is of this boot and of `client`.
-    pub(super) fn serial_of(
-        &self,
-        client: &Client<F, N>,
-        stateid: &StateId,
-    ) -> Result<u32, Status> {
+    pub(super) fn serial_of(&self, client: &Client<T>, stateid: &StateId) -> Result<u32, Status> {
         let parts = Parts::of(stateid);
         if stateid::client_id(parts.boot, parts.client) == client.id {
             return Ok(parts.serial);
@@ -319,22 +315,22 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N: Clone> Opening<'_, F, N> {
+impl<T: Tree> Opening<'_, T> {
     /// Returns a suitable file that the owner already has open: pass a clone of it to
     /// [`Opening::commit`] instead of opening another.
-    pub fn held(&self) -> Option<&F> {
+    pub fn held(&self) -> Option<&T::File> {
         self.held.as_ref()
     }
 
     /// Completes the OPEN: `file` is open as requested. Fails only if the client was destroyed
     /// meanwhile, or its tables became full.
-    pub fn commit(mut self, file: F) -> Result<Opened, Status> {
+    pub fn commit(mut self, file: T::File) -> Result<Opened, Status> {
         let client = self.client.clone();
         self.state.record(&client);
         let mut spare = None;
         let opened = {
-            let mut holdings = lock(&client.holdings);
-            self.settle(&mut holdings, file, &mut spare)
+            let mut client_state = lock(&client.client_state);
+            self.settle(&mut client_state, file, &mut spare)
         };
         // It is dropped with no lock held.
         drop(spare);
@@ -343,17 +339,17 @@ impl<F, N: Clone> Opening<'_, F, N> {
 
     fn settle(
         &mut self,
-        holdings: &mut Holdings<F, N>,
-        file: F,
-        spare: &mut Option<F>,
+        client_state: &mut ClientState<T>,
+        file: T::File,
+        spare: &mut Option<T::File>,
     ) -> Result<Opened, Status> {
         let client = &self.client;
         let limits = &self.state.limits;
-        let known = holdings
+        let known = client_state
             .opened(&self.owner, self.key)
             .map(|(serial, _)| serial);
-        let room = known.is_some() || holdings.opens + holdings.revoked < limits.opens;
-        let checked = holdings.alive().and(if room {
+        let room = known.is_some() || client_state.opens + client_state.revoked < limits.opens;
+        let checked = client_state.alive().and(if room {
             Ok(())
         } else {
             Err(full(client.minor))
@@ -364,7 +360,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
         });
         let owner = charge.and_then(|charge| {
             let now = self.state.now();
-            let owner = holdings.open_owner(client, &self.owner, limits.opens, now)?;
+            let owner = client_state.open_owner(client, &self.owner, limits.opens, now)?;
             Ok((owner, charge))
         });
         let (owner, charge) = match owner {
@@ -380,7 +376,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
         };
         let serial = match known.ok_or(charge) {
             Ok(serial) => {
-                let open = holdings.open_mut(serial)?;
+                let open = client_state.open_mut(serial)?;
                 open.access |= self.access;
                 open.deny |= self.deny;
                 open.seen |= combination(self.access, self.deny);
@@ -388,7 +384,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
                 serial
             }
             Err(charge) => {
-                let serial = holdings.insert(Held::Open(Open {
+                let serial = client_state.insert(StateEntry::Open(Open {
                     owner,
                     key: self.key,
                     node: self.node.clone(),
@@ -396,44 +392,47 @@ impl<F, N: Clone> Opening<'_, F, N> {
                     deny: self.deny,
                     seen: combination(self.access, self.deny),
                     seqid: 0,
-                    files: Files::new(self.access, file),
+                    files: FilesByAccess::new(self.access, file),
                     locks: Vec::new(),
                     _charge: charge.ok_or(Status::Serverfault)?,
                 }));
-                if let Some(owner) = holdings.open_owners.get_mut(owner) {
+                if let Some(owner) = client_state.open_owners.get_mut(owner) {
                     owner.opens.insert(self.key, serial);
                 }
                 serial
             }
         };
-        let confirmed = holdings.open_owners.get_mut(owner).is_some_and(|owner| {
-            // RFC 7530 section 9.1.11: a reclaim needs no confirmation.
-            owner.confirmed |= self.reclaim;
-            owner.confirmed
-        });
+        let confirmed = client_state
+            .open_owners
+            .get_mut(owner)
+            .is_some_and(|owner| {
+                // RFC 7530 section 9.1.11: a reclaim needs no confirmation.
+                owner.confirmed |= self.reclaim;
+                owner.confirmed
+            });
         Ok(Opened {
-            stateid: holdings.open_mut(serial)?.changed(client, serial),
+            stateid: client_state.open_mut(serial)?.changed(client, serial),
             confirm: client.minor == Minor::V40 && !confirmed,
         })
     }
 }
 
-impl<F, N: Clone> Drop for Opening<'_, F, N> {
+impl<T: Tree> Drop for Opening<'_, T> {
     fn drop(&mut self) {
         self.state.shares.cancel(self.key, self.pending);
     }
 }
 
-impl<F, N: Clone> Holdings<F, N> {
+impl<T: Tree> ClientState<T> {
     /// Returns the open of `key` by `owner`.
-    fn opened(&self, owner: &[u8], key: NodeKey) -> Option<(u32, &Open<F, N>)> {
+    fn opened(&self, owner: &[u8], key: NodeKey) -> Option<(u32, &Open<T>)> {
         let owner = self.open_owners.get(self.open_owners.find(owner)?)?;
         let serial = *owner.opens.get(&key)?;
         Some((serial, self.open(serial).ok()?))
     }
 }
 
-impl<F, N> Open<F, N> {
+impl<T: Tree> Open<T> {
     /// Returns `BAD_STATEID` unless this is an open of `key`.
     fn of(&self, key: NodeKey) -> Result<(), Status> {
         if self.key == key {
@@ -443,13 +442,13 @@ impl<F, N> Open<F, N> {
         }
     }
 
-    fn check(&self, client: &Client<F, N>, given: &StateId, key: NodeKey) -> Result<(), Status> {
+    fn check(&self, client: &Client<T>, given: &StateId, key: NodeKey) -> Result<(), Status> {
         self.of(key)?;
         stateid::check(client, given.seqid, self.seqid)
     }
 
     /// Increments the seqid and returns the new stateid.
-    fn changed(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
+    fn changed(&mut self, client: &Client<T>, serial: u32) -> StateId {
         self.seqid = stateid::next(self.seqid);
         stateid::stateid(client.id, serial, self.seqid)
     }

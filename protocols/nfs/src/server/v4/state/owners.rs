@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vfs::{Charge, Ranges};
 
-use super::gone::NodeKey;
+use super::released::NodeKey;
 use super::seqid::OwnerSeq;
 
 /// Owners, by name and by number.

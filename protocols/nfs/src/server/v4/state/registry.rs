@@ -8,16 +8,16 @@ use vfs::Account;
 
 use crate::v4::{ClientId, StateId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor, Recorded};
-use super::gone::Gone;
-use super::setclientid::Callback;
+use super::released::Released;
+use super::setclientid::CallbackClient;
 use super::stateid::{self, Parts, client_id};
 use super::table::lock;
+use super::{State, Tree};
 
-pub(super) struct Registry<F, N> {
+pub(super) struct Registry<T: Tree> {
     /// The names, keyed by [`super::client::record`].
-    names: HashMap<Box<[u8]>, Name<F, N>>,
+    names: HashMap<Box<[u8]>, Name<T>>,
     /// The client IDs, keyed by the clients' numbers in the lock table.
     lockers: HashMap<u64, ClientId>,
     last_client: u32,
@@ -25,19 +25,19 @@ pub(super) struct Registry<F, N> {
 }
 
 /// The clients of one name.
-pub(super) struct Name<F, N> {
-    pub(super) confirmed: Option<Known<F, N>>,
-    pub(super) unconfirmed: Option<Known<F, N>>,
+pub(super) struct Name<T: Tree> {
+    pub(super) confirmed: Option<Known<T>>,
+    pub(super) unconfirmed: Option<Known<T>>,
 }
 
-pub(super) struct Known<F, N> {
-    pub(super) client: Arc<Client<F, N>>,
+pub(super) struct Known<T: Tree> {
+    pub(super) client: Arc<Client<T>>,
     /// v4.0: the verifier for SETCLIENTID_CONFIRM, and the client's callback address.
     pub(super) confirm: [u8; 8],
-    pub(super) callback: Callback,
+    pub(super) callback: CallbackClient,
 }
 
-impl<F, N> Clone for Known<F, N> {
+impl<T: Tree> Clone for Known<T> {
     fn clone(&self) -> Self {
         Known {
             client: self.client.clone(),
@@ -47,8 +47,8 @@ impl<F, N> Clone for Known<F, N> {
     }
 }
 
-impl<F, N> Default for Registry<F, N> {
-    fn default() -> Registry<F, N> {
+impl<T: Tree> Default for Registry<T> {
+    fn default() -> Registry<T> {
         Registry {
             names: HashMap::new(),
             lockers: HashMap::new(),
@@ -58,8 +58,8 @@ impl<F, N> Default for Registry<F, N> {
     }
 }
 
-impl<F, N> Default for Name<F, N> {
-    fn default() -> Name<F, N> {
+impl<T: Tree> Default for Name<T> {
+    fn default() -> Name<T> {
         Name {
             confirmed: None,
             unconfirmed: None,
@@ -67,20 +67,20 @@ impl<F, N> Default for Name<F, N> {
     }
 }
 
-impl<F, N> Registry<F, N> {
-    pub(super) fn name(&self, record: &[u8]) -> Option<&Name<F, N>> {
+impl<T: Tree> Registry<T> {
+    pub(super) fn name(&self, record: &[u8]) -> Option<&Name<T>> {
         self.names.get(record)
     }
 
-    pub(super) fn name_mut(&mut self, record: &[u8]) -> &mut Name<F, N> {
+    pub(super) fn name_mut(&mut self, record: &[u8]) -> &mut Name<T> {
         self.names.entry(record.into()).or_default()
     }
 
-    pub(super) fn confirmed(&self, record: &[u8]) -> Option<Known<F, N>> {
+    pub(super) fn confirmed(&self, record: &[u8]) -> Option<Known<T>> {
         self.name(record)?.confirmed.clone()
     }
 
-    pub(super) fn unconfirmed(&self, record: &[u8]) -> Option<Known<F, N>> {
+    pub(super) fn unconfirmed(&self, record: &[u8]) -> Option<Known<T>> {
         self.name(record)?.unconfirmed.clone()
     }
 
@@ -95,7 +95,7 @@ impl<F, N> Registry<F, N> {
         self.last_client
     }
 
-    fn forget(&mut self, client: &Client<F, N>) {
+    fn forget(&mut self, client: &Client<T>) {
         self.lockers.remove(&client.locker);
         let Some(name) = self.names.get_mut(&client.record) else {
             return;
@@ -109,10 +109,10 @@ impl<F, N> Registry<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns the v4.0 client `id` and renews its lease. Returns `STALE_CLIENTID` if the ID is
     /// from another boot or unconfirmed, `EXPIRED` if the client is gone.
-    pub fn client(&self, id: ClientId) -> Result<ClientRef<F, N>, Status> {
+    pub fn client(&self, id: ClientId) -> Result<ClientRef<T>, Status> {
         if (id >> 32) as u32 != self.boot {
             return Err(Status::StaleClientid);
         }
@@ -132,7 +132,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns the v4.0 client of a stateid. Renews its lease.
-    pub(super) fn client_of(&self, stateid: &StateId) -> Result<Arc<Client<F, N>>, Status> {
+    pub(super) fn client_of(&self, stateid: &StateId) -> Result<Arc<Client<T>>, Status> {
         let parts = Parts::of(stateid);
         if stateid::special(stateid).is_some() {
             return Err(Status::BadStateid);
@@ -157,12 +157,12 @@ impl<F, N: Clone> State<F, N> {
     /// room.
     pub(super) fn new_client(
         &self,
-        registry: &mut Registry<F, N>,
+        registry: &mut Registry<T>,
         peer: &Account,
-        make: impl FnOnce(ClientId) -> Client<F, N>,
+        make: impl FnOnce(ClientId) -> Client<T>,
         full: Status,
-        gone: &mut Gone<F, N>,
-    ) -> Result<Arc<Client<F, N>>, Status> {
+        gone: &mut Released<T>,
+    ) -> Result<Arc<Client<T>>, Status> {
         let place = loop {
             match self.quotas.clients.take(peer, 1) {
                 Ok(place) => break place,
@@ -188,18 +188,20 @@ impl<F, N: Clone> State<F, N> {
     /// state. The one idle for longest goes first.
     fn make_room(
         &self,
-        registry: &mut Registry<F, N>,
+        registry: &mut Registry<T>,
         peer: Option<&Account>,
-        gone: &mut Gone<F, N>,
+        gone: &mut Released<T>,
     ) -> bool {
         let now = self.now();
-        let silent = |client: &Arc<Client<F, N>>| client.silent(now);
+        let silent = |client: &Arc<Client<T>>| client.silent(now);
         let mut all = self.clients.all();
         all.retain(|client| peer.is_none_or(|peer| client.peer == *peer));
         let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|client| client.is_confirmed());
-        let idle = |client: &&Arc<Client<F, N>>| {
-            peer.is_some() && !self.has_state(client) && lock(&client.holdings).sessions.is_empty()
+        let idle = |client: &&Arc<Client<T>>| {
+            peer.is_some()
+                && !self.has_state(client)
+                && lock(&client.client_state).sessions.is_empty()
         };
         let expired = || {
             let expired = confirmed.iter().filter(|client| self.is_expired(client));
@@ -216,7 +218,7 @@ impl<F, N: Clone> State<F, N> {
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
         let of_most =
-            |client: &Arc<Client<F, N>>| most.is_some_and(|(peer, _)| client.peer.client() == peer);
+            |client: &Arc<Client<T>>| most.is_some_and(|(peer, _)| client.peer.client() == peer);
         let oldest = unconfirmed.into_iter().filter(of_most).max_by_key(silent);
         match oldest.or_else(expired) {
             Some(client) => {
@@ -230,9 +232,9 @@ impl<F, N: Clone> State<F, N> {
     /// Destroys a client and all of its state.
     pub(super) fn destroy(
         &self,
-        registry: &mut Registry<F, N>,
-        client: &Arc<Client<F, N>>,
-        gone: &mut Gone<F, N>,
+        registry: &mut Registry<T>,
+        client: &Arc<Client<T>>,
+        gone: &mut Released<T>,
     ) {
         let mut recorded = lock(&client.recorded);
         if *recorded == Recorded::Yes {
@@ -246,18 +248,18 @@ impl<F, N: Clone> State<F, N> {
     /// Removes a client whose stable record is already handled: the rest of [`State::destroy`].
     pub(super) fn dismantle(
         &self,
-        registry: &mut Registry<F, N>,
-        client: &Arc<Client<F, N>>,
-        gone: &mut Gone<F, N>,
+        registry: &mut Registry<T>,
+        client: &Arc<Client<T>>,
+        gone: &mut Released<T>,
     ) {
         registry.forget(client);
         self.clients.remove(&client.id);
         lock(&client.place).take();
         let sessions = {
-            let mut holdings = lock(&client.holdings);
-            holdings.gone = true;
-            holdings.clear(client, false, &self.shares, &self.delegations, gone);
-            std::mem::take(&mut holdings.sessions)
+            let mut client_state = lock(&client.client_state);
+            client_state.gone = true;
+            client_state.clear(client, false, &self.shares, &self.delegations, gone);
+            std::mem::take(&mut client_state.sessions)
         };
         for session in sessions {
             self.forget_session(&session);
@@ -267,9 +269,9 @@ impl<F, N: Clone> State<F, N> {
     /// Makes the client of `known` the confirmed one of its name, and destroys the previous one.
     pub(super) fn confirm(
         &self,
-        registry: &mut Registry<F, N>,
-        known: Known<F, N>,
-        gone: &mut Gone<F, N>,
+        registry: &mut Registry<T>,
+        known: Known<T>,
+        gone: &mut Released<T>,
     ) {
         let client = known.client.clone();
         let before = registry.confirmed(&client.record);
@@ -286,9 +288,9 @@ impl<F, N: Clone> State<F, N> {
     /// Makes the client of `known` the unconfirmed one of its name, and destroys the previous one.
     pub(super) fn propose(
         &self,
-        registry: &mut Registry<F, N>,
-        known: Known<F, N>,
-        gone: &mut Gone<F, N>,
+        registry: &mut Registry<T>,
+        known: Known<T>,
+        gone: &mut Released<T>,
     ) {
         let record = known.client.record.clone();
         if let Some(before) = registry.unconfirmed(&record)
@@ -301,17 +303,17 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns whether a client has any state that it could lose.
-    pub(super) fn has_state(&self, client: &Client<F, N>) -> bool {
-        let holdings = lock(&client.holdings);
-        holdings.opens + holdings.locks + holdings.delegations > 0
+    pub(super) fn has_state(&self, client: &Client<T>) -> bool {
+        let client_state = lock(&client.client_state);
+        client_state.opens + client_state.locks + client_state.delegations > 0
     }
 
     /// Records that the client may reclaim after a restart, before its first open is answered.
-    pub(super) fn record(&self, client: &Client<F, N>) {
+    pub(super) fn record(&self, client: &Client<T>) {
         let mut recorded = lock(&client.recorded);
         // A client that has lost state must not reclaim it.
         if *recorded == Recorded::No
-            && lock(&client.holdings).revoked == 0
+            && lock(&client.client_state).revoked == 0
             && self.stable.put(&client.record).is_ok()
         {
             *recorded = Recorded::Yes;

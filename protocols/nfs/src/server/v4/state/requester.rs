@@ -17,11 +17,11 @@ use vfs::Account;
 
 use crate::v4::{ClientId, StateId};
 
-use super::State;
 use super::client::{Client, Minor, record};
 use super::registry::Registry;
 use super::stateid::{Parts, client_id};
 use super::table::lock;
+use super::{State, Tree};
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub struct Requester<'a> {
 /// The maximum number of peers of a client: Linux trunks at most 16 addresses.
 const MOST_PEERS: usize = 32;
 
-impl<F, N> Client<F, N> {
+impl<T: Tree> Client<T> {
     /// Returns whether `by` may act as this client.
     pub(super) fn is(&self, by: &Requester<'_>) -> bool {
         by.proved && *by.principal == *self.principal || lock(&self.peers).contains(by.peer)
@@ -56,7 +56,7 @@ impl<F, N> Client<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns whether `by` may act as the client `id`: always if that client no longer exists.
     pub fn is_client(&self, id: ClientId, by: &Requester<'_>) -> bool {
         self.clients.get(&id).is_none_or(|client| client.is(by))
@@ -73,7 +73,7 @@ impl<F, N: Clone> State<F, N> {
     /// separate record, so that neither destroys the other's state.
     pub(super) fn record_of(
         &self,
-        registry: &Registry<F, N>,
+        registry: &Registry<T>,
         (minor, owner): (Minor, &[u8]),
         verifier: &[u8; 8],
         by: &Requester<'_>,
@@ -93,7 +93,7 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-impl<F, N> State<F, N> {
+impl<T: Tree> State<T> {
     /// Returns 16 unguessable bytes, different for each `serial`.
     pub(super) fn unguessable(&self, serial: u64) -> [u8; 16] {
         let half = |part: u8| u128::from(self.secret.hash_one((serial, part)));

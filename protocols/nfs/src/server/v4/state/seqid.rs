@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, ClientRef, Minor};
-use super::holdings::{Held, Holdings};
+use super::client_state::{ClientState, StateEntry};
 use super::stateid::Parts;
 use super::table::lock;
-use super::{Begun, State};
+use super::{Started, State, Tree};
 
 /// The last request of an owner, and its reply.
 #[derive(Default)]
@@ -58,23 +58,23 @@ impl OwnerSeq {
 }
 
 /// A request of an owner in progress: there is at most one for each owner. Dropping it without
-/// [`OwnerTurn::finish`] undoes its start.
+/// [`OwnerRequest::finish`] undoes its start.
 #[must_use]
-pub struct OwnerTurn<F, N: Clone> {
-    client: Arc<Client<F, N>>,
-    owner: Which,
+pub struct OwnerRequest<T: Tree> {
+    client: Arc<Client<T>>,
+    owner: OwnerNumber,
     seqid: u32,
 }
 
 #[derive(Clone, Copy)]
-enum Which {
+enum OwnerNumber {
     Open(u32),
     Lock(u32),
 }
 
-impl<F, N: Clone> OwnerTurn<F, N> {
+impl<T: Tree> OwnerRequest<T> {
     /// Returns the client of the owner.
-    pub fn client(&self) -> ClientRef<F, N> {
+    pub fn client(&self) -> ClientRef<T> {
         ClientRef(self.client.clone())
     }
 
@@ -83,41 +83,41 @@ impl<F, N: Clone> OwnerTurn<F, N> {
     /// section 9.1.9). Some errors do not consume the seqid (section 9.1.7).
     pub fn finish(self, status: Status, reply: Arc<[u8]>) {
         if status.counts() {
-            let mut holdings = lock(&self.client.holdings);
-            if let Some(seq) = self.seq(&mut holdings) {
+            let mut client_state = lock(&self.client.client_state);
+            if let Some(seq) = self.seq(&mut client_state) {
                 seq.last = Some(self.seqid);
                 seq.reply = Some(reply);
             }
         }
     }
 
-    fn seq<'a>(&self, holdings: &'a mut Holdings<F, N>) -> Option<&'a mut OwnerSeq> {
+    fn seq<'a>(&self, client_state: &'a mut ClientState<T>) -> Option<&'a mut OwnerSeq> {
         match self.owner {
-            Which::Open(number) => Some(&mut holdings.open_owners.get_mut(number)?.seq),
-            Which::Lock(number) => Some(&mut holdings.lock_owners.get_mut(number)?.seq),
+            OwnerNumber::Open(number) => Some(&mut client_state.open_owners.get_mut(number)?.seq),
+            OwnerNumber::Lock(number) => Some(&mut client_state.lock_owners.get_mut(number)?.seq),
         }
     }
 }
 
-impl<F, N: Clone> Drop for OwnerTurn<F, N> {
+impl<T: Tree> Drop for OwnerRequest<T> {
     fn drop(&mut self) {
-        let mut holdings = lock(&self.client.holdings);
+        let mut client_state = lock(&self.client.client_state);
         let mut is_new = false;
-        if let Some(seq) = self.seq(&mut holdings) {
+        if let Some(seq) = self.seq(&mut client_state) {
             seq.busy = None;
             is_new = seq.last.is_none();
         }
         match self.owner {
-            Which::Open(number) => {
-                let owner = holdings.open_owners.get(number);
+            OwnerNumber::Open(number) => {
+                let owner = client_state.open_owners.get(number);
                 if is_new && owner.is_some_and(|owner| owner.is_idle()) {
-                    holdings.forget_open_owner(number);
+                    client_state.forget_open_owner(number);
                 }
             }
-            Which::Lock(number) => {
-                let owner = holdings.lock_owners.get(number);
+            OwnerNumber::Lock(number) => {
+                let owner = client_state.lock_owners.get(number);
                 if owner.is_some_and(|owner| owner.states.is_empty()) {
-                    holdings.lock_owners.remove(number);
+                    client_state.lock_owners.remove(number);
                 }
             }
         }
@@ -125,25 +125,25 @@ impl<F, N: Clone> Drop for OwnerTurn<F, N> {
     }
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// v4.0: starts an OPEN of `owner`. Renews the lease. Returns `DELAY` while another request of
     /// the owner is in progress.
-    pub fn open_turn(
+    pub fn start_open(
         &self,
         client: ClientId,
         owner: &[u8],
         seqid: u32,
-    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<T>>, Status> {
         let ClientRef(client) = self.client(client)?;
         let name: Arc<[u8]> = owner.into();
-        let mut gone = super::Gone::default();
-        let begun = {
-            let mut holdings = lock(&client.holdings);
-            let holdings = &mut *holdings;
-            holdings.alive()?;
+        let mut gone = super::Released::default();
+        let started = {
+            let mut client_state = lock(&client.client_state);
+            let client_state = &mut *client_state;
+            client_state.alive()?;
             let most = self.limits.opens;
-            let mut number = holdings.open_owner(&client, &name, most, self.now())?;
-            let owner = holdings
+            let mut number = client_state.open_owner(&client, &name, most, self.now())?;
+            let owner = client_state
                 .open_owners
                 .get(number)
                 .ok_or(Status::Serverfault)?;
@@ -153,80 +153,93 @@ impl<F, N: Clone> State<F, N> {
             let forgotten = !owner.confirmed && owner.seq.last.is_some() && !owner.seq.is_busy();
             if forgotten {
                 for serial in owner.opens.values().copied().collect::<Vec<_>>() {
-                    holdings.close(&client, serial, &self.shares, &mut gone);
+                    client_state.close(&client, serial, &self.shares, &mut gone);
                 }
-                holdings.forget_open_owner(number);
-                number = holdings.open_owner(&client, &name, most, self.now())?;
+                client_state.forget_open_owner(number);
+                number = client_state.open_owner(&client, &name, most, self.now())?;
             }
-            self.begin_open_turn(&client, holdings, number, seqid)
+            self.start_of_owner(&client, client_state, number, seqid)
         };
         self.release(gone);
-        begun
+        started
     }
 
     /// v4.0: starts an operation on a stateid with a seqid: OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE,
     /// LOCK (with the open's stateid and its owner's seqid for a new lock owner) and LOCKU. The
-    /// rest is the same as for [`State::open_turn`].
-    pub fn stateid_turn(
+    /// rest is the same as for [`State::start_open`].
+    pub fn start_on_stateid(
         &self,
         stateid: &StateId,
         seqid: u32,
-    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+    ) -> Result<Started<OwnerRequest<T>>, Status> {
         let client = self.client_of(stateid)?;
-        let mut holdings = lock(&client.holdings);
-        let holdings = &mut *holdings;
-        holdings.alive()?;
+        let mut client_state = lock(&client.client_state);
+        let client_state = &mut *client_state;
+        client_state.alive()?;
         let serial = Parts::of(stateid).serial;
-        match holdings.get(serial) {
-            Some(&Held::Closed(owner)) => {
-                let owner = holdings.open_owners.get(owner);
+        match client_state.get(serial) {
+            Some(&StateEntry::Closed(owner)) => {
+                let owner = client_state.open_owners.get(owner);
                 let reply = owner.and_then(|owner| owner.seq.reply(seqid));
-                reply.map(Begun::Replay).ok_or(Status::BadStateid)
+                reply.map(Started::Replay).ok_or(Status::BadStateid)
             }
-            Some(Held::Open(open)) => {
+            Some(StateEntry::Open(open)) => {
                 let owner = open.owner;
-                self.begin_open_turn(&client, holdings, owner, seqid)
+                self.start_of_owner(&client, client_state, owner, seqid)
             }
-            Some(Held::Lock(state)) => {
+            Some(StateEntry::Lock(state)) => {
                 let number = state.owner;
-                let owner = holdings.lock_owners.get_mut(number);
+                let owner = client_state.lock_owners.get_mut(number);
                 let owner = owner.ok_or(Status::Serverfault)?;
                 Ok(match owner.seq.begin(seqid)? {
-                    Some(reply) => Begun::Replay(reply),
-                    None => Begun::New(turn(&client, Which::Lock(number), seqid)),
+                    Some(reply) => Started::Replay(reply),
+                    None => Started::New(new_request(&client, OwnerNumber::Lock(number), seqid)),
                 })
             }
             // Only clients with sessions have delegations.
-            Some(Held::Revoked | Held::Delegation(_) | Held::RevokedDelegation | Held::Copy(_))
+            Some(
+                StateEntry::Revoked
+                | StateEntry::Delegation(_)
+                | StateEntry::RevokedDelegation
+                | StateEntry::Copy(_),
+            )
             | None => Err(Status::BadStateid),
         }
     }
 
-    fn begin_open_turn(
+    fn start_of_owner(
         &self,
-        client: &Arc<Client<F, N>>,
-        holdings: &mut Holdings<F, N>,
+        client: &Arc<Client<T>>,
+        client_state: &mut ClientState<T>,
         number: u32,
         seqid: u32,
-    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
-        let owner = holdings.open_owners.get_mut(number);
+    ) -> Result<Started<OwnerRequest<T>>, Status> {
+        let owner = client_state.open_owners.get_mut(number);
         let owner = owner.ok_or(Status::Serverfault)?;
         owner.used = self.now();
         if let Some(reply) = owner.seq.begin(seqid)? {
-            return Ok(Begun::Replay(reply));
+            return Ok(Started::Replay(reply));
         }
         // The client has received the reply to its last CLOSE, and does not retransmit it any more.
         if let Some(closed) = owner.closed.take() {
-            holdings.remove(closed);
+            client_state.remove(closed);
         }
-        Ok(Begun::New(turn(client, Which::Open(number), seqid)))
+        Ok(Started::New(new_request(
+            client,
+            OwnerNumber::Open(number),
+            seqid,
+        )))
     }
 }
 
-fn turn<F, N: Clone>(client: &Arc<Client<F, N>>, owner: Which, seqid: u32) -> OwnerTurn<F, N> {
+fn new_request<T: Tree>(
+    client: &Arc<Client<T>>,
+    owner: OwnerNumber,
+    seqid: u32,
+) -> OwnerRequest<T> {
     debug_assert_eq!(client.minor, Minor::V40);
     client.enter();
-    OwnerTurn {
+    OwnerRequest {
         client: client.clone(),
         owner,
         seqid,

@@ -7,15 +7,16 @@ use vfs::Charge;
 
 use crate::v4::{ClientId, SessionId, Status};
 
-use super::callbacks::{CallHow, Calls};
+use super::Tree;
+use super::callbacks::{Backchannel, CallbackParameters};
 use super::client::{Client, ClientRef, Minor};
 use super::connections::Connections;
-use super::gone::Gone;
 use super::registry::Registry;
+use super::released::Released;
 use super::requester::Requester;
 use super::slots::{Slots, Taken};
 use super::table::lock;
-use super::{Begun, State, status_flags};
+use super::{Started, State, status_flags};
 
 /// The attributes of one direction of a session: `channel_attrs4`, except for RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub struct CreateSession<'a> {
     /// Whether to use the connection as a backchannel (`CREATE_SESSION4_FLAG_CONN_BACK_CHAN`).
     pub backchannel: bool,
     /// The program and security of callbacks.
-    pub callback: CallHow,
+    pub callback: CallbackParameters,
     /// The request's connection.
     pub connection: u64,
 }
@@ -80,15 +81,15 @@ impl Creation {
     }
 }
 
-pub(super) struct Session<F, N> {
+pub(super) struct Session<T: Tree> {
     pub(super) id: SessionId,
-    pub(super) client: Arc<Client<F, N>>,
+    pub(super) client: Arc<Client<T>>,
     fore: Channel,
     /// Whether the client has asked for a backchannel.
     pub(super) wants_backchannel: AtomicBool,
     pub(super) inner: Mutex<Inner>,
-    /// The server's callbacks.
-    pub(super) calls: Mutex<Calls>,
+    /// The callbacks to the client.
+    pub(super) backchannel: Mutex<Backchannel>,
     _charge: Charge,
 }
 
@@ -119,11 +120,11 @@ pub struct Sequence {
     pub digest: u64,
 }
 
-/// A request in progress on a slot, or a repeated one. Dropping it without [`SlotTurn::finish`]
+/// A request in progress on a slot, or a repeated one. Dropping it without [`SlotRequest::finish`]
 /// undoes its start.
 #[must_use]
-pub struct SlotTurn<F, N> {
-    session: Arc<Session<F, N>>,
+pub struct SlotRequest<T: Tree> {
+    session: Arc<Session<T>>,
     request: Sequence,
     highest: u32,
     target: u32,
@@ -132,29 +133,29 @@ pub struct SlotTurn<F, N> {
     answered: bool,
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs CREATE_SESSION. A client's first session confirms it and destroys the state of its
     /// previous boot. A repetition gets the same result.
-    pub fn create_session(&self, ask: &CreateSession<'_>) -> Result<CreatedSession, Status> {
-        let mut gone = Gone::default();
-        let created = self.create(&mut lock(&self.registry), ask, &mut gone);
+    pub fn create_session(&self, args: &CreateSession<'_>) -> Result<CreatedSession, Status> {
+        let mut gone = Released::default();
+        let created = self.create(&mut lock(&self.registry), args, &mut gone);
         self.release(gone);
         created
     }
 
     fn create(
         &self,
-        registry: &mut Registry<F, N>,
-        ask: &CreateSession<'_>,
-        gone: &mut Gone<F, N>,
+        registry: &mut Registry<T>,
+        args: &CreateSession<'_>,
+        gone: &mut Released<T>,
     ) -> Result<CreatedSession, Status> {
-        let client = self.clients.get(&ask.client);
-        let client = client.filter(|client| client.minor == Minor::V41 && client.is(&ask.by));
+        let client = self.clients.get(&args.client);
+        let client = client.filter(|client| client.minor == Minor::V41 && client.is(&args.by));
         let client = client.ok_or(Status::StaleClientid)?;
         let mut creation = lock(&client.creation);
         match &creation.answer {
-            Some(answer) if ask.sequence == creation.last => return Ok(*answer),
-            _ if ask.sequence != creation.next() => return Err(Status::SeqMisordered),
+            Some(answer) if args.sequence == creation.last => return Ok(*answer),
+            _ if args.sequence != creation.next() => return Err(Status::SeqMisordered),
             _ => {}
         }
         let is_new = !client.is_confirmed();
@@ -162,32 +163,32 @@ impl<F, N: Clone> State<F, N> {
             // RFC 8881 section 18.35.4: an expired unconfirmed client may be treated as removed.
             return Err(Status::StaleClientid);
         }
-        if is_new && *client.principal != *ask.by.principal {
+        if is_new && *client.principal != *args.by.principal {
             return Err(Status::ClidInuse);
         }
-        let answer = self.make_session(registry, &client, ask)?;
+        let answer = self.make_session(registry, &client, args)?;
         if is_new {
             let known = registry.unconfirmed(&client.record);
             self.confirm(registry, known.ok_or(Status::Serverfault)?, gone);
         }
         client.renew(self.now());
         // A failed attempt does not consume the sequence number.
-        (creation.last, creation.answer) = (ask.sequence, Some(answer));
+        (creation.last, creation.answer) = (args.sequence, Some(answer));
         Ok(answer)
     }
 
     fn make_session(
         &self,
-        registry: &mut Registry<F, N>,
-        client: &Arc<Client<F, N>>,
-        ask: &CreateSession<'_>,
+        registry: &mut Registry<T>,
+        client: &Arc<Client<T>>,
+        args: &CreateSession<'_>,
     ) -> Result<CreatedSession, Status> {
-        let (mut fore, back) = (self.negotiated(ask.fore)?, ask.back);
+        let (mut fore, back) = (self.negotiated(args.fore)?, args.back);
         if back.max_request.min(back.max_response) < SMALLEST || back.max_operations < 2 {
             return Err(Status::Toosmall);
         }
-        let mut holdings = lock(&client.holdings);
-        if holdings.sessions.len() >= self.limits.sessions {
+        let mut client_state = lock(&client.client_state);
+        if client_state.sessions.len() >= self.limits.sessions {
             return Err(Status::Nospc);
         }
         let charge = client.charged(SESSION)?;
@@ -204,18 +205,18 @@ impl<F, N: Clone> State<F, N> {
                 slots,
                 connections: Connections::default(),
             }),
-            calls: Mutex::new(Calls::new(ask.callback.clone(), back.max_requests)),
+            backchannel: Mutex::new(Backchannel::new(args.callback.clone(), back.max_requests)),
             _charge: charge,
         });
-        holdings.sessions.push(id);
+        client_state.sessions.push(id);
         self.sessions.insert(id, session.clone());
-        self.bind(&session, ask.connection, true, ask.backchannel);
+        self.bind(&session, args.connection, true, args.backchannel);
         Ok(CreatedSession {
             session: id,
-            sequence: ask.sequence,
+            sequence: args.sequence,
             fore,
             back,
-            backchannel: ask.backchannel,
+            backchannel: args.backchannel,
         })
     }
 
@@ -244,7 +245,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         id: &SessionId,
         (connection, by): (u64, &Requester<'_>),
-        own: Option<&SlotTurn<F, N>>,
+        own: Option<&SlotRequest<T>>,
     ) -> Result<(), Status> {
         let session = self.sessions.get(id).ok_or(Status::Badsession)?;
         let is_own = own.is_some_and(|own| own.session.id == *id);
@@ -260,7 +261,7 @@ impl<F, N: Clone> State<F, N> {
                 return Err(Status::Delay);
             }
         }
-        lock(&session.client.holdings)
+        lock(&session.client.client_state)
             .sessions
             .retain(|one| one != id);
         self.forget_session(id);
@@ -276,13 +277,13 @@ impl<F, N: Clone> State<F, N> {
 
     /// Runs SEQUENCE: starts the request, or returns the whole cached reply. Renews the lease, and
     /// binds the connection to the fore channel (RFC 8881 section 2.10.3.1). For a repeated request
-    /// without a cached reply, [`SlotTurn::is_repeated`] is true. Returns `BADSESSION` if the
+    /// without a cached reply, [`SlotRequest::is_repeated`] is true. Returns `BADSESSION` if the
     /// session belongs to another client and the connection is not bound to it.
     pub fn sequence(
         &self,
         request: Sequence,
         by: &Requester<'_>,
-    ) -> Result<Begun<SlotTurn<F, N>>, Status> {
+    ) -> Result<Started<SlotRequest<T>>, Status> {
         let session = self
             .sessions
             .get(&request.session)
@@ -317,8 +318,8 @@ impl<F, N: Clone> State<F, N> {
             self.bind(&session, request.connection, true, false);
         }
         match taken {
-            Taken::Answer(reply) => Ok(Begun::Replay(reply)),
-            Taken::Serve | Taken::Lost => Ok(Begun::New(SlotTurn {
+            Taken::Answer(reply) => Ok(Started::Replay(reply)),
+            Taken::Serve | Taken::Lost => Ok(Started::New(SlotRequest {
                 repeated: matches!(taken, Taken::Lost),
                 answered: matches!(taken, Taken::Lost),
                 must_reclaim: self.has_to_reclaim(client),
@@ -334,9 +335,9 @@ impl<F, N: Clone> State<F, N> {
 /// The size of a request or reply with a SEQUENCE and a little more, including the RPC header.
 const SMALLEST: u32 = 256;
 
-impl<F, N> SlotTurn<F, N> {
+impl<T: Tree> SlotRequest<T> {
     /// Returns the client of the request.
-    pub fn client(&self) -> ClientRef<F, N> {
+    pub fn client(&self) -> ClientRef<T> {
         ClientRef(self.session.client.clone())
     }
 
@@ -407,10 +408,10 @@ impl<F, N> SlotTurn<F, N> {
     }
 }
 
-impl<F, N> Drop for SlotTurn<F, N> {
+impl<T: Tree> Drop for SlotRequest<T> {
     fn drop(&mut self) {
         if !self.answered {
-            lock(&self.session.inner).slots.give_back(self.request.slot);
+            lock(&self.session.inner).slots.undo(self.request.slot);
         }
         self.session.client.leave();
     }

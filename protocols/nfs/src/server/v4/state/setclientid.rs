@@ -3,16 +3,16 @@
 
 use crate::v4::{ClientId, Status};
 
-use super::State;
 use super::client::{Client, ClientRef, Minor};
-use super::gone::Gone;
 use super::registry::Known;
+use super::released::Released;
 use super::requester::Requester;
 use super::table::lock;
+use super::{State, Tree};
 
 /// The callback address and identifier of a v4.0 client: `cb_client4` and `callback_ident`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Callback {
+pub struct CallbackClient {
     /// The RPC program.
     pub program: u32,
     /// The transport, `tcp` or `tcp6`.
@@ -32,33 +32,33 @@ pub struct SetClientId<'a> {
     /// The sender.
     pub by: Requester<'a>,
     /// The callback address.
-    pub callback: Callback,
+    pub callback: CallbackClient,
 }
 
 /// The error of a SETCLIENTID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetClientIdError {
     /// `CLID_INUSE`: the name belongs to another principal's client, with this callback address.
-    InUse(Callback),
+    InUse(CallbackClient),
     /// Any other error.
     Status(Status),
 }
 
-impl<F, N: Clone> State<F, N> {
+impl<T: Tree> State<T> {
     /// Runs SETCLIENTID. Returns the client ID and the verifier with which to confirm it.
     pub fn set_client_id(
         &self,
-        ask: SetClientId<'_>,
+        args: SetClientId<'_>,
     ) -> Result<(ClientId, [u8; 8]), SetClientIdError> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let answer = {
             let mut registry = lock(&self.registry);
-            let owner = (Minor::V40, ask.owner);
-            let record = self.record_of(&registry, owner, &ask.verifier, &ask.by);
+            let owner = (Minor::V40, args.owner);
+            let record = self.record_of(&registry, owner, &args.verifier, &args.by);
             let confirmed = registry.confirmed(&record);
             match &confirmed {
                 Some(known)
-                    if *known.client.principal != *ask.by.principal
+                    if *known.client.principal != *args.by.principal
                         && !self.is_expired(&known.client)
                         && self.has_state(&known.client) =>
                 {
@@ -69,21 +69,21 @@ impl<F, N: Clone> State<F, N> {
             let unguessable = self.unguessable(registry.serial());
             let (&confirm, _) = unguessable.split_first_chunk().expect("it is longer");
             let same = confirmed.filter(|known| {
-                known.client.verifier == ask.verifier
-                    && *known.client.principal == *ask.by.principal
+                known.client.verifier == args.verifier
+                    && *known.client.principal == *args.by.principal
             });
             // Case 1 is an update of the callback address; 2 to 5 are new clients.
             let client = match same {
                 Some(known) => {
-                    known.client.comes_from(ask.by.peer);
+                    known.client.comes_from(args.by.peer);
                     Ok(known.client)
                 }
                 None => self.new_client(
                     &mut registry,
-                    ask.by.peer,
+                    args.by.peer,
                     |id| {
                         let (now, named) = (self.now(), (Minor::V40, &*record));
-                        Client::new(id, named, ask.verifier, &ask.by, &self.quotas.held, now)
+                        Client::new(id, named, args.verifier, &args.by, &self.quotas.held, now)
                     },
                     Status::Resource,
                     &mut gone,
@@ -94,7 +94,7 @@ impl<F, N: Clone> State<F, N> {
                 let known = Known {
                     client,
                     confirm,
-                    callback: ask.callback,
+                    callback: args.callback,
                 };
                 self.propose(&mut registry, known, &mut gone);
                 (id, confirm)
@@ -111,7 +111,7 @@ impl<F, N: Clone> State<F, N> {
         confirm: [u8; 8],
         principal: &[u8],
     ) -> Result<(), Status> {
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         let answer = (|| {
             let mut registry = lock(&self.registry);
             let client = self.clients.get(&id).ok_or(Status::StaleClientid)?;
@@ -121,7 +121,7 @@ impl<F, N: Clone> State<F, N> {
             if *client.principal != *principal {
                 return Err(Status::ClidInuse);
             }
-            let is_it = |known: &Known<F, N>| known.client.id == id && known.confirm == confirm;
+            let is_it = |known: &Known<T>| known.client.id == id && known.confirm == confirm;
             if let Some(known) = registry.unconfirmed(&client.record).filter(is_it) {
                 let others = registry.confirmed(&client.record).filter(|confirmed| {
                     *confirmed.client.principal != *principal
@@ -148,7 +148,7 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Returns the callback address of a v4.0 client.
-    pub fn callback(&self, client: &ClientRef<F, N>) -> Option<Callback> {
+    pub fn callback(&self, client: &ClientRef<T>) -> Option<CallbackClient> {
         let known = lock(&self.registry).confirmed(&client.0.record)?;
         (known.client.id == client.0.id).then_some(known.callback)
     }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::v4::ClientId;
 
-use super::gone::NodeKey;
-use super::holdings::Share;
+use super::client_state::Share;
+use super::released::NodeKey;
 use super::table::lock;
 
 /// All reservations, sharded by node, with a mutex per shard. No operation takes time in proportion

@@ -43,7 +43,7 @@ struct Slot {
     digest: u64,
     reply: Option<(Arc<[u8]>, Charge)>,
     /// The generation of the `target` in the last reply.
-    told: u32,
+    announced: u32,
 }
 
 /// The handling of a request.
@@ -125,15 +125,15 @@ impl Slots {
                 None => Ok(Taken::Lost),
             };
         }
-        let knows_target = slot.told == self.generation;
+        let knows_target = slot.announced == self.generation;
         slot.busy = Some(seqid);
-        slot.told = self.generation;
+        slot.announced = self.generation;
         self.busy += 1;
         if knows_target && highest < self.target {
             self.shrink();
         }
         self.retarget(highest.max(number));
-        self.slots[number as usize].told = self.generation;
+        self.slots[number as usize].announced = self.generation;
         Ok(Taken::Serve)
     }
 
@@ -153,7 +153,7 @@ impl Slots {
     }
 
     /// Undoes the start of the request on a slot.
-    pub(super) fn give_back(&mut self, number: u32) {
+    pub(super) fn undo(&mut self, number: u32) {
         if self.slots[number as usize].busy.take().is_some() {
             self.busy -= 1;
         }
@@ -279,7 +279,7 @@ mod tests {
     fn a_request_given_back_may_come_again() {
         let mut slots = slots(100, 1);
         assert!(matches!(slots.take(0, 1, 0, 0), Ok(Taken::Serve)));
-        slots.give_back(0);
+        slots.undo(0);
         assert_eq!(slots.busy(), 0);
         served(&mut slots, 0, 1, 0);
     }

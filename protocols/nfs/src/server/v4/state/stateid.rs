@@ -7,6 +7,7 @@ use core::cmp::Ordering;
 
 use crate::v4::{ClientId, StateId, Status};
 
+use super::Tree;
 use super::client::{Client, Minor};
 
 /// The special stateids, which name no state (RFC 7530 section 9.1.4.3, RFC 8881 section 8.2.3).
@@ -81,7 +82,7 @@ pub(super) fn next(seqid: u32) -> u32 {
 
 /// Checks that `given` is the state's current seqid `now` (RFC 7530 section 9.1.4.2, RFC 8881
 /// section 8.2.2). Returns `OLD_STATEID` for an earlier seqid, `BAD_STATEID` for a later one.
-pub(super) fn check<F, N>(client: &Client<F, N>, given: u32, now: u32) -> Result<(), Status> {
+pub(super) fn check<T: Tree>(client: &Client<T>, given: u32, now: u32) -> Result<(), Status> {
     if client.minor == Minor::V41 && given == 0 {
         return Ok(());
     }

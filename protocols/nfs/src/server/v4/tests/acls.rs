@@ -6,7 +6,7 @@ use vfs::{Access, Acl, AclEntry, Capabilities, Errno, Level, Whose};
 use vfs_testkit::script::{Answer, Script};
 
 use super::*;
-use crate::v4::acl::Acls;
+use crate::v4::acl::NodeAcls;
 use crate::v4::attr::{Ace, Bitmap, Who, number as n};
 use crate::v4::op::{Create, CreateWhat, Setattr};
 use crate::v4::reply::Created;
@@ -70,7 +70,7 @@ fn rfc8881_6_2_1_a_directory_tells_its_acls_as_one() {
     let reply = net.send(&[Op::Putrootfh, Op::Getattr(want)]).done();
     let () = reply.ok();
     let got: Attributes<'_> = reply.ok();
-    let acls = Acls {
+    let acls = NodeAcls {
         access: acl(),
         default: Some(default),
     };
@@ -87,7 +87,7 @@ fn what_has_no_acl_but_its_mode_tells_that() {
     let reply = net.send(&[Op::Putrootfh, Op::Getattr(want)]).done();
     let () = reply.ok();
     let got: Attributes<'_> = reply.ok();
-    let acls = Acls {
+    let acls = NodeAcls {
         access: Acl::of_mode(0o755),
         default: None,
     };
@@ -112,7 +112,7 @@ fn a_node_without_acls_leaves_the_attribute_out() {
 fn rfc8881_6_4_1_2_a_new_acl_replaces_all_there_was() {
     let script = script();
     let net = World::over(script.clone()).net(0);
-    let acls = Acls {
+    let acls = NodeAcls {
         access: acl(),
         default: None,
     };
@@ -132,7 +132,7 @@ fn rfc8881_6_4_1_3_a_mode_comes_first_and_stays_if_the_acl_fails() {
     let script = script();
     script.next(vfs::Op::SetXattr, Answer::Fail(Errno::ENOSPC));
     let net = World::over(script.clone()).net(0);
-    let acls = Acls {
+    let acls = NodeAcls {
         access: acl(),
         default: None,
     };
@@ -150,7 +150,7 @@ fn rfc8881_6_4_1_3_a_mode_comes_first_and_stays_if_the_acl_fails() {
 fn what_is_made_gets_the_acl_that_it_is_to_have() {
     let script = script();
     let net = World::over(script.clone()).net(0);
-    let acls = Acls {
+    let acls = NodeAcls {
         access: acl(),
         default: Some(acl()),
     };

@@ -83,7 +83,7 @@ impl World {
     /// Advances the clock, and runs the server's periodic work.
     pub(super) fn pass(&self, seconds: u64) {
         self.clock.fetch_add(seconds, Ordering::SeqCst);
-        self.server.tend();
+        self.server.maintain();
     }
 
     /// Returns a connection of the superuser.

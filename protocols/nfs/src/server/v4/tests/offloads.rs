@@ -97,7 +97,7 @@ impl Scene {
     /// Advances the clock, and runs the server's periodic work.
     fn pass(&self, seconds: u64) {
         self.time().now += Duration::from_secs(seconds);
-        self.world.server.tend();
+        self.world.server.maintain();
     }
 
     /// Runs at most `most` scheduled pieces of work. Returns their number.

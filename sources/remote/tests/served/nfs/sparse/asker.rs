@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use nfs::client::{Ask, Failure, Procedure};
+use nfs::client::{ClientCall, Failure, Procedure};
 use remote::nfs::{Dial, Procedures};
 use vfs::{Call, Caller, Cx};
 use wire::{Xdr, XdrReader};
@@ -61,7 +61,7 @@ struct Operations<'a> {
     bytes: &'a [u8],
 }
 
-impl Ask for Operations<'_> {
+impl ClientCall for Operations<'_> {
     type Answer<'r> = Vec<u8>;
 
     const PROCEDURE: Procedure = Procedure {

@@ -1,6 +1,6 @@
 //! READ_PLUS on files of every layout (RFC 7862 section 15.10).
 
-use vfs_testkit::bed::Random;
+use vfs_testkit::context::Random;
 
 use super::asker::{ANONYMOUS, BAD_STATEID, BYPASS, OPENMODE, REP_TOO_BIG};
 use super::file::{Layout, Made};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use layers::{Layer, forward};
 use memory::Memory;
 use vfs::{Capabilities, Cx, Errno, File, FileSystem, NodeId, Op};
-use vfs_testkit::bed::Random;
+use vfs_testkit::context::Random;
 
 use super::super::net::Served;
 use super::asker::{ANONYMOUS, Asker, Segment};

@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn callback(ident: u32) -> Callback {
-    Callback {
+fn callback(ident: u32) -> CallbackClient {
+    CallbackClient {
         ident,
-        ..Callback::default()
+        ..CallbackClient::default()
     }
 }
 
@@ -40,10 +40,10 @@ fn rfc7530_16_33_5_case_1_a_callback_is_changed() {
 fn rfc7530_16_33_5_case_2_and_3_a_restarted_client_loses_what_it_had() {
     let world = World::new();
     let client = world.v40("a");
-    let turn = super::owners::open_turn(&world, &client, "o", 1);
+    let request = super::owners::start_open(&world, &client, "o", 1);
     let opened = world.open(&client, "o", A, R, W);
     assert!(opened.is_ok());
-    drop(turn);
+    drop(request);
     let first = world
         .state
         .set_client_id(set_client_id("a", 2, "root"))
@@ -82,9 +82,9 @@ fn rfc7530_16_33_5_another_principal_is_refused_if_there_is_state() {
             .set_client_id(set_client_id("a", 1, "eve"))
             .is_ok()
     );
-    let turn = super::owners::open_turn(&world, &client, "o", 1);
+    let request = super::owners::start_open(&world, &client, "o", 1);
     assert!(world.open(&client, "o", A, R, NONE).is_ok());
-    drop(turn);
+    drop(request);
     assert_eq!(
         world.state.set_client_id(set_client_id("a", 1, "eve")),
         Err(SetClientIdError::InUse(callback(0)))
@@ -310,7 +310,7 @@ fn rfc8881_8_2_5_nothing_leaks_between_clients() {
         assert_eq!(world.state.test_stateid(&two, stateid), bad);
         assert_eq!(world.state.free_stateid(&two, stateid), Err(bad));
         assert_eq!(world.state.unlock(&two, stateid, A).err(), Some(bad));
-        assert_eq!(world.state.stateid_turn(stateid, 1).err(), Some(bad));
+        assert_eq!(world.state.start_on_stateid(stateid, 1).err(), Some(bad));
     }
     assert_eq!(world.lock(&two, &opened, "l", (0, 9)), Err(bad));
     assert!(one.lock_owner(b"l") != two.lock_owner(b"l"));

@@ -32,27 +32,27 @@ fn rfc8881_20_6_a_client_with_many_delegations_is_asked_for_some() {
         })
     };
     let asked = || {
-        let whom = world.state.tend_callbacks();
-        let calls = whom
+        let whom = world.state.maintain_callbacks();
+        let callbacks = whom
             .into_iter()
             .flat_map(|whom| world.state.callbacks(whom));
-        let calls = calls.map(|call| {
+        let callbacks = callbacks.map(|call| {
             let became = CalledBack::Answered(Status::Ok);
             world.state.called_back(7, call.xid, became);
             assert_eq!(call.node, None);
-            call.what
+            call.kind
         });
-        calls.collect::<Vec<_>>()
+        callbacks.collect::<Vec<_>>()
     };
     let mut given: Vec<_> = (0..6).map(|node| delegate(node).expect("room")).collect();
     assert_eq!(asked(), []);
     given.push(delegate(6).expect("room"));
-    assert_eq!(asked(), [What::RecallAny(5)]);
+    assert_eq!(asked(), [CallbackKind::RecallAny(5)]);
     assert_eq!(asked(), [], "not each second");
     given.push(delegate(7).expect("room"));
     assert_eq!(delegate(8).err(), Some(NoDelegation::Resource));
     world.pass(Duration::from_secs(5));
-    assert_eq!(asked(), [What::RecallAny(6)]);
+    assert_eq!(asked(), [CallbackKind::RecallAny(6)]);
     for (key, stateid) in given.drain(3..) {
         let returned = world.state.delegation_return(&client, &stateid, key);
         assert_eq!(returned, Ok(()));
@@ -60,5 +60,5 @@ fn rfc8881_20_6_a_client_with_many_delegations_is_asked_for_some() {
     world.pass(Duration::from_secs(5));
     assert_eq!(asked(), []);
     world.state.no_room_for_delegations();
-    assert_eq!(asked(), [What::RecallAny(2)]);
+    assert_eq!(asked(), [CallbackKind::RecallAny(2)]);
 }

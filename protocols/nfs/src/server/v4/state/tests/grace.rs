@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn reclaim(world: &World, client: &ClientRef<File, u64>, key: NodeKey) -> Result<StateId, Status> {
-    let asked = OpenAsk {
+fn reclaim(world: &World, client: &ClientRef<TestTree>, key: NodeKey) -> Result<StateId, Status> {
+    let asked = OpenArgs {
         reclaim: true,
         ..ask("o", key, RW, NONE)
     };
@@ -41,9 +41,9 @@ fn rfc8881_8_4_2_those_that_had_something_reclaim_it() {
     let never = world.v41_reclaiming("never").client(&world);
     assert_eq!(reclaim(&world, &never, A), Err(Status::ReclaimBad));
 
-    let turn = one.turn(&world);
-    assert_eq!(turn.status_flags(), status_flags::RESTART_RECLAIM_NEEDED);
-    let client = turn.client();
+    let request = one.request(&world);
+    assert_eq!(request.status_flags(), status_flags::RESTART_RECLAIM_NEEDED);
+    let client = request.client();
     let open = reclaim(&world, &client, A).expect("reclaimed");
     let locker = || Locker::New {
         open: &open,
@@ -63,7 +63,7 @@ fn rfc8881_8_4_2_those_that_had_something_reclaim_it() {
         world.state.reclaim_complete(&client),
         Err(Status::CompleteAlready)
     );
-    assert_eq!(turn.status_flags(), 0);
+    assert_eq!(request.status_flags(), 0);
     assert_eq!(reclaim(&world, &client, B), Err(Status::NoGrace));
     assert!(world.state.in_grace());
 
@@ -95,10 +95,10 @@ fn rfc7530_9_6_2_grace_ends_after_a_lease() {
     );
     let world = world.restarted();
     let client = world.v40("a");
-    let turn = super::owners::open_turn(&world, &client, "o", 1);
+    let request = super::owners::start_open(&world, &client, "o", 1);
     assert_eq!(world.open(&client, "o", A, R, NONE), Err(Status::Grace));
     assert!(reclaim(&world, &client, A).is_ok());
-    drop(turn);
+    drop(request);
     world.pass(LEASE);
     world.state.reap();
     assert!(!world.state.in_grace());
@@ -150,7 +150,7 @@ fn rfc8881_8_4_2_1_reclaims_do_not_conflict() {
     }
     let world = world.restarted();
     let [one, two] = ["a", "b"].map(|name| world.v41_reclaiming(name).client(&world));
-    let denying = OpenAsk {
+    let denying = OpenArgs {
         reclaim: true,
         ..ask("o", A, RW, RW)
     };
@@ -165,15 +165,15 @@ fn rfc7530_9_1_11_nobody_confirms_a_reclaim() {
     super::owners::confirmed_open(&world, &world.v40("a"), "o", RW);
     let world = world.restarted();
     let client = world.v40("a");
-    let turn = super::owners::open_turn(&world, &client, "o", 7);
-    let asked = OpenAsk {
+    let request = super::owners::start_open(&world, &client, "o", 7);
+    let asked = OpenArgs {
         reclaim: true,
         ..ask("o", A, RW, NONE)
     };
     let opening = world.state.open(&client, asked).expect("may");
     let opened = opening.commit(Arc::new("file")).expect("opened");
     assert!(!opened.confirm);
-    drop(turn);
+    drop(request);
     assert!(
         world
             .state

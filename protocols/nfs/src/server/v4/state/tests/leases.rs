@@ -12,9 +12,9 @@ fn rfc8881_8_3_an_expired_client_keeps_what_nobody_wants() {
     let kept = super::owners::confirmed_open(&world, &old, "o", R);
     world.pass(LEASE * 3);
     world.state.reap();
-    let turn = peer.turn(&world);
-    assert_eq!(turn.status_flags(), 0);
-    assert!(world.state.io(Some(&turn.client()), &open, A, R).is_ok());
+    let request = peer.request(&world);
+    assert_eq!(request.status_flags(), 0);
+    assert!(world.state.io(Some(&request.client()), &open, A, R).is_ok());
     assert!(world.state.io(None, &kept, A, R).is_ok());
 }
 
@@ -29,9 +29,9 @@ fn rfc8881_8_4_3_an_expired_client_loses_all_to_whoever_wants_it() {
     let wanting = other.client(&world);
     assert!(world.open(&wanting, "o", A, W, NONE).is_ok());
     assert_eq!(world.unlocked(), [(A.node, b"l".to_vec())]);
-    let turn = peer.turn(&world);
-    let (client, revoked) = (turn.client(), status_flags::EXPIRED_ALL_STATE_REVOKED);
-    assert_eq!(turn.status_flags(), revoked);
+    let request = peer.request(&world);
+    let (client, revoked) = (request.client(), status_flags::EXPIRED_ALL_STATE_REVOKED);
+    assert_eq!(request.status_flags(), revoked);
     for stateid in [&open, &locked] {
         assert_eq!(world.state.test_stateid(&client, stateid), Status::Expired);
         assert_eq!(
@@ -45,9 +45,9 @@ fn rfc8881_8_4_3_an_expired_client_loses_all_to_whoever_wants_it() {
     assert!(world.open(&client, "o", B, R, NONE).is_ok());
     assert_eq!(world.stable.list().len(), 1);
     assert_eq!(world.state.free_stateid(&client, &open), Ok(()));
-    assert_eq!(turn.status_flags(), revoked);
+    assert_eq!(request.status_flags(), revoked);
     assert_eq!(world.state.free_stateid(&client, &locked), Ok(()));
-    assert_eq!(turn.status_flags(), 0);
+    assert_eq!(request.status_flags(), 0);
     assert!(world.open(&client, "o", B, W, NONE).is_ok());
     assert_eq!(world.stable.list().len(), 2);
 }
@@ -59,10 +59,10 @@ fn rfc7530_9_6_an_expired_client_of_v40_is_forgotten_when_in_the_way() {
     let open = super::owners::confirmed_open(&world, &client, "o", RW);
     assert!(world.lock(&client, &open, "l", (0, 9)).is_ok());
     let number = client.lock_owner(b"l").client;
-    assert!(!world.state.expire_courteous_holder(number));
+    assert!(!world.state.revoke_expired_holder(number));
     world.pass(LEASE + Duration::from_secs(1));
-    assert!(!world.state.expire_courteous_holder(number + 100));
-    assert!(world.state.expire_courteous_holder(number));
+    assert!(!world.state.revoke_expired_holder(number + 100));
+    assert!(world.state.revoke_expired_holder(number));
     assert_eq!(world.unlocked(), [(A.node, b"l".to_vec())]);
     assert_eq!(world.state.renew(client.id()), Err(Status::Expired));
     assert_eq!(
@@ -70,26 +70,26 @@ fn rfc7530_9_6_an_expired_client_of_v40_is_forgotten_when_in_the_way() {
         Some(Status::Expired)
     );
     assert_eq!(
-        world.state.stateid_turn(&open, 3).err(),
+        world.state.start_on_stateid(&open, 3).err(),
         Some(Status::Expired)
     );
     assert!(world.stable.list().is_empty());
-    assert!(!world.state.expire_courteous_holder(number));
+    assert!(!world.state.revoke_expired_holder(number));
 }
 
 #[test]
 fn a_client_whose_request_is_served_does_not_expire() {
     let world = World::new();
     let (peer, other) = (world.v41("a"), world.v41("b"));
-    let turn = peer.turn(&world);
-    assert!(world.open(&turn.client(), "o", A, R, W).is_ok());
+    let request = peer.request(&world);
+    assert!(world.open(&request.client(), "o", A, R, W).is_ok());
     world.pass(LEASE * 2);
     let wanting = other.client(&world);
     assert_eq!(
         world.open(&wanting, "o", A, W, NONE),
         Err(Status::ShareDenied)
     );
-    peer.done(turn);
+    peer.done(request);
     assert!(world.open(&wanting, "o", A, W, NONE).is_ok());
 }
 
@@ -144,7 +144,7 @@ fn states_that_were_revoked_take_room_until_they_are_freed() {
     let held = || world.state.quotas.held.in_use();
     let before = held();
     assert!(world.open(&other.client(&world), "o", A, W, NONE).is_ok());
-    let revoked = 100 * super::super::holdings::REVOKED;
+    let revoked = 100 * super::super::client_state::REVOKED;
     let after = held();
     assert!((revoked..before).contains(&after), "{after} bytes");
     let client = holder.client(&world);

@@ -38,12 +38,20 @@ const NONE: Share = Share::empty();
 /// An open file: dropped when its last holder is.
 type File = Arc<&'static str>;
 
+/// A tree whose nodes are numbers.
+struct TestTree;
+
+impl Tree for TestTree {
+    type File = File;
+    type Node = u64;
+}
+
 /// A state, with its clock and storage, and the files and locks that it released.
 struct World {
-    state: State<File, u64>,
+    state: State<TestTree>,
     stable: Arc<InMemory>,
     clock: Arc<AtomicU64>,
-    gone: Arc<Mutex<Vec<Gone<File, u64>>>>,
+    gone: Arc<Mutex<Vec<Released<TestTree>>>>,
 }
 
 impl World {
@@ -94,7 +102,7 @@ impl World {
     }
 
     /// Returns a confirmed v4.0 client.
-    fn v40(&self, owner: &str) -> ClientRef<File, u64> {
+    fn v40(&self, owner: &str) -> ClientRef<TestTree> {
         let (id, confirm) = self
             .state
             .set_client_id(set_client_id(owner, 1, "root"))
@@ -108,10 +116,10 @@ impl World {
     /// Returns a v4.1 client with a session that has finished reclaiming.
     fn v41(&self, owner: &str) -> Peer {
         let peer = self.v41_reclaiming(owner);
-        let turn = peer.turn(self);
-        let done = self.state.reclaim_complete(&turn.client());
+        let request = peer.request(self);
+        let done = self.state.reclaim_complete(&request.client());
         assert_eq!(done, Ok(()));
-        peer.done(turn);
+        peer.done(request);
         peer
     }
 
@@ -133,7 +141,7 @@ impl World {
     /// Opens a file as `client`.
     fn open(
         &self,
-        client: &ClientRef<File, u64>,
+        client: &ClientRef<TestTree>,
         owner: &str,
         key: NodeKey,
         access: Share,
@@ -146,7 +154,7 @@ impl World {
     /// Locks a range for a new lock owner of an open.
     fn lock(
         &self,
-        client: &ClientRef<File, u64>,
+        client: &ClientRef<TestTree>,
         open: &StateId,
         owner: &str,
         (start, end): (u64, u64),
@@ -182,24 +190,24 @@ impl Peer {
         }
     }
 
-    fn turn(&self, world: &World) -> SlotTurn<File, u64> {
+    fn request(&self, world: &World) -> SlotRequest<TestTree> {
         match world.state.sequence(self.sequence(), &ROOT) {
-            Ok(Begun::New(turn)) => turn,
-            Ok(Begun::Replay(_)) => panic!("a replay"),
+            Ok(Started::New(request)) => request,
+            Ok(Started::Replay(_)) => panic!("a replay"),
             Err(status) => panic!("{status:?}"),
         }
     }
 
-    fn done(&self, turn: SlotTurn<File, u64>) {
-        turn.finish(None);
+    fn done(&self, request: SlotRequest<TestTree>) {
+        request.finish(None);
         self.seqid.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns the client, after a SEQUENCE.
-    fn client(&self, world: &World) -> ClientRef<File, u64> {
-        let turn = self.turn(world);
-        let client = turn.client();
-        self.done(turn);
+    fn client(&self, world: &World) -> ClientRef<TestTree> {
+        let request = self.request(world);
+        let client = request.client();
+        self.done(request);
         client
     }
 }
@@ -231,7 +239,7 @@ fn set_client_id<'a>(owner: &'a str, verifier: u8, principal: &'a str) -> SetCli
         owner: owner.as_bytes(),
         verifier: [verifier; 8],
         by: by(principal),
-        callback: Callback::default(),
+        callback: CallbackClient::default(),
     }
 }
 
@@ -259,16 +267,16 @@ fn create_session(known: ExchangedId, connection: u64) -> CreateSession<'static>
         fore: channel,
         back: channel,
         backchannel: false,
-        callback: CallHow {
+        callback: CallbackParameters {
             minor: 2,
-            ..CallHow::default()
+            ..CallbackParameters::default()
         },
         connection,
     }
 }
 
-fn ask(owner: &str, key: NodeKey, access: Share, deny: Share) -> OpenAsk<'_, u64> {
-    OpenAsk {
+fn ask(owner: &str, key: NodeKey, access: Share, deny: Share) -> OpenArgs<'_, u64> {
+    OpenArgs {
         owner: owner.as_bytes(),
         key,
         node: key.node,

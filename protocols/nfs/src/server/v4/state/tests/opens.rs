@@ -271,8 +271,8 @@ fn opens_of_a_client_are_bounded() {
     assert_eq!(world.open(&later, "o", key(2), R, NONE), Err(Status::Nospc));
     assert!(world.open(&later, "o", key(1), W, NONE).is_ok());
     let first = world.v40("a");
-    let begun = [1, 2, 3].map(|number: u8| world.state.open_turn(first.id(), &[number], 1));
-    assert_eq!(begun[2].as_ref().err(), Some(&Status::Resource));
+    let started = [1, 2, 3].map(|number: u8| world.state.start_open(first.id(), &[number], 1));
+    assert_eq!(started[2].as_ref().err(), Some(&Status::Resource));
 }
 
 #[test]

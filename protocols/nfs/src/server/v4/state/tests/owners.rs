@@ -2,28 +2,28 @@
 
 use super::*;
 
-/// Returns the turn of an OPEN, which must be new.
-pub(super) fn open_turn(
+/// Returns the request of an OPEN, which must be new.
+pub(super) fn start_open(
     world: &World,
-    client: &ClientRef<File, u64>,
+    client: &ClientRef<TestTree>,
     owner: &str,
     seqid: u32,
-) -> OwnerTurn<File, u64> {
-    new(world.state.open_turn(client.id(), owner.as_bytes(), seqid))
+) -> OwnerRequest<TestTree> {
+    new(world.state.start_open(client.id(), owner.as_bytes(), seqid))
 }
 
-fn new(begun: Result<Begun<OwnerTurn<File, u64>>, Status>) -> OwnerTurn<File, u64> {
-    match begun {
-        Ok(Begun::New(turn)) => turn,
-        Ok(Begun::Replay(_)) => panic!("a replay"),
+fn new(started: Result<Started<OwnerRequest<TestTree>>, Status>) -> OwnerRequest<TestTree> {
+    match started {
+        Ok(Started::New(request)) => request,
+        Ok(Started::Replay(_)) => panic!("a replay"),
         Err(status) => panic!("{status:?}"),
     }
 }
 
-fn replay(begun: Result<Begun<OwnerTurn<File, u64>>, Status>) -> Arc<[u8]> {
-    match begun {
-        Ok(Begun::Replay(reply)) => reply,
-        Ok(Begun::New(_)) => panic!("new"),
+fn replay(started: Result<Started<OwnerRequest<TestTree>>, Status>) -> Arc<[u8]> {
+    match started {
+        Ok(Started::Replay(reply)) => reply,
+        Ok(Started::New(_)) => panic!("new"),
         Err(status) => panic!("{status:?}"),
     }
 }
@@ -35,19 +35,19 @@ fn reply(text: &str) -> Arc<[u8]> {
 /// Opens `key` and confirms the owner, whose next seqid is 3.
 pub(super) fn confirmed_open(
     world: &World,
-    client: &ClientRef<File, u64>,
+    client: &ClientRef<TestTree>,
     owner: &str,
     access: Share,
 ) -> StateId {
-    let turn = open_turn(world, client, owner, 1);
+    let request = start_open(world, client, owner, 1);
     let opening = world.state.open(client, ask(owner, A, access, NONE));
     let opened = opening.and_then(|opening| opening.commit(Arc::new("file")));
     let opened = opened.expect("opened");
     assert!(opened.confirm);
-    turn.finish(Status::Ok, reply("open"));
-    let turn = new(world.state.stateid_turn(&opened.stateid, 2));
+    request.finish(Status::Ok, reply("open"));
+    let request = new(world.state.start_on_stateid(&opened.stateid, 2));
     let stateid = world.state.open_confirm(client, &opened.stateid, A);
-    turn.finish(Status::Ok, reply("confirm"));
+    request.finish(Status::Ok, reply("confirm"));
     stateid.expect("confirmed")
 }
 
@@ -56,29 +56,35 @@ fn rfc7530_9_1_7_a_request_is_served_once() {
     let world = World::new();
     let client = world.v40("a");
     let stateid = confirmed_open(&world, &client, "o", RW);
-    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 2)), b"confirm");
     assert_eq!(
-        world.state.stateid_turn(&stateid, 1).err(),
+        &*replay(world.state.start_on_stateid(&stateid, 2)),
+        b"confirm"
+    );
+    assert_eq!(
+        world.state.start_on_stateid(&stateid, 1).err(),
         Some(Status::BadSeqid)
     );
     assert_eq!(
-        world.state.stateid_turn(&stateid, 4).err(),
+        world.state.start_on_stateid(&stateid, 4).err(),
         Some(Status::BadSeqid)
     );
-    let turn = new(world.state.stateid_turn(&stateid, 3));
+    let request = new(world.state.start_on_stateid(&stateid, 3));
     assert_eq!(
-        world.state.stateid_turn(&stateid, 3).err(),
+        world.state.start_on_stateid(&stateid, 3).err(),
         Some(Status::Delay)
     );
     assert_eq!(
-        world.state.open_turn(client.id(), b"o", 3).err(),
+        world.state.start_open(client.id(), b"o", 3).err(),
         Some(Status::Delay)
     );
     // It would have blocked: the same request is sent again.
-    drop(turn);
-    let turn = new(world.state.stateid_turn(&stateid, 3));
-    turn.finish(Status::Ok, reply("three"));
-    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"three");
+    drop(request);
+    let request = new(world.state.start_on_stateid(&stateid, 3));
+    request.finish(Status::Ok, reply("three"));
+    assert_eq!(
+        &*replay(world.state.start_on_stateid(&stateid, 3)),
+        b"three"
+    );
 }
 
 #[test]
@@ -87,19 +93,22 @@ fn rfc7530_9_1_7_some_errors_do_not_count() {
     let client = world.v40("a");
     let stateid = confirmed_open(&world, &client, "o", RW);
     for status in [Status::BadStateid, Status::Resource, Status::Nofilehandle] {
-        new(world.state.stateid_turn(&stateid, 3)).finish(status, reply("no"));
+        new(world.state.start_on_stateid(&stateid, 3)).finish(status, reply("no"));
     }
-    new(world.state.stateid_turn(&stateid, 3)).finish(Status::Inval, reply("counts"));
-    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"counts");
+    new(world.state.start_on_stateid(&stateid, 3)).finish(Status::Inval, reply("counts"));
+    assert_eq!(
+        &*replay(world.state.start_on_stateid(&stateid, 3)),
+        b"counts"
+    );
 }
 
 #[test]
 fn rfc7530_16_18_5_an_owner_that_did_not_confirm_is_taken_for_new() {
     let world = World::new();
     let client = world.v40("a");
-    let turn = open_turn(&world, &client, "o", 5);
+    let request = start_open(&world, &client, "o", 5);
     let first = world.open(&client, "o", A, R, NONE).expect("opened");
-    turn.finish(Status::Ok, reply("first"));
+    request.finish(Status::Ok, reply("first"));
     // The first open is gone for all operations.
     assert_eq!(
         world.state.io(None, &first, A, R).err(),
@@ -110,19 +119,19 @@ fn rfc7530_16_18_5_an_owner_that_did_not_confirm_is_taken_for_new() {
         Err(Status::BadStateid)
     );
     // The seqid is the same, as from clients whose OPEN failed.
-    let turn = open_turn(&world, &client, "o", 5);
+    let request = start_open(&world, &client, "o", 5);
     let second = world.open(&client, "o", A, W, NONE).expect("opened");
-    turn.finish(Status::Ok, reply("second"));
+    request.finish(Status::Ok, reply("second"));
     assert_eq!(
-        world.state.stateid_turn(&first, 6).err(),
+        world.state.start_on_stateid(&first, 6).err(),
         Some(Status::BadStateid)
     );
-    let turn = new(world.state.stateid_turn(&second, 6));
+    let request = new(world.state.start_on_stateid(&second, 6));
     let second = world
         .state
         .open_confirm(&client, &second, A)
         .expect("confirmed");
-    turn.finish(Status::Ok, reply("confirmed"));
+    request.finish(Status::Ok, reply("confirmed"));
     assert_eq!(
         world.state.open_confirm(&client, &second, A),
         Err(Status::BadStateid)
@@ -139,16 +148,19 @@ fn rfc7530_9_1_11_a_close_sent_again_is_answered_again() {
     let world = World::new();
     let client = world.v40("a");
     let stateid = confirmed_open(&world, &client, "o", R);
-    let turn = new(world.state.stateid_turn(&stateid, 3));
+    let request = new(world.state.start_on_stateid(&stateid, 3));
     let closed = world.state.close(&client, &stateid, A).expect("closed");
     assert_eq!(
         (closed.other, closed.seqid),
         (stateid.other, stateid.seqid + 1)
     );
-    turn.finish(Status::Ok, reply("closed"));
-    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"closed");
+    request.finish(Status::Ok, reply("closed"));
     assert_eq!(
-        world.state.stateid_turn(&stateid, 4).err(),
+        &*replay(world.state.start_on_stateid(&stateid, 3)),
+        b"closed"
+    );
+    assert_eq!(
+        world.state.start_on_stateid(&stateid, 4).err(),
         Some(Status::BadStateid)
     );
     assert_eq!(
@@ -156,9 +168,9 @@ fn rfc7530_9_1_11_a_close_sent_again_is_answered_again() {
         Some(Status::BadStateid)
     );
     // After the owner's next request, there is no retransmission of the CLOSE.
-    open_turn(&world, &client, "o", 4).finish(Status::Noent, reply("none"));
+    start_open(&world, &client, "o", 4).finish(Status::Noent, reply("none"));
     assert_eq!(
-        world.state.stateid_turn(&stateid, 3).err(),
+        world.state.start_on_stateid(&stateid, 3).err(),
         Some(Status::BadStateid)
     );
 }
@@ -174,21 +186,24 @@ fn rfc7530_9_1_8_lock_owners_count_by_themselves() {
         seqid,
     };
     let kind = vfs::lock::LockKind::Exclusive;
-    let turn = new(world.state.stateid_turn(&open, 3));
+    let request = new(world.state.start_on_stateid(&open, 3));
     let locking = world.state.lock(&client, locker(b"l", 70), A, kind, false);
     let locked = locking
         .and_then(|locking| locking.granted(0, 9))
         .expect("locked");
-    turn.finish(Status::Ok, reply("locked"));
-    let turn = new(world.state.stateid_turn(&locked, 71));
+    request.finish(Status::Ok, reply("locked"));
+    let request = new(world.state.start_on_stateid(&locked, 71));
     let unlocking = world.state.unlock(&client, &locked, A);
     let unlocked = unlocking
         .and_then(|unlocking| unlocking.done(0, 9))
         .expect("unlocked");
-    turn.finish(Status::Ok, reply("unlocked"));
-    assert_eq!(&*replay(world.state.stateid_turn(&locked, 71)), b"unlocked");
+    request.finish(Status::Ok, reply("unlocked"));
     assert_eq!(
-        world.state.stateid_turn(&unlocked, 73).err(),
+        &*replay(world.state.start_on_stateid(&locked, 71)),
+        b"unlocked"
+    );
+    assert_eq!(
+        world.state.start_on_stateid(&unlocked, 73).err(),
         Some(Status::BadSeqid)
     );
     // A new lock stateid of a known lock owner continues its seqids.
@@ -207,20 +222,23 @@ fn rfc7530_9_1_10_idle_owners_are_forgotten() {
     let world = World::new();
     let client = world.v40("a");
     let stateid = confirmed_open(&world, &client, "o", R);
-    let turn = new(world.state.stateid_turn(&stateid, 3));
+    let request = new(world.state.start_on_stateid(&stateid, 3));
     assert!(world.state.close(&client, &stateid, A).is_ok());
-    turn.finish(Status::Ok, reply("closed"));
+    request.finish(Status::Ok, reply("closed"));
     world.pass(LEASE * 2 / 3);
     world.state.renew(client.id()).expect("known");
     world.state.reap();
-    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"closed");
+    assert_eq!(
+        &*replay(world.state.start_on_stateid(&stateid, 3)),
+        b"closed"
+    );
     world.pass(LEASE * 2 / 3);
     world.state.renew(client.id()).expect("known");
     world.state.reap();
-    assert_eq!(lock(&client.0.holdings).open_owners.len(), 0);
+    assert_eq!(lock(&client.0.client_state).open_owners.len(), 0);
     // The owner is new again, and may use any seqid.
-    drop(open_turn(&world, &client, "o", 900));
-    assert_eq!(lock(&client.0.holdings).open_owners.len(), 0);
+    drop(start_open(&world, &client, "o", 900));
+    assert_eq!(lock(&client.0.client_state).open_owners.len(), 0);
 }
 
 #[test]
@@ -238,7 +256,7 @@ fn rfc7530_9_1_4_stateids_of_another_boot_are_stale() {
         Some(Status::StaleStateid)
     );
     assert_eq!(
-        world.state.stateid_turn(&stateid, 3).err(),
+        world.state.start_on_stateid(&stateid, 3).err(),
         Some(Status::StaleStateid)
     );
 }

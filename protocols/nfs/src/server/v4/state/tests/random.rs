@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use vfs::lock::LockKind;
 
-use super::super::holdings::{Held, Holdings};
+use super::super::client_state::{ClientState, StateEntry};
 use super::*;
 use crate::v4::callback::CalledBack;
 
@@ -105,7 +105,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Two v4.0 and two v4.1 clients, and their stateids.
 struct Run {
     world: World,
-    clients: Vec<ClientRef<File, u64>>,
+    clients: Vec<ClientRef<TestTree>>,
     boots: u8,
     /// The client, node and stateid of each state.
     states: Vec<(ClientId, NodeKey, StateId)>,
@@ -126,7 +126,7 @@ impl Run {
         run
     }
 
-    fn begin(&mut self, number: usize) -> ClientRef<File, u64> {
+    fn begin(&mut self, number: usize) -> ClientRef<TestTree> {
         self.boots += 1;
         let (name, state) = (number.to_string(), &self.world.state);
         if number < 2 {
@@ -150,7 +150,7 @@ impl Run {
         client
     }
 
-    fn picked(&self, state: usize) -> Option<(ClientRef<File, u64>, NodeKey, StateId)> {
+    fn picked(&self, state: usize) -> Option<(ClientRef<TestTree>, NodeKey, StateId)> {
         let at = state.checked_rem(self.states.len())?;
         let (client, key, stateid) = self.states[at];
         let client = self.clients.iter().find(|one| one.id() == client)?;
@@ -242,12 +242,12 @@ impl Run {
             Step::Pass { seconds, speaks } => {
                 self.world.pass(Duration::from_secs(seconds));
                 self.clients[speaks].0.renew(self.world.state.now());
-                for client in self.world.state.tend_callbacks() {
+                for client in self.world.state.maintain_callbacks() {
                     self.call(client, Status::Ok);
                 }
                 self.world.state.reap();
                 for client in 0..self.clients.len() {
-                    if lock(&self.clients[client].0.holdings).gone {
+                    if lock(&self.clients[client].0.client_state).gone {
                         self.clients[client] = self.begin(client);
                     }
                 }
@@ -259,11 +259,11 @@ impl Run {
     fn call(&self, client: ClientId, status: Status) {
         let state = &self.world.state;
         loop {
-            let calling = state.callbacks(client);
-            if calling.is_empty() {
+            let callback = state.callbacks(client);
+            if callback.is_empty() {
                 return;
             }
-            for call in calling.iter().filter(|call| call.xid % 2 == 0) {
+            for call in callback.iter().filter(|call| call.xid % 2 == 0) {
                 let became = CalledBack::Answered(status);
                 let whose = state.called_back(call.connection, call.xid, became);
                 assert_eq!(whose, Some(client));
@@ -275,7 +275,7 @@ impl Run {
     fn open(&mut self, client: usize, owner: u8, node: u64, access: u8, deny: u8) {
         let client = self.clients[client].clone();
         let key = NodeKey { export: 0, node };
-        let asked = OpenAsk {
+        let asked = OpenArgs {
             owner: &[owner],
             key,
             node,
@@ -299,12 +299,12 @@ impl Run {
             return;
         };
         let is_lock = {
-            let holdings = lock(&client.0.holdings);
+            let client_state = lock(&client.0.client_state);
             let serial = super::super::stateid::Parts::of(&stateid).serial;
-            matches!(holdings.get(serial), Some(Held::Lock(_)))
+            matches!(client_state.get(serial), Some(StateEntry::Lock(_)))
         };
         // Another test covers the seqids of v4.0's lock owners.
-        let known = lock(&client.0.holdings).lock_owners.find(&[owner]);
+        let known = lock(&client.0.client_state).lock_owners.find(&[owner]);
         let locker = if is_lock {
             Locker::Known { lock: &stateid }
         } else if client.minor() == Minor::V40 && known.is_some() {
@@ -330,15 +330,15 @@ impl Run {
         let mut opens: Vec<(ClientId, u32, NodeKey, Share, Share)> = Vec::new();
         let (mut files, mut delegations) = (0, 0);
         for client in state.clients.all() {
-            let holdings = lock(&client.holdings);
-            assert!(!holdings.gone);
-            files += check_holdings(&holdings, |owner, key, access, deny| {
+            let client_state = lock(&client.client_state);
+            assert!(!client_state.gone);
+            files += check_holdings(&client_state, |owner, key, access, deny| {
                 opens.push((client.id, owner, key, access, deny));
             });
-            delegations += holdings.delegations;
-            assert!(holdings.recalled.len() <= holdings.delegations);
+            delegations += client_state.delegations;
+            assert!(client_state.recalled.len() <= client_state.delegations);
             assert!(
-                holdings.opens == 0 || *lock(&client.recorded) != client::Recorded::Never,
+                client_state.opens == 0 || *lock(&client.recorded) != client::Recorded::Never,
                 "it could not reclaim"
             );
         }
@@ -360,51 +360,53 @@ impl Run {
 
 /// Calls `each` for every open, and returns the number of files.
 fn check_holdings(
-    holdings: &Holdings<File, u64>,
+    client_state: &ClientState<TestTree>,
     mut each: impl FnMut(u32, NodeKey, Share, Share),
 ) -> usize {
     let (mut opens, mut locks, mut delegations, mut revoked, mut files) = (0, 0, 0, 0, 0);
-    for (&serial, held) in holdings.all() {
+    for (&serial, held) in client_state.all() {
         match held {
-            Held::Open(open) => {
+            StateEntry::Open(open) => {
                 opens += 1;
                 files += open.files.count();
-                let owner = holdings.open_owners.get(open.owner).expect("an owner");
+                let owner = client_state.open_owners.get(open.owner).expect("an owner");
                 assert_eq!(owner.opens.get(&open.key), Some(&serial));
                 assert!(open.files.get(R).is_some() || !open.access.contains(R));
                 assert!(open.files.get(W).is_some() || !open.access.contains(W));
                 for &lock in &open.locks {
-                    assert_eq!(holdings.lock(lock).map(|lock| lock.open), Ok(serial));
+                    assert_eq!(client_state.lock(lock).map(|lock| lock.open), Ok(serial));
                 }
                 each(open.owner, open.key, open.access, open.deny);
             }
-            Held::Lock(state) => {
+            StateEntry::Lock(state) => {
                 locks += 1;
-                let open = holdings.open(state.open).expect("an open");
+                let open = client_state.open(state.open).expect("an open");
                 assert!(open.locks.contains(&serial));
-                let owner = holdings.lock_owners.get(state.owner).expect("an owner");
+                let owner = client_state.lock_owners.get(state.owner).expect("an owner");
                 assert!(owner.states.contains(&serial));
             }
-            Held::Closed(_) | Held::Copy(_) => {}
-            Held::Delegation(_) => {
+            StateEntry::Closed(_) | StateEntry::Copy(_) => {}
+            StateEntry::Delegation(_) => {
                 delegations += 1;
                 files += 1;
             }
-            Held::Revoked => revoked += 1,
-            Held::RevokedDelegation => {}
+            StateEntry::Revoked => revoked += 1,
+            StateEntry::RevokedDelegation => {}
         }
     }
     assert_eq!(
         (opens, locks, delegations, revoked),
         (
-            holdings.opens,
-            holdings.locks,
-            holdings.delegations,
-            holdings.revoked
+            client_state.opens,
+            client_state.locks,
+            client_state.delegations,
+            client_state.revoked
         )
     );
     assert_eq!(
-        holdings.lock_owners.which(|owner| owner.states.is_empty()),
+        client_state
+            .lock_owners
+            .which(|owner| owner.states.is_empty()),
         []
     );
     files
@@ -421,7 +423,7 @@ proptest! {
             run.check();
         }
         let world = &run.world;
-        let mut gone = Gone::default();
+        let mut gone = Released::default();
         for client in world.state.clients.all() {
             world.state.destroy(&mut lock(&world.state.registry), &client, &mut gone);
         }

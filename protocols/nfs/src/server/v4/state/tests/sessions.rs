@@ -137,15 +137,15 @@ fn rfc8881_2_10_6_1_3_a_replay_is_the_same_reply() {
     let world = World::new();
     let peer = world.v41("a");
     let again = peer.sequence();
-    let turn = peer.turn(&world);
+    let request = peer.request(&world);
     assert_eq!(
         world.state.sequence(again, &ROOT).err(),
         Some(Status::Delay)
     );
     let reply: Arc<[u8]> = Arc::from(*b"the reply");
-    turn.finish(Some(reply.clone()));
+    request.finish(Some(reply.clone()));
     match world.state.sequence(again, &ROOT) {
-        Ok(Begun::Replay(replayed)) => assert!(Arc::ptr_eq(&replayed, &reply)),
+        Ok(Started::Replay(replayed)) => assert!(Arc::ptr_eq(&replayed, &reply)),
         _ => panic!("no replay"),
     }
     let other = Sequence { digest: 1, ..again };
@@ -172,11 +172,14 @@ fn rfc8881_2_10_6_1_3_a_replay_is_the_same_reply() {
 fn a_turn_dropped_has_not_been() {
     let world = World::new();
     let peer = world.v41("a");
-    drop(peer.turn(&world));
-    let turn = peer.turn(&world);
-    assert_eq!((turn.highest_slot(), turn.target_highest_slot()), (7, 7));
-    assert_eq!(turn.status_flags(), 0);
-    peer.done(turn);
+    drop(peer.request(&world));
+    let request = peer.request(&world);
+    assert_eq!(
+        (request.highest_slot(), request.target_highest_slot()),
+        (7, 7)
+    );
+    assert_eq!(request.status_flags(), 0);
+    peer.done(request);
     peer.client(&world);
 }
 
@@ -189,21 +192,21 @@ fn rfc8881_18_37_a_session_is_destroyed_by_a_connection_of_its_own() {
         state.destroy_session(&peer.session, (8, &ROOT), None),
         Err(Status::ConnNotBoundToSession)
     );
-    let turn = peer.turn(&world);
+    let request = peer.request(&world);
     assert_eq!(
         state.destroy_session(&peer.session, (7, &ROOT), None),
         Err(Status::Delay)
     );
-    let others = other.turn(&world);
+    let others = other.request(&world);
     assert_eq!(
         state.destroy_session(&peer.session, (7, &ROOT), Some(&others)),
         Err(Status::Delay)
     );
     assert_eq!(
-        state.destroy_session(&peer.session, (7, &ROOT), Some(&turn)),
+        state.destroy_session(&peer.session, (7, &ROOT), Some(&request)),
         Ok(())
     );
-    turn.finish(None);
+    request.finish(None);
     assert_eq!(
         state.destroy_session(&peer.session, (7, &ROOT), None),
         Err(Status::Badsession)
@@ -228,7 +231,10 @@ fn rfc8881_2_10_5_trunking_several_connections_carry_a_session() {
     };
     let one = world.state.sequence(by(1, 20), &ROOT);
     let two = world.state.sequence(by(2, 21), &ROOT);
-    assert!(matches!((one, two), (Ok(Begun::New(_)), Ok(Begun::New(_)))));
+    assert!(matches!(
+        (one, two),
+        (Ok(Started::New(_)), Ok(Started::New(_)))
+    ));
     assert_eq!(world.state.sessions_of(20), [peer.session]);
     world.state.disconnected(20);
     assert!(world.state.sessions_of(20).is_empty());
@@ -264,18 +270,18 @@ fn rfc8881_18_34_and_18_46_3_a_backchannel_that_is_missed() {
         seqid: AtomicU64::new(0),
     };
     let flags = |connection| {
-        let begun = world.state.sequence(
+        let started = world.state.sequence(
             Sequence {
                 connection,
                 ..peer.sequence()
             },
             &ROOT,
         );
-        let Ok(Begun::New(turn)) = begun else {
+        let Ok(Started::New(request)) = started else {
             panic!("not served");
         };
-        let flags = turn.status_flags();
-        peer.done(turn);
+        let flags = request.status_flags();
+        peer.done(request);
         flags
     };
     assert_eq!(flags(7), 0);
@@ -376,11 +382,11 @@ fn rfc8881_2_10_8_3_a_session_is_not_to_be_had_from_elsewhere() {
     // Several connections from the client's address, of any user (nconnect).
     let user = by("user");
     for connection in 30..34 {
-        let turn = state.sequence(by_another(connection), &user);
-        let Ok(Begun::New(turn)) = turn else {
+        let request = state.sequence(by_another(connection), &user);
+        let Ok(Started::New(request)) = request else {
             panic!("not served");
         };
-        peer.done(turn);
+        peer.done(request);
     }
 }
 

@@ -55,7 +55,7 @@ fn clients_that_come_go_and_expire_at_once_leave_nothing() {
     world.pass(LEASE * 2);
     for client in world.state.clients.all() {
         let number = client.locker;
-        assert!(world.state.expire_courteous_holder(number));
+        assert!(world.state.revoke_expired_holder(number));
     }
     world.pass(LEASE * 2);
     world.state.reap();
@@ -88,16 +88,16 @@ fn come_and_go(world: &World, file: &File, name: &str, boot: u8) -> Option<()> {
         connection,
         digest: 0,
     };
-    let Ok(Begun::New(turn)) = state.sequence(request, &ROOT) else {
+    let Ok(Started::New(request)) = state.sequence(request, &ROOT) else {
         return None;
     };
-    let client = turn.client();
+    let client = request.client();
     let _ = state.reclaim_complete(&client);
     let opening = state.open(&client, ask("o", A, RW, W)).ok()?;
     let open = opening.commit(file.clone()).ok()?.stateid;
     let _ = world.lock(&client, &open, "l", (0, 9));
     let _ = state.io(Some(&client), &open, A, R);
-    turn.finish(None);
+    request.finish(None);
     state.disconnected(connection);
     boot.is_multiple_of(3).then_some(())?;
     state.close(&client, &open, A).ok()?;
@@ -124,18 +124,18 @@ fn round_trip(
     let expected: Arc<[u8]> = format!("{number} {slot} {seqid}").into_bytes().into();
     loop {
         match world.state.sequence(request, &ROOT) {
-            Ok(Begun::New(turn)) => {
-                let client = turn.client();
+            Ok(Started::New(request)) => {
+                let client = request.client();
                 let owner = slot.to_string();
                 let open = world.open(&client, &owner, A, RW, NONE).expect("opened");
                 assert!(world.state.io(Some(&client), &open, A, R).is_ok());
                 assert!(world.lock(&client, &open, &owner, (0, 9)).is_ok());
                 assert!(world.state.close(&client, &open, A).is_ok());
                 served.fetch_add(1, Ordering::SeqCst);
-                turn.finish(Some(expected));
+                request.finish(Some(expected));
                 return;
             }
-            Ok(Begun::Replay(reply)) => {
+            Ok(Started::Replay(reply)) => {
                 assert_eq!(reply, expected);
                 return;
             }

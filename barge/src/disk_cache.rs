@@ -1,0 +1,43 @@
+//! Disk caches: that of images in object stores, which most commands have, and that of files of
+//! another server ([`files`]).
+
+pub(crate) mod files;
+
+use std::path::PathBuf;
+
+use barge_client::TierOptions;
+use clap::Args;
+
+use crate::source::Source;
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Caching")]
+pub(crate) struct DiskCacheArgs {
+    /// Directory to cache data of images in object stores in
+    ///
+    /// It is reused by the next start. One process uses the data of an image at a time.
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Maximum size of --cache-dir; least recently used data is removed [default: 10G]
+    #[arg(long, value_name = "SIZE", requires = "cache_dir", value_parser = TierOptions::size)]
+    cache_dir_size: Option<u64>,
+}
+
+impl DiskCacheArgs {
+    /// Returns the source with these options. Options in its URL take precedence.
+    pub(crate) fn apply(&self, source: &barge_client::Source) -> barge_client::Source {
+        let mut source = source.clone();
+        if let Some(dir) = &self.cache_dir {
+            source.keep_in(&TierOptions::new(dir.clone(), self.cache_dir_size));
+        }
+        source
+    }
+
+    /// Returns the source with these options; a referral is returned as it is.
+    pub(crate) fn apply_to(&self, source: &Source) -> Source {
+        match source {
+            Source::Tree(tree) => Source::Tree(self.apply(tree)),
+            referral @ Source::Referral { .. } => referral.clone(),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Devices of virtual machines: their vhost-user sockets, sources and processors.
+
+use std::str::FromStr;
+
+use transports::Addr;
+
+/// The processors that the threads of queues are pinned to, in turn; an empty list pins none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Affinity(Vec<usize>);
+
+impl Affinity {
+    /// Returns the processor of `queue`, or `None` for the first `free` queues, which are not
+    /// pinned.
+    pub(in crate::serve) fn of(&self, queue: usize, free: usize) -> Option<usize> {
+        let turn = queue.checked_sub(free)?.checked_rem(self.0.len())?;
+        Some(self.0[turn])
+    }
+}
+
+/// Parses a list in the syntax of taskset(1): `0,2,4-7`.
+impl FromStr for Affinity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Affinity, String> {
+        let expected = || format!("expected processors as 0,2,4-7, got '{text}'");
+        let number = |text: &str| {
+            let number = text.parse().ok();
+            number.filter(|&number: &usize| number < rustix::thread::CpuSet::MAX_CPU)
+        };
+        let mut all = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => all.extend(first..=last),
+                _ => return Err(expected()),
+            }
+        }
+        Ok(Affinity(all))
+    }
+}
+
+/// `[NAME=]SOCKET`: the socket of a device, and its source; without a name, all sources as one
+/// tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Socket {
+    pub(in crate::serve) name: Option<String>,
+    pub(in crate::serve) at: Addr,
+}
+
+impl FromStr for Socket {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Socket, String> {
+        let (name, socket) = match text.split_once('=') {
+            Some((name, socket)) if !name.contains('/') => (Some(name.to_owned()), socket),
+            _ => (None, text),
+        };
+        if socket.is_empty() {
+            return Err("expected [NAME=]SOCKET".into());
+        }
+        Ok(Socket {
+            name,
+            at: Addr::Unix(socket.into()),
+        })
+    }
+}
+
+/// `[NAME=]SOCKET[,tag=TAG]`: a 9P device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NinePDevice {
+    pub(in crate::serve) socket: Socket,
+    /// The mount tag of the device.
+    pub(in crate::serve) tag: String,
+}
+
+impl NinePDevice {
+    /// Maximum length of a tag. Linux reads tags by pages (`net/9p/trans_virtio.c`), and a monitor
+    /// reads no more than 256 bytes of configuration, of which two are the length.
+    const LONGEST_TAG: usize = 254;
+
+    /// Returns the device's configuration: the length of the tag, and the tag (virtio 1.3, 5.16.4).
+    pub(in crate::serve) fn config_space(&self) -> Vec<u8> {
+        let len = self.tag.len() as u16;
+        [&len.to_le_bytes(), self.tag.as_bytes()].concat()
+    }
+}
+
+impl FromStr for NinePDevice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NinePDevice, String> {
+        let (place, tag) = match text.rsplit_once(",tag=") {
+            Some((place, tag)) => (place, Some(tag)),
+            None => (text, None),
+        };
+        let socket: Socket = place
+            .parse()
+            .map_err(|expected| format!("{expected}[,tag=TAG]"))?;
+        let tag = tag.or(socket.name.as_deref()).unwrap_or("share");
+        if !(1..=NinePDevice::LONGEST_TAG).contains(&tag.len()) {
+            let most = NinePDevice::LONGEST_TAG;
+            return Err(format!("expected a tag of 1 to {most} bytes, got '{tag}'"));
+        }
+        let tag = tag.to_owned();
+        Ok(NinePDevice { socket, tag })
+    }
+}
+
+/// `[NAME=]SOCKET[,file=FILE][,ro]`: a block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::serve) struct Drive {
+    pub(in crate::serve) socket: Socket,
+    /// The path of the file in the source; empty for a source that is an image.
+    pub(in crate::serve) file: String,
+    pub(in crate::serve) read_only: bool,
+}
+
+impl FromStr for Drive {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Drive, String> {
+        let (text, read_only) = match text.strip_suffix(",ro") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
+        let (place, file) = text.split_once(",file=").unwrap_or((text, ""));
+        let socket = place
+            .parse()
+            .map_err(|expected| format!("{expected}[,file=FILE][,ro]"))?;
+        Ok(Drive {
+            socket,
+            file: file.to_owned(),
+            read_only,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_a_socket_and_perhaps_a_name() {
+        let socket = |text: &str| text.parse::<Socket>();
+        assert_eq!(socket("/run/a=b").map(|socket| socket.name), Ok(None));
+        assert_eq!(
+            socket("home=/run/s"),
+            Ok(Socket {
+                name: Some("home".into()),
+                at: Addr::Unix("/run/s".into()),
+            })
+        );
+        assert!(socket("home=").is_err() && socket("").is_err());
+    }
+
+    #[test]
+    fn queues_take_turns_on_the_processors_named() {
+        let affinity: Affinity = "3,5-6".parse().expect("a list");
+        let processors: Vec<_> = (0..6).map(|queue| affinity.of(queue, 1)).collect();
+        let one = |processor| Some(processor);
+        assert_eq!(processors, [None, one(3), one(5), one(6), one(3), one(5)]);
+        assert_eq!(affinity.of(0, 0), one(3));
+        assert_eq!(Affinity::default().of(1, 1), None);
+        for bad in ["", "a", "1-", "3-1", "0,,1", "100000"] {
+            assert!(bad.parse::<Affinity>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_a_socket_perhaps_a_source_and_a_tag() {
+        for (text, name, socket, tag) in [
+            ("/run/s", None, "/run/s", "share"),
+            ("/run/a=b", None, "/run/a=b", "share"),
+            ("home=/run/s", Some("home"), "/run/s", "home"),
+            ("home=/run/s,tag=x", Some("home"), "/run/s", "x"),
+            ("/run/a,b,tag=x", None, "/run/a,b", "x"),
+        ] {
+            let device: NinePDevice = text.parse().expect(text);
+            assert_eq!(device.socket.name.as_deref(), name);
+            assert_eq!(device.socket.at.to_string(), format!("unix:{socket}"));
+            assert_eq!(device.tag, tag);
+        }
+        let long = format!("/s,tag={}", "x".repeat(255));
+        for bad in ["", "home=", ",tag=x", "/s,tag=", &long] {
+            assert!(bad.parse::<NinePDevice>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_tag_stands_behind_its_length() {
+        let device: NinePDevice = "/s,tag=abc".parse().expect("a device");
+        assert_eq!(device.config_space(), b"\x03\0abc");
+    }
+
+    #[test]
+    fn a_drive_is_a_socket_perhaps_a_source_a_file_and_only_to_be_read() {
+        for (text, name, socket, file, read_only) in [
+            ("/run/s", None, "/run/s", "", false),
+            ("/run/s,ro", None, "/run/s", "", true),
+            ("vm=/run/s,file=a/b,c", Some("vm"), "/run/s", "a/b,c", false),
+            ("/run/a=b,file=x=y,ro", None, "/run/a=b", "x=y", true),
+        ] {
+            let drive: Drive = text.parse().expect(text);
+            assert_eq!(drive.socket.name.as_deref(), name);
+            assert_eq!(drive.socket.at.to_string(), format!("unix:{socket}"));
+            assert_eq!((drive.file.as_str(), drive.read_only), (file, read_only));
+        }
+        for bad in ["", "vm=", ",ro", ",file=x"] {
+            assert!(bad.parse::<Drive>().is_err(), "{bad}");
+        }
+    }
+}

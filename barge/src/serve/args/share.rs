@@ -1,0 +1,189 @@
+//! The options of a share, which each share of a configuration file may set on its own.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use layers::gate::Terms;
+use layers::squash::{NOBODY, Whom};
+use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
+
+use super::{IDENTITY, OBSERVABILITY, SOURCES};
+use crate::Failure;
+use crate::disk_cache::DiskCacheArgs;
+use crate::serve::share::Share;
+use crate::source::Named;
+
+#[derive(Args)]
+pub(crate) struct ShareArgs {
+    #[command(flatten)]
+    disk_cache: DiskCacheArgs,
+    /// Directory for changes to a source that is read-only, such as an image
+    ///
+    /// Changes are stored as Linux's overlayfs does (DIR/upper, DIR/work). For a single source.
+    #[arg(long, value_name = "DIR", help_heading = SOURCES)]
+    overlay: Option<PathBuf>,
+    /// Public key (PEM, Ed25519) that images must be signed with; may be repeated
+    ///
+    /// Only images are served, and only if one of the keys has signed them; all data is verified.
+    /// Not with disks (--block, --nbd).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
+    verify_key: Vec<PathBuf>,
+    /// File to record a read trace to, for `barge pack --trace`
+    ///
+    /// It lists the parts of files that clients read, in their order. For a single source.
+    /// --record-calls logs every call.
+    #[arg(long, value_name = "FILE", help_heading = OBSERVABILITY)]
+    record_trace: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessArgs,
+    /// Range of user ids to map; may be repeated
+    ///
+    /// Ids outside of all ranges become 65534.
+    #[arg(long, value_name = "CLIENT:HOST:COUNT", help_heading = IDENTITY)]
+    map_uid: Vec<IdRange>,
+    /// Range of group ids to map; may be repeated
+    #[arg(long, value_name = "CLIENT:HOST:COUNT", help_heading = IDENTITY)]
+    map_gid: Vec<IdRange>,
+    /// Mapping of extended attribute names, in virtiofsd's syntax
+    ///
+    /// ':map::user.virtiofs.:' stores all of them as user attributes.
+    #[arg(long, value_name = "RULES", help_heading = IDENTITY)]
+    xattrmap: Option<XattrMap>,
+    /// Identity with which a directory is accessed
+    #[arg(long, value_name = "MODEL", default_value = "auto", help_heading = IDENTITY)]
+    identity: IdentityArg,
+    /// Pass descriptors of a directory's files to 9P clients on unix:PATH
+    ///
+    /// The kernel of this host then reads and writes the files of a `barge mount` by root without
+    /// requests. A client keeps a file open after the server or the share is gone, and root of this
+    /// host can write to a file that it may only read. Not with --read-only or --export; such reads
+    /// and writes are neither recorded nor counted.
+    #[arg(long, help_heading = "9P")]
+    hand_over_files: bool,
+}
+
+/// The options of a share that may change while it is served.
+#[derive(Args)]
+pub(crate) struct AccessArgs {
+    /// Refuse all changes by clients
+    #[arg(long, help_heading = SOURCES)]
+    read_only: bool,
+    /// Users to squash: their requests become the anonymous user's
+    ///
+    /// Lines of --export squash root unless they say otherwise.
+    #[arg(long, value_name = "WHOM", default_value = "remote-root", help_heading = IDENTITY)]
+    squash: SquashArg,
+    /// User id of the anonymous user
+    #[arg(long, value_name = "UID", default_value_t = NOBODY, help_heading = IDENTITY)]
+    anon_uid: u32,
+    /// Group id of the anonymous user
+    #[arg(long, value_name = "GID", default_value_t = NOBODY, help_heading = IDENTITY)]
+    anon_gid: u32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum SquashArg {
+    /// No user
+    None,
+    /// The super-user of other hosts, but not of this host and its virtual machines
+    RemoteRoot,
+    /// The super-user
+    Root,
+    /// All users
+    All,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum IdentityArg {
+    /// switch if privileged, otherwise fixed
+    Auto,
+    /// The identity of each caller; needs privileges
+    Switch,
+    /// The identity of this process for all callers
+    Fixed,
+    /// The identity of this process; owners and modes are stored in user.virtfs.* attributes, as
+    /// with QEMU's mapped-xattr
+    MappedXattr,
+}
+
+impl ShareArgs {
+    /// Returns the share of `named`. It is read-only if `read_only` or the options say so.
+    pub(in crate::serve) fn plan(&self, named: Named, read_only: bool) -> Result<Share, Failure> {
+        let source = self.disk_cache.apply_to(&named.source);
+        Ok(Share {
+            named: Named {
+                source: source.signed(&self.verify_key)?,
+                ..named
+            },
+            record: self.record_trace.clone(),
+            hostdir: hostdir::Options {
+                identity: self.identity(),
+                ..Default::default()
+            },
+            overlay: self.overlay.clone(),
+            hands_over: self.hand_over_files,
+            ids: self.ids()?,
+            xattrs: self.xattrmap.clone(),
+            access: self.access.plan(read_only),
+        })
+    }
+
+    /// Checks the options that apply to a single source only; there are `sources`.
+    pub(in crate::serve) fn check_alone(&self, sources: usize) -> Result<(), Failure> {
+        if self.overlay.is_some() && sources != 1 {
+            return Err(Failure::usage(
+                "--overlay is for one source: expected it to be named, alone",
+            ));
+        }
+        if self.record_trace.is_some() && sources > 1 {
+            return Err(Failure::usage(
+                "--record-trace: expected one source, got several",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the id maps; without ranges, ids stay as they are.
+    fn ids(&self) -> Result<Vec<MapIds>, Failure> {
+        if self.map_uid.is_empty() && self.map_gid.is_empty() {
+            return Ok(Vec::new());
+        }
+        let map = |ranges: &[IdRange]| match ranges {
+            [] => Ok(IdMap::identity()),
+            ranges => IdMap::new(ranges.to_vec()).map_err(Failure::usage),
+        };
+        let (uids, gids) = (map(&self.map_uid)?, map(&self.map_gid)?);
+        Ok(vec![MapIds { uids, gids }])
+    }
+
+    fn identity(&self) -> hostdir::Identity {
+        match self.identity {
+            IdentityArg::Auto => hostdir::Identity::Auto,
+            IdentityArg::Switch => hostdir::Identity::Switch,
+            IdentityArg::Fixed => hostdir::Identity::Fixed,
+            IdentityArg::MappedXattr => hostdir::Identity::MappedXattr,
+        }
+    }
+}
+
+impl AccessArgs {
+    /// Returns the terms of a share, which is read-only if `read_only` or the options say so. The
+    /// clients are set elsewhere.
+    fn plan(&self, read_only: bool) -> Terms {
+        let whom = match self.squash {
+            SquashArg::None => Whom::None,
+            SquashArg::RemoteRoot => Whom::RemoteRoot,
+            SquashArg::Root => Whom::Root,
+            SquashArg::All => Whom::All,
+        };
+        Terms {
+            squash: Squash {
+                whom,
+                uid: self.anon_uid,
+                gid: self.anon_gid,
+            },
+            read_only: read_only || self.read_only,
+            clients: None,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Values of virtiofs options, with virtiofsd's names.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use fuse::numbers::InitFlags;
+
+/// The tag of a device. Without a tag the monitor supplies the device's configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(pub(in crate::serve) [u8; Tag::MOST]);
+
+impl Tag {
+    /// Bytes of the tag in the device's configuration (virtio 1.3, 5.11.4).
+    pub(in crate::serve) const MOST: usize = 36;
+
+    /// An empty tag.
+    pub(in crate::serve) const NONE: Tag = Tag([0; Tag::MOST]);
+}
+
+impl FromStr for Tag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tag, String> {
+        let mut tag = Tag::NONE;
+        let place = tag
+            .0
+            .get_mut(..text.len())
+            .filter(|place| !place.is_empty());
+        let expected = || format!("expected 1 to {} bytes, got {}", Tag::MOST, text.len());
+        place.ok_or_else(expected)?.copy_from_slice(text.as_bytes());
+        Ok(tag)
+    }
+}
+
+/// The caching policy of a guest, with virtiofsd's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cache {
+    /// No caching
+    Never,
+    /// Names and attributes for a day, no data
+    Metadata,
+    /// Names and attributes for a second, data while a file is open
+    Auto,
+    /// Everything for a day; safe only if no other client or program changes the share
+    Always,
+}
+
+impl From<Cache> for fuse::server::Cache {
+    fn from(cache: Cache) -> fuse::server::Cache {
+        match cache {
+            Cache::Never => fuse::server::Cache::Never,
+            Cache::Metadata => fuse::server::Cache::Metadata,
+            Cache::Auto => fuse::server::Cache::Auto,
+            Cache::Always => fuse::server::Cache::Always,
+        }
+    }
+}
+
+/// When the device offers a feature, with virtiofsd's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Negotiate {
+    /// Do not offer it
+    Never,
+    /// Offer it to clients that support it
+    Auto,
+    /// Offer it, and refuse clients that do not support it
+    Always,
+}
+
+impl Negotiate {
+    /// Returns whether the feature is offered.
+    pub(in crate::serve) fn is_offered(self) -> bool {
+        self != Negotiate::Never
+    }
+
+    /// Returns the INIT flags without which the client is refused.
+    pub(in crate::serve) fn required(self, flags: InitFlags) -> InitFlags {
+        match self {
+            Negotiate::Always => flags,
+            Negotiate::Never | Negotiate::Auto => InitFlags::empty(),
+        }
+    }
+}
+
+/// The INIT flags of POSIX ACLs.
+pub(in crate::serve) const POSIX_ACL: InitFlags = InitFlags::POSIX_ACL
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::SETXATTR_EXT);

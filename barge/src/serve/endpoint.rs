@@ -1,0 +1,109 @@
+//! The interface of a protocol at its addresses.
+//!
+//! An endpoint is created from options, without effects. Then the server calls `bind`, `start`,
+//! `announce`, and `reload` and `set_exports` at each SIGHUP. After the engine has stopped, a drop
+//! ends the endpoint's own threads.
+
+use std::sync::Arc;
+
+use engine::{Engine, Service};
+use transports::{Addr, Listener};
+
+use super::args::device::Socket;
+use super::exports::{Catalog, Exports};
+use super::recovery::Identity;
+use crate::Failure;
+use crate::listen::listen;
+
+/// A protocol at its addresses.
+pub(super) trait Endpoint: Send + Sync {
+    /// Returns the addresses for clients that the options name.
+    fn requested(&self) -> &[Addr] {
+        &[]
+    }
+
+    /// Returns the devices of virtual machines that the options name.
+    fn devices(&self) -> Vec<&Socket> {
+        Vec::new()
+    }
+
+    /// Returns whether the endpoint serves image files as disks.
+    fn serves_images(&self) -> bool {
+        false
+    }
+
+    /// Returns the identity of the server whose state, such as file handles, survives a restart.
+    /// `by_default` is [`Context::by_default`].
+    fn identity(&self, by_default: bool) -> Option<Identity> {
+        let _ = by_default;
+        None
+    }
+
+    /// Opens the sockets: clients can connect, and wait until [`Endpoint::start`].
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure>;
+
+    /// Serves clients until the engine stops.
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure>;
+
+    /// Returns the lines of the ready message: shell commands that mount or use the exports.
+    fn announce(&self, exports: &Exports) -> String;
+
+    /// Returns the variables of the environment of `--run`.
+    fn environment(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Returns the bound addresses whose clients name the users that they act as.
+    fn claiming_users(&self) -> &[Addr] {
+        &[]
+    }
+
+    /// Returns whether [`Endpoint::reload`] has any effect.
+    fn is_reloadable(&self) -> bool {
+        false
+    }
+
+    /// Reads files that options name, such as certificates, again. An error is logged, and the
+    /// previous contents stay in force.
+    fn reload(&self) {}
+
+    /// Replaces the exports that clients can choose from.
+    fn set_exports(&self, catalog: &Catalog<'_>) {
+        let _ = catalog;
+    }
+}
+
+/// The surroundings in which endpoints are bound.
+pub(super) struct Context<'a> {
+    pub(super) exports: &'a Exports,
+    /// The group whose members may connect to Unix sockets.
+    pub(super) group: Option<u32>,
+    /// Whether the options name no address of any endpoint: those with a default address use it.
+    pub(super) by_default: bool,
+}
+
+impl Context<'_> {
+    /// Listens at `addr`.
+    pub(super) fn listen(&self, addr: &Addr) -> Result<Listener, Failure> {
+        listen(addr, self.group)
+    }
+}
+
+/// Returns the addresses of `listeners`.
+pub(super) fn addrs(listeners: &[Listener]) -> Vec<Addr> {
+    listeners.iter().map(|at| at.addr().clone()).collect()
+}
+
+/// Serves the clients of `listeners` with `service`.
+pub(super) fn serve(
+    engine: &Arc<Engine>,
+    listeners: Vec<Listener>,
+    service: &Arc<dyn Service>,
+) -> Result<(), Failure> {
+    for listener in listeners {
+        engine
+            .listen(listener, service.clone())
+            .map_err(Failure::new)?;
+    }
+    Ok(())
+}

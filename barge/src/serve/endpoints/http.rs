@@ -1,0 +1,73 @@
+//! The status page, metrics and health checks over HTTP.
+
+use std::sync::Arc;
+
+use engine::Engine;
+use transports::{Addr, Listener};
+
+use crate::Failure;
+use crate::serve::args::ObservabilityArgs;
+use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::exports::Exports;
+use crate::status::{Sources, StatusServer};
+
+/// The status page at its address, if there is one. It is no protocol of clients: its address does
+/// not replace the default addresses of others.
+pub(super) struct Http {
+    addr: Option<Addr>,
+    /// Further host names that it accepts.
+    names: Vec<String>,
+    socket: Option<(Listener, Arc<Sources>)>,
+    bound: Option<Addr>,
+}
+
+impl Http {
+    pub(super) fn new(args: &ObservabilityArgs) -> Http {
+        Http {
+            addr: args.http.clone(),
+            names: args.http_name.clone(),
+            socket: None,
+            bound: None,
+        }
+    }
+}
+
+impl Endpoint for Http {
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+        if let Some(addr) = &self.addr {
+            let listener = context.listen(addr)?;
+            self.bound = Some(listener.addr().clone());
+            self.socket = Some((listener, context.exports.sources.clone()));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
+        match self.socket.take() {
+            Some((listener, sources)) => {
+                StatusServer::new(engine.clone(), sources).serve(listener, &self.names)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn announce(&self, _: &Exports) -> String {
+        self.bound.as_ref().map_or(String::new(), page_command)
+    }
+
+    /// BARGE_HTTP is an address in the syntax of `barge top`.
+    fn environment(&self) -> Vec<(String, String)> {
+        let addr = self.bound.iter();
+        addr.map(|addr| ("BARGE_HTTP".into(), addr.to_string()))
+            .collect()
+    }
+}
+
+/// Returns the URL of the status page, or a `barge top` command for an address without a URL.
+fn page_command(addr: &Addr) -> String {
+    match addr {
+        Addr::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/\n"),
+        Addr::Tcp { host, port } => format!("http://{host}:{port}/\n"),
+        addr => format!("barge top {addr}\n"),
+    }
+}

@@ -1,0 +1,114 @@
+//! Files as disks over NBD.
+
+use std::sync::Arc;
+
+use block::nbd::Server;
+use engine::{Engine, Service};
+use transports::{Addr, Listener};
+
+use crate::Failure;
+use crate::serve::args::BlockArgs;
+use crate::serve::endpoint::{Context, Endpoint, addrs, serve};
+use crate::serve::environment::variables;
+use crate::serve::exports::Exports;
+
+/// NBD at its addresses.
+pub(super) struct Nbd {
+    requested: Vec<Addr>,
+    listeners: Vec<Listener>,
+    service: Option<Arc<dyn Service>>,
+    bound: Vec<Addr>,
+}
+
+impl Nbd {
+    pub(super) fn new(args: &BlockArgs) -> Nbd {
+        Nbd {
+            requested: args.nbd.clone(),
+            listeners: Vec::new(),
+            service: None,
+            bound: Vec::new(),
+        }
+    }
+}
+
+impl Endpoint for Nbd {
+    fn requested(&self) -> &[Addr] {
+        &self.requested
+    }
+
+    fn serves_images(&self) -> bool {
+        !self.requested.is_empty()
+    }
+
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+        for addr in &self.requested {
+            self.listeners.push(context.listen(addr)?);
+        }
+        self.bound = addrs(&self.listeners);
+        let exports = context.exports;
+        let server = Server::new(exports.whole.clone(), false, exports.images.clone());
+        self.service = Some(Arc::new(NbdService(server)));
+        Ok(())
+    }
+
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
+        let Some(service) = self.service.take() else {
+            return Ok(());
+        };
+        serve(engine, std::mem::take(&mut self.listeners), &service)
+    }
+
+    fn announce(&self, exports: &Exports) -> String {
+        let image = exports.images.first().map(|image| &image.name);
+        let file = image.map_or("FILE".into(), |name| String::from_utf8_lossy(name));
+        let commands = self.bound.iter().map(|addr| client_command(addr, &file));
+        commands.collect()
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        let socket = |path: &str| format!("nbd+unix:///?socket={path}");
+        variables("NBD", "nbd", &self.bound, socket)
+    }
+}
+
+/// The NBD service of the engine.
+struct NbdService(Server);
+
+impl Service for NbdService {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+/// Returns the command that attaches `file` as a disk of Linux. `file` is a path, or the name of an
+/// image, which may be empty.
+fn client_command(addr: &Addr, file: &str) -> String {
+    let server = match addr {
+        Addr::Tcp { host, port } => format!("{host} {port}"),
+        Addr::Unix(path) => format!("-unix {}", path.display()),
+        _ => return String::new(),
+    };
+    let name = match file {
+        "" => String::new(),
+        file => format!("-N {file} "),
+    };
+    format!("nbd-client {name}{server} /dev/nbd0\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_names_a_file_unless_the_source_is_the_disk() {
+        let tcp = "tcp:127.0.0.1:5640".parse().expect("an address");
+        let commands = ["FILE", ""].map(|file| client_command(&tcp, file));
+        assert_eq!(
+            commands,
+            [
+                "nbd-client -N FILE 127.0.0.1 5640 /dev/nbd0\n",
+                "nbd-client 127.0.0.1 5640 /dev/nbd0\n"
+            ]
+        );
+    }
+}

@@ -1,0 +1,375 @@
+//! NFS: v3 with MOUNT, and v4, all of them on each port.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ::nfs::server::{Listed, Options, Ports, Server, Transports};
+use engine::{Engine, Service};
+use tls::{Acceptor, TlsLink};
+use transports::{Addr, Datagrams, Link, Listener, StreamLink};
+
+use crate::serve::args::NfsArgs;
+use crate::serve::endpoint::{Context, Endpoint, addrs, serve};
+use crate::serve::environment::variables;
+use crate::serve::exports::{Catalog, Exports, clients_of};
+#[cfg(feature = "gss")]
+use crate::serve::gss::Security;
+use crate::serve::recovery::{Identity, Recovery};
+use crate::serve::secure::{self, Tls};
+use crate::serve::{notify, work};
+use crate::{Failure, diagnose};
+
+/// NFS at its addresses. Without addresses, it is served at the default address if that is free and
+/// no other protocol has addresses.
+pub(super) struct Nfs {
+    requested: Vec<Addr>,
+    /// Whether a portmapper is served, and its address if it is not the default port of the first
+    /// address.
+    rpcbind: Option<Option<Addr>>,
+    lease: Duration,
+    /// Whether READ_PLUS is offered, which reports holes.
+    read_plus: bool,
+    /// Whether SELinux labels are reported and set.
+    security_labels: bool,
+    /// Whether delegations are granted to clients of v4.1 and later.
+    delegations: bool,
+    /// The directory of the state that clients need after a restart, if it is not the default.
+    state_dir: Option<PathBuf>,
+    /// The options of TLS, if TLS is offered.
+    tls: Option<Tls>,
+    /// The security flavors, if others than AUTH_SYS are configured.
+    #[cfg(feature = "gss")]
+    security: Option<Security>,
+    sockets: Sockets,
+    bound: Vec<Addr>,
+    /// The server, if it has sockets.
+    server: Option<Arc<Server>>,
+    acceptor: Option<Arc<Acceptor>>,
+    maintenance: Option<Maintenance>,
+}
+
+/// The sockets of NFS between bind and start.
+#[derive(Default)]
+struct Sockets {
+    listeners: Vec<Listener>,
+    /// Further listeners, at the portmapper's port.
+    portmap: Vec<Listener>,
+    datagrams: Vec<Datagrams>,
+}
+
+impl Nfs {
+    pub(super) fn new(args: &NfsArgs) -> Result<Nfs, Failure> {
+        Ok(Nfs {
+            requested: args.addrs.clone(),
+            rpcbind: args.rpcbind.clone(),
+            lease: Duration::from_secs(args.nfs_lease.into()),
+            read_plus: !args.no_read_plus,
+            security_labels: args.nfs_security_label,
+            delegations: args.delegations,
+            state_dir: args.state_dir.clone(),
+            tls: args.tls.plan()?,
+            #[cfg(feature = "gss")]
+            security: args.sec.plan(),
+            sockets: Sockets::default(),
+            bound: Vec::new(),
+            server: None,
+            acceptor: None,
+            maintenance: None,
+        })
+    }
+
+    /// Returns the identity of the server in the state directory after a restart; `first` is its
+    /// first address.
+    fn bound_identity(&self, first: &Addr) -> Identity {
+        let addr = match self.requested.first() {
+            // With port 0, not the port that was chosen.
+            Some(ephemeral @ Addr::Tcp { port: 0, .. }) => ephemeral,
+            _ => first,
+        };
+        Identity {
+            dir: self.state_dir.clone(),
+            addr: addr.clone(),
+        }
+    }
+
+    /// Opens the sockets of a portmapper, if one is served, and returns the ports that it reports.
+    fn bind_portmapper(&mut self, context: &Context<'_>) -> Result<Option<Ports>, Failure> {
+        let Some(at) = &self.rpcbind else {
+            return Ok(None);
+        };
+        let Some(Addr::Tcp { host, port }) = first_tcp(&self.bound) else {
+            return Err(Failure::usage("--rpcbind: expected --nfs tcp:HOST:PORT"));
+        };
+        let at = at.clone().unwrap_or_else(|| Addr::Tcp {
+            host: host.clone(),
+            port: ::nfs::portmap::PORT,
+        });
+        let Addr::Tcp {
+            host: map_host,
+            port: map_port,
+        } = &at
+        else {
+            return Err(Failure::usage(format!(
+                "--rpcbind {at}: expected tcp:HOST:PORT"
+            )));
+        };
+        self.sockets.portmap.push(context.listen(&at)?);
+        for (host, port) in [(map_host, map_port), (&host, &port)] {
+            let bound = Datagrams::bind(host, *port)
+                .map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")));
+            self.sockets.datagrams.push(bound?);
+        }
+        Ok(Some(Ports {
+            tcp: port,
+            udp: port,
+        }))
+    }
+
+    /// Returns the security options of mount commands.
+    fn mount_options(&self) -> String {
+        let security = self.tls.as_ref().map_or("", |tls| match tls.transports {
+            Transports { none: true, .. } => "",
+            Transports { tls: true, .. } => ",xprtsec=tls",
+            Transports { .. } => ",xprtsec=mtls",
+        });
+        #[cfg(feature = "gss")]
+        let sec = self.security.as_ref().map_or("", Security::mount_option);
+        #[cfg(not(feature = "gss"))]
+        let sec = "";
+        format!("{security}{sec}")
+    }
+}
+
+impl Endpoint for Nfs {
+    fn requested(&self) -> &[Addr] {
+        &self.requested
+    }
+
+    fn identity(&self, by_default: bool) -> Option<Identity> {
+        let requested = self.requested.first().cloned();
+        let addr = requested.or(by_default.then(default_addr))?;
+        Some(Identity {
+            dir: self.state_dir.clone(),
+            addr,
+        })
+    }
+
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+        let listeners = match self.requested.as_slice() {
+            [] if context.by_default => default_listener().into_iter().collect(),
+            requested => {
+                let listeners = requested.iter().map(|addr| context.listen(addr));
+                listeners.collect::<Result<Vec<_>, _>>()?
+            }
+        };
+        let Some(first) = listeners.first() else {
+            return Ok(());
+        };
+        let start = Instant::now();
+        let recovery = Recovery::open(&self.bound_identity(first.addr()))?;
+        let mut options = Options {
+            name: recovery.name,
+            stable: recovery.stable,
+            monitored: recovery.monitored,
+            call_back: notify::caller().map_err(Failure::new)?,
+            run: Some(work::runner().map_err(Failure::new)?),
+            lease: self.lease,
+            read_plus: self.read_plus,
+            security_labels: self.security_labels,
+            listed: listed(&context.exports.catalog()),
+            referrals: context.exports.referrals.clone(),
+            delegations: self.delegations,
+            ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
+        };
+        if let Some(tls) = &self.tls {
+            self.acceptor = Some(tls.acceptor()?);
+            options.transports = tls.transports;
+            options.users = tls.users.clone();
+        }
+        #[cfg(feature = "gss")]
+        if let Some(security) = &self.security {
+            options.flavors = security.flavors.clone();
+            options.mechanism = security.mechanism()?;
+        }
+        self.bound = addrs(&listeners);
+        self.sockets.listeners = listeners;
+        options.ports = self.bind_portmapper(context)?;
+        self.server = Some(Server::new(context.exports.whole.clone(), options));
+        Ok(())
+    }
+
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
+        let Some(server) = &self.server else {
+            return Ok(());
+        };
+        self.maintenance = Some(Maintenance::start(server).map_err(Failure::new)?);
+        notify::start(server).map_err(Failure::new)?;
+        let sockets = std::mem::take(&mut self.sockets);
+        for datagrams in sockets.datagrams {
+            let session = Box::new(server.datagrams());
+            engine.serve_datagrams(datagrams, session).map_err(Failure::new)?;
+        }
+        let service: Arc<dyn Service> = Arc::new(NfsService {
+            server: server.clone(),
+            acceptor: self.acceptor.clone(),
+        });
+        serve(engine, sockets.listeners, &service)?;
+        serve(engine, sockets.portmap, &service)
+    }
+
+    fn announce(&self, _: &Exports) -> String {
+        let options = self.mount_options();
+        let commands = self.bound.iter();
+        let commands = commands.map(|addr| mount_commands(addr, self.rpcbind.is_some(), &options));
+        commands.collect()
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        let socket = |path: &str| format!("nfs+unix:{path}");
+        variables("NFS", "nfs", &self.bound, socket)
+    }
+
+    fn claiming_users(&self) -> &[Addr] {
+        &self.bound
+    }
+
+    fn is_reloadable(&self) -> bool {
+        self.acceptor.is_some()
+    }
+
+    fn reload(&self) {
+        if let Some(acceptor) = &self.acceptor {
+            secure::reload(acceptor);
+        }
+    }
+
+    fn set_exports(&self, catalog: &Catalog<'_>) {
+        if let Some(server) = &self.server {
+            server.set_exports(listed(catalog));
+        }
+    }
+}
+
+/// Returns each source for listings (MOUNT's EXPORT), and the tree of all sources, which is open to
+/// all clients.
+fn listed(catalog: &Catalog<'_>) -> Vec<Listed> {
+    let whole = catalog.is_tree().then(|| Listed {
+        path: "/".into(),
+        clients: Vec::new(),
+    });
+    let each = catalog.each.iter().map(|export| Listed {
+        path: format!("/{}", export.name),
+        clients: clients_of(catalog.client_lists, &export.name)
+            .iter()
+            .flat_map(|list| list.entries())
+            .map(|entry| entry.pattern.to_string())
+            .collect(),
+    });
+    whole.into_iter().chain(each).collect()
+}
+
+fn first_tcp(addrs: &[Addr]) -> Option<Addr> {
+    let tcp = |addr: &&Addr| matches!(addr, Addr::Tcp { .. });
+    addrs.iter().find(tcp).cloned()
+}
+
+fn default_addr() -> Addr {
+    Addr::Tcp {
+        host: "127.0.0.1".into(),
+        port: 2049,
+    }
+}
+
+/// Listens at the default address. Failure is only logged, as the address was not requested.
+fn default_listener() -> Option<Listener> {
+    let addr = default_addr();
+    match Listener::bind(&addr) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let why = diagnose::listening(&addr, &error);
+            tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 takes a free one)");
+            None
+        }
+    }
+}
+
+/// The NFS service of the engine.
+struct NfsService {
+    server: Arc<Server>,
+    acceptor: Option<Arc<Acceptor>>,
+}
+
+impl Service for NfsService {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.server.session())
+    }
+
+    fn link(&self, link: StreamLink) -> Box<dyn Link> {
+        match &self.acceptor {
+            None => Box::new(link),
+            Some(acceptor) => Box::new(TlsLink::server(link, acceptor.clone())),
+        }
+    }
+}
+
+/// A thread for the periodic work of a server, until dropped.
+struct Maintenance {
+    _end: Sender<()>,
+}
+
+impl Maintenance {
+    fn start(server: &Arc<Server>) -> std::io::Result<Maintenance> {
+        const EVERY: Duration = Duration::from_secs(1);
+        let (_end, ended) = channel::<()>();
+        let server: Weak<Server> = Arc::downgrade(server);
+        std::thread::Builder::new()
+            .name("barge-nfs-tend".into())
+            .spawn(move || {
+                while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout)
+                    && let Some(server) = server.upgrade()
+                {
+                    server.maintain();
+                }
+            })?;
+        Ok(Maintenance { _end })
+    }
+}
+
+/// Returns mount commands for v4 and for v3, whose locks need a portmapper (`locks`), with the
+/// security options. Linux mounts over TCP only.
+fn mount_commands(addr: &Addr, locks: bool, security: &str) -> String {
+    let Addr::Tcp { host, port } = addr else {
+        return String::new();
+    };
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.clone(),
+    };
+    let nolock = if locks { "" } else { ",nolock" };
+    format!(
+        "mount -t nfs -o vers=4.2,tcp,port={port}{security} {host}:/ /mnt\n\
+         mount -t nfs -o vers=3,tcp,port={port},mountport={port}{nolock}{security} {host}:/ /mnt\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_commands_are_ones_to_copy() {
+        let local = "tcp:[::1]:2049".parse().expect("an address");
+        let secured = mount_commands(&local, true, ",xprtsec=tls");
+        assert!(secured.contains("port=2049,xprtsec=tls [::1]:/"));
+        let nfs = mount_commands(&local, false, "");
+        assert_eq!(
+            nfs.lines().collect::<Vec<_>>(),
+            [
+                "mount -t nfs -o vers=4.2,tcp,port=2049 [::1]:/ /mnt",
+                "mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock [::1]:/ /mnt",
+            ]
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! 9P over streams: TCP, Unix sockets, vsock, and the sockets of a service manager.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ::p9::server::{ExportList, Options, Server};
+use engine::{Engine, Service};
+use transports::{Addr, Listener};
+use vfs::Export;
+
+use crate::Failure;
+use crate::serve::activation;
+use crate::serve::args::NinePArgs;
+use crate::serve::endpoint::{Context, Endpoint, addrs};
+use crate::serve::environment::variables;
+use crate::serve::exports::{Catalog, Exports};
+use crate::serve::users::HostUsers;
+
+/// The server of all 9P clients, which share the limits of its options.
+#[derive(Clone)]
+pub(super) struct NineP {
+    server: Server,
+    list: Arc<RwLock<ExportList>>,
+    options: Options,
+}
+
+impl NineP {
+    pub(super) fn new(args: &NinePArgs) -> NineP {
+        let options = Options {
+            max_msize: args.msize,
+            wait_for_locks: !args.no_lock_wait,
+            ..Default::default()
+        };
+        let list = Arc::new(RwLock::new(ExportList(Vec::new())));
+        let choice = Arc::new(Choice(list.clone()));
+        NineP {
+            server: Server::new(choice, Arc::new(HostUsers), options.clone()),
+            list,
+            options,
+        }
+    }
+
+    /// Returns the server of all exports.
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Returns a server of `exports` with the same options.
+    pub(super) fn server_of(&self, exports: Arc<dyn ::p9::server::Exports>) -> Server {
+        Server::new(exports, Arc::new(HostUsers), self.options.clone())
+    }
+
+    /// Replaces the exports that clients can attach to.
+    pub(super) fn set_exports(&self, catalog: &Catalog<'_>) {
+        let list = ExportList(catalog.list());
+        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+    }
+}
+
+/// The exports that 9P clients can attach to.
+struct Choice(Arc<RwLock<ExportList>>);
+
+impl ::p9::server::Exports for Choice {
+    fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
+        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        list.resolve(aname)
+    }
+}
+
+/// 9P at its addresses. Without addresses, it is served at the sockets of a service manager and, if
+/// no other protocol has addresses, at the default address.
+pub(super) struct P9 {
+    requested: Vec<Addr>,
+    p9: NineP,
+    listeners: Vec<Listener>,
+    bound: Vec<Addr>,
+}
+
+impl P9 {
+    pub(super) fn new(args: &NinePArgs, p9: NineP) -> P9 {
+        P9 {
+            requested: args.addrs.clone(),
+            p9,
+            listeners: Vec::new(),
+            bound: Vec::new(),
+        }
+    }
+}
+
+/// The host and port of the default address, which only this host can connect to and which takes no
+/// privileges.
+const DEFAULT: (&str, u16) = ("127.0.0.1", 5640);
+
+fn default_addr() -> Addr {
+    let (host, port) = DEFAULT;
+    Addr::Tcp {
+        host: host.into(),
+        port,
+    }
+}
+
+/// Returns the URL of the default address.
+pub(in crate::serve) fn default_url() -> String {
+    let (host, port) = DEFAULT;
+    format!("9p://{host}:{port}/")
+}
+
+impl Endpoint for P9 {
+    fn requested(&self) -> &[Addr] {
+        &self.requested
+    }
+
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+        self.p9.set_exports(&context.exports.catalog());
+        self.listeners = activation::listeners()?;
+        if context.by_default {
+            let listener = context.listen(&default_addr()).map_err(|failure| {
+                let line = "(--9p tcp:127.0.0.1:0 takes a free one)";
+                Failure::new(format!("{} {line}", failure.message))
+            });
+            self.listeners.push(listener?);
+        }
+        for addr in &self.requested {
+            self.listeners.push(context.listen(addr)?);
+        }
+        self.bound = addrs(&self.listeners);
+        Ok(())
+    }
+
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
+        for listener in self.listeners.drain(..) {
+            let passes_files = matches!(listener.addr(), Addr::Unix(_));
+            let server = self.p9.server().clone().handing_over(passes_files);
+            engine
+                .listen(listener, Arc::new(NinePService(server)))
+                .map_err(Failure::new)?;
+        }
+        Ok(())
+    }
+
+    fn announce(&self, exports: &Exports) -> String {
+        let mut text = String::new();
+        for addr in &self.bound {
+            for export in exports.catalog().list() {
+                text.push_str(&mount_command(
+                    addr,
+                    &export.name,
+                    self.p9.options.max_msize,
+                ));
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        let socket = |path: &str| format!("9p+unix:{path}");
+        variables("9P", "9p", &self.bound, socket)
+    }
+
+    fn claiming_users(&self) -> &[Addr] {
+        &self.bound
+    }
+
+    fn set_exports(&self, catalog: &Catalog<'_>) {
+        self.p9.set_exports(catalog);
+    }
+}
+
+/// The 9P service of the engine.
+struct NinePService(Server);
+
+impl Service for NinePService {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+/// Maximum msize of Linux on a stream; it reduces larger ones to this.
+const LINUX_MSIZE: u32 = (1 << 20) + 24;
+
+fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
+    let (transport, device) = match addr {
+        Addr::Tcp { host, port } => (format!("tcp,port={port}"), host.clone()),
+        Addr::Unix(path) => ("unix".into(), path.display().to_string()),
+        Addr::Vsock { port, .. } | Addr::VsockUds { port, .. } => {
+            return vsock_mount_command(*port, &options_of(export, msize));
+        }
+        Addr::Fd(_) => ("fd,rfdno=FD,wfdno=FD".into(), "barge".into()),
+    };
+    let options = options_of(export, msize);
+    format!("mount -t 9p -o trans={transport},{options} {device} /mnt")
+}
+
+/// Returns the mount command for a guest: Linux mounts a vsock that is connected already.
+fn vsock_mount_command(port: u32, options: &str) -> String {
+    let connect = format!("s=socket.socket(socket.AF_VSOCK); s.connect((2,{port})); f=s.fileno()");
+    let mount = format!(
+        r#"["mount","-t","9p","-o",f"trans=fd,rfdno={{f}},wfdno={{f}},{options}","barge","/mnt"]"#
+    );
+    format!(
+        "python3 -c 'import socket,subprocess; {connect}; subprocess.run({mount},check=True,pass_fds=[f])'"
+    )
+}
+
+fn options_of(export: &str, msize: u32) -> String {
+    let aname = if export.is_empty() {
+        String::new()
+    } else {
+        format!(",aname={export}")
+    };
+    let msize = msize.min(LINUX_MSIZE);
+    format!("version=9p2000.L,msize={msize}{aname}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_command_is_one_to_copy() {
+        let tcp = "tcp:127.0.0.1:5640".parse().expect("an address");
+        assert_eq!(
+            mount_command(&tcp, "", 4 << 20),
+            "mount -t 9p -o trans=tcp,port=5640,version=9p2000.L,msize=1048600 127.0.0.1 /mnt"
+        );
+        let unix = "unix:/run/b".parse().expect("an address");
+        assert_eq!(
+            mount_command(&unix, "data", 8192),
+            "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
+        );
+        let vsock = "vsock-uds:/run/vm:99".parse().expect("an address");
+        assert_eq!(
+            mount_command(&vsock, "data", 8192),
+            r#"python3 -c 'import socket,subprocess; s=socket.socket(socket.AF_VSOCK); s.connect((2,99)); f=s.fileno(); subprocess.run(["mount","-t","9p","-o",f"trans=fd,rfdno={f},wfdno={f},version=9p2000.L,msize=8192,aname=data","barge","/mnt"],check=True,pass_fds=[f])'"#
+        );
+    }
+}

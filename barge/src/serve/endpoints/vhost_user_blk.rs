@@ -1,0 +1,115 @@
+//! Files as disks of virtual machines: vhost-user-blk devices.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use block::{Disk, virtio};
+use engine::Engine;
+use transports::Addr;
+use vfs::{Call, Caller, Cx};
+use virtqueue::Config;
+
+use crate::Failure;
+use crate::serve::args::BlockArgs;
+use crate::serve::args::device::{Drive, Socket};
+use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::exports::Exports;
+use crate::serve::vhost::{self, DeviceSocket, Kind, Vhost};
+
+/// Block devices.
+pub(super) struct VhostUserBlk {
+    drives: Vec<Drive>,
+    vhost: Vhost,
+    bound: Vec<DeviceSocket>,
+}
+
+impl VhostUserBlk {
+    pub(super) fn new(args: &BlockArgs, vhost: Vhost) -> VhostUserBlk {
+        VhostUserBlk {
+            drives: args.drives.clone(),
+            vhost,
+            bound: Vec::new(),
+        }
+    }
+
+    fn bind_drive(&self, drive: &Drive, context: &Context<'_>) -> Result<DeviceSocket, Failure> {
+        let disk = Arc::new(open(drive, context.exports)?);
+        let config = Config {
+            queues: QUEUES.into(),
+            features: virtio::features(&disk),
+            space: virtio::space(&disk, QUEUES, DEPTH),
+        };
+        let kind = Kind {
+            session: Box::new(move || Arc::new(virtio::Device::new(disk.clone()))),
+            config,
+            free: 0,
+        };
+        DeviceSocket::bind(&drive.socket.at, context, &self.vhost, kind)
+    }
+}
+
+/// Maximum number of queues of a device.
+const QUEUES: u16 = 64;
+
+/// Descriptors per queue, as QEMU's default.
+const DEPTH: u32 = 128;
+
+impl Endpoint for VhostUserBlk {
+    fn devices(&self) -> Vec<&Socket> {
+        self.drives.iter().map(|drive| &drive.socket).collect()
+    }
+
+    fn serves_images(&self) -> bool {
+        !self.drives.is_empty()
+    }
+
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+        let drives = self.drives.iter();
+        let bound = drives.map(|drive| self.bind_drive(drive, context));
+        self.bound = bound.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
+        vhost::start(engine, std::mem::take(&mut self.bound))
+    }
+
+    fn announce(&self, _: &Exports) -> String {
+        let mut text = String::new();
+        for drive in &self.drives {
+            if let Addr::Unix(socket) = &drive.socket.at {
+                text.push_str(&vhost::monitor_command(&monitor_options(socket)));
+            }
+        }
+        text
+    }
+}
+
+/// Opens the file of `drive`.
+fn open(drive: &Drive, exports: &Exports) -> Result<Disk, Failure> {
+    let Socket { name, at } = &drive.socket;
+    let export = exports.named(name.as_deref(), "--block")?;
+    let name = name.as_deref().unwrap_or("").as_bytes();
+    let image = exports.images.iter().find(|image| image.name == name);
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let opened = match image.filter(|_| drive.file.is_empty()) {
+        Some(image) => Disk::open(&cx, &image.export, &image.path, true),
+        None => Disk::open(&cx, &export, drive.file.as_bytes(), drive.read_only),
+    };
+    opened.map_err(|errno| {
+        let file = match drive.file.as_str() {
+            "" => "the source is no image; ,file=FILE names a file in it",
+            file => file,
+        };
+        Failure::new(format!("--block {at}: {file}: {errno}"))
+    })
+}
+
+/// Returns QEMU's options of a block device, which has a queue for each processor of the guest.
+fn monitor_options(socket: &Path) -> String {
+    format!(
+        "-chardev socket,id=blk,path={} -device vhost-user-blk-pci,chardev=blk",
+        socket.display()
+    )
+}

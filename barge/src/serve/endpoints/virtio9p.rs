@@ -1,0 +1,113 @@
+//! 9P over virtio: a vhost-user socket for each device, which a guest mounts with `trans=virtio`
+//! and the device's tag.
+
+use std::sync::Arc;
+
+use engine::Engine;
+use transports::Addr;
+use vfs::Export;
+use virtqueue::Config;
+use wire::Session;
+
+use super::p9::NineP;
+use crate::Failure;
+use crate::serve::args::NinePArgs;
+use crate::serve::args::device::{NinePDevice, Socket};
+use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::exports::Exports;
+use crate::serve::vhost::{self, DeviceSocket, Kind, Vhost};
+
+/// The feature bit of a tag in the configuration (`VIRTIO_9P_F_MOUNT_TAG`).
+const MOUNT_TAG: u64 = 1;
+
+/// 9P devices.
+pub(super) struct Virtio9p {
+    devices: Vec<NinePDevice>,
+    /// The server of devices with all sources. [`super::p9::P9`] sets its exports.
+    p9: NineP,
+    vhost: Vhost,
+    bound: Vec<DeviceSocket>,
+}
+
+impl Virtio9p {
+    pub(super) fn new(args: &NinePArgs, p9: NineP, vhost: Vhost) -> Virtio9p {
+        Virtio9p {
+            devices: args.virtio_9p.clone(),
+            p9,
+            vhost,
+            bound: Vec::new(),
+        }
+    }
+
+    fn bind_device(
+        &self,
+        device: &NinePDevice,
+        context: &Context<'_>,
+    ) -> Result<DeviceSocket, Failure> {
+        let server = match device.socket.name.as_deref() {
+            None => self.p9.server().clone(),
+            name => {
+                let only = context.exports.named(name, "--virtio-9p")?;
+                self.p9.server_of(Arc::new(Only(only)))
+            }
+        };
+        let session = move || -> Arc<dyn Session> { Arc::new(server.queue_session()) };
+        let kind = Kind {
+            session: Box::new(session),
+            config: Config {
+                // Linux uses one queue.
+                queues: 1,
+                features: MOUNT_TAG,
+                space: device.config_space(),
+            },
+            free: 0,
+        };
+        DeviceSocket::bind(&device.socket.at, context, &self.vhost, kind)
+    }
+}
+
+impl Endpoint for Virtio9p {
+    fn devices(&self) -> Vec<&Socket> {
+        self.devices.iter().map(|device| &device.socket).collect()
+    }
+
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+        let devices = self.devices.iter();
+        let bound = devices.map(|device| self.bind_device(device, context));
+        self.bound = bound.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
+        vhost::start(engine, std::mem::take(&mut self.bound))
+    }
+
+    fn announce(&self, _: &Exports) -> String {
+        self.devices.iter().map(guest_commands).collect()
+    }
+}
+
+/// A single export, returned for every aname.
+struct Only(Arc<Export>);
+
+impl ::p9::server::Exports for Only {
+    fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
+        Some((self.0.clone(), aname))
+    }
+}
+
+/// Returns QEMU's options of a 9P device, for versions with `vhost-user-test-device`, and the mount
+/// command for the guest. Linux uses at most 128 descriptors per message, and so 500 KiB.
+fn guest_commands(device: &NinePDevice) -> String {
+    let Addr::Unix(socket) = &device.socket.at else {
+        return String::new();
+    };
+    let options = format!(
+        "-chardev socket,id=p9,path={} -device vhost-user-test-device-pci,chardev=p9,virtio-id=9,num_vqs=1,vq_size=128,config_size={}",
+        socket.display(),
+        device.config_space().len(),
+    );
+    let tag = &device.tag;
+    let mount = format!("mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 {tag} /mnt\n");
+    vhost::monitor_command(&options) + &mount
+}

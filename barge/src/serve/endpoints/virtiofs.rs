@@ -1,0 +1,142 @@
+//! virtiofs: a vhost-user socket for each share, to which a virtual machine monitor connects.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::Engine;
+use fuse::server::{Options, Server};
+use transports::Addr;
+use virtqueue::Config;
+
+use crate::Failure;
+use crate::serve::args::VirtiofsArgs;
+use crate::serve::args::device::Socket;
+use crate::serve::args::virtiofs::{POSIX_ACL, Tag};
+use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::exports::Exports;
+use crate::serve::vhost::{self, DeviceSocket, Kind, Vhost};
+
+/// virtiofs devices.
+pub(in crate::serve) struct Virtiofs {
+    pub(in crate::serve) shares: Vec<Socket>,
+    pub(in crate::serve) options: Options,
+    /// The tag in the device's configuration; without one there is no configuration.
+    pub(in crate::serve) tag: Option<Tag>,
+    pub(in crate::serve) vhost: Vhost,
+    bound: Vec<DeviceSocket>,
+}
+
+impl Virtiofs {
+    pub(super) fn of(args: &VirtiofsArgs, vhost: Vhost) -> Virtiofs {
+        let options = Options {
+            cache: args.cache.into(),
+            writeback: args.writeback,
+            allow_direct_io: args.allow_direct_io,
+            tmpfile: args.tmpfile,
+            killpriv_v2: !args.no_killpriv_v2,
+            posix_acl: args.posix_acl.is_offered(),
+            required: args.posix_acl.required(POSIX_ACL),
+            announce_submounts: !args.no_announce_submounts,
+            ..Default::default()
+        };
+        Virtiofs::new(args.shares.clone(), options, Some(Tag::NONE), vhost)
+    }
+
+    /// Returns the devices of `shares`. Without a `tag`, they have no configuration.
+    pub(in crate::serve) fn new(
+        shares: Vec<Socket>,
+        options: Options,
+        tag: Option<Tag>,
+        vhost: Vhost,
+    ) -> Virtiofs {
+        Virtiofs {
+            shares,
+            options,
+            tag,
+            vhost,
+            bound: Vec::new(),
+        }
+    }
+
+    fn bind_share(&self, share: &Socket, context: &Context<'_>) -> Result<DeviceSocket, Failure> {
+        let export = context.exports.named(share.name.as_deref(), "--virtiofs")?;
+        let server = Server::new(export, self.options.clone());
+        let kind = Kind {
+            session: Box::new(move || Arc::new(server.session())),
+            config: Config {
+                // Request queues and the high-priority queue.
+                queues: 1 + REQUEST_QUEUES,
+                features: 0,
+                space: self
+                    .tag
+                    .map_or(Vec::new(), |tag| config_space(tag, REQUEST_QUEUES)),
+            },
+            free: 1,
+        };
+        DeviceSocket::bind(&share.at, context, &self.vhost, kind)
+    }
+}
+
+/// Maximum number of request queues of a device.
+const REQUEST_QUEUES: usize = 64;
+
+impl Endpoint for Virtiofs {
+    fn devices(&self) -> Vec<&Socket> {
+        self.shares.iter().collect()
+    }
+
+    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+        let shares = self.shares.iter();
+        let bound = shares.map(|share| self.bind_share(share, context));
+        self.bound = bound.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
+        vhost::start(engine, std::mem::take(&mut self.bound))
+    }
+
+    fn announce(&self, _: &Exports) -> String {
+        let mut text = String::new();
+        for share in &self.shares {
+            if let Addr::Unix(socket) = &share.at {
+                text.push_str(&vhost::monitor_command(&monitor_options(socket)));
+                text.push_str("mount -t virtiofs share /mnt\n");
+            }
+        }
+        text
+    }
+}
+
+/// Returns QEMU's options of a virtiofs device. Queues shorter than 1024 would split large
+/// requests.
+fn monitor_options(socket: &Path) -> String {
+    format!(
+        "-chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1",
+        socket.display()
+    )
+}
+
+/// Returns the device's configuration: its tag and the number of request queues (virtio 1.3,
+/// 5.11.4).
+fn config_space(tag: Tag, queues: usize) -> Vec<u8> {
+    let mut space = tag.0.to_vec();
+    space.extend((queues as u32).to_le_bytes());
+    space
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_short() {
+        assert_eq!(
+            config_space(Tag::NONE, 64),
+            [&[0; 36][..], &[64, 0, 0, 0]].concat()
+        );
+        let tag = |text: &str| text.parse::<Tag>().map(|tag| tag.0[..3].to_vec());
+        assert_eq!(tag("fs"), Ok(b"fs\0".into()));
+        assert!(tag(&"x".repeat(36)).is_ok() && tag(&"x".repeat(37)).is_err() && tag("").is_err());
+    }
+}

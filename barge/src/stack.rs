@@ -1,0 +1,165 @@
+//! The layers between a source and its clients.
+//!
+//! Their order is that of [`Stack`]'s fields, from the source up. It is the same for all commands.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use layers::gate::Terms;
+use layers::record::Event;
+use layers::squash::Whom;
+use layers::{Gate, MapIds, Owned, PageCache, ReadOnly, Record, Sealed, Trace, XattrMap, stack};
+use remote::Url;
+use vfs::{FileSystem, HandleKey};
+
+use crate::Failure;
+use crate::call_log::CallLogFile;
+use crate::disk_cache::files::DiskCache;
+use crate::read_trace::TraceFile;
+use crate::source::overlaid;
+
+/// The layers to stack on a source. A layer that is absent costs nothing.
+#[derive(Default)]
+pub(crate) struct Stack<'a> {
+    /// The disk cache for files of the server at the URL.
+    pub(crate) disk_cache: Option<(&'a DiskCache, &'a Url)>,
+    /// The trace of first accesses, which are those that reach the source.
+    pub(crate) read_trace: Option<Arc<TraceFile>>,
+    /// The directory that stores changes, and the options to open it with.
+    pub(crate) overlay: Option<(PathBuf, hostdir::Options)>,
+    /// The key that seals file handles.
+    pub(crate) seal: Option<HandleKey>,
+    pub(crate) page_cache: Option<Arc<PageCache>>,
+    /// Owner and group of all files.
+    pub(crate) owner: Owned,
+    pub(crate) ids: &'a [MapIds],
+    /// The right to use an attribute's name depends on the client's own ids: above the id maps.
+    pub(crate) xattrs: Option<&'a XattrMap>,
+    pub(crate) access: Access,
+    /// Whether requests are logged at level TRACE.
+    pub(crate) log_requests: bool,
+    /// The log of all calls, and the name of the export in it.
+    pub(crate) call_log: Option<(CallLogFile, &'a str)>,
+}
+
+/// The policy of access.
+#[derive(Default)]
+pub(crate) enum Access {
+    /// Every client has the access that the source permits.
+    #[default]
+    Open,
+    /// Terms that do not change while the tree is served.
+    Fixed {
+        terms: Terms,
+        /// Whether clients of other hosts may connect.
+        networked: bool,
+    },
+    /// Terms that may change, or end.
+    Changeable(Arc<Gate>),
+}
+
+impl Stack<'_> {
+    /// Stacks the layers on `fs`. Returns an error if a directory of a layer cannot be used.
+    pub(crate) fn over(self, mut fs: Arc<dyn FileSystem>) -> Result<Arc<dyn FileSystem>, Failure> {
+        if let Some((cache, url)) = self.disk_cache {
+            fs = cache.over(fs, url)?;
+        }
+        if let Some(trace) = &self.read_trace {
+            fs = trace.over(fs);
+        }
+        if let Some((dir, options)) = self.overlay {
+            fs = overlaid(fs, &dir, options)?;
+        }
+        if let Some(key) = self.seal {
+            fs = stack(fs, Sealed(key));
+        }
+        if let Some(pages) = self.page_cache {
+            fs = stack(fs, pages);
+        }
+        if self.owner != Owned::default() {
+            fs = stack(fs, self.owner);
+        }
+        for ids in self.ids {
+            fs = stack(fs, ids.clone());
+        }
+        if let Some(map) = self.xattrs {
+            fs = stack(fs, map.clone());
+        }
+        fs = self.access.over(fs);
+        if self.log_requests && tracing::enabled!(tracing::Level::TRACE) {
+            let start = Instant::now();
+            fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));
+        }
+        if let Some((log, name)) = self.call_log {
+            let (name, start) = (name.to_owned(), Instant::now());
+            let write = Box::new(move |event: &Event<'_>| log.write(&name, event));
+            fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), write));
+        }
+        Ok(fs)
+    }
+}
+
+impl Access {
+    fn over(self, mut fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+        let (terms, networked) = match self {
+            Access::Open => return fs,
+            Access::Changeable(gate) => return stack(fs, gate),
+            Access::Fixed { terms, networked } => (terms, networked),
+        };
+        let squashes = match terms.squash.whom {
+            Whom::None => false,
+            Whom::RemoteRoot => networked,
+            Whom::Root | Whom::All => true,
+        };
+        if squashes {
+            fs = stack(fs, terms.squash);
+        }
+        if terms.read_only {
+            fs = stack(fs, ReadOnly);
+        }
+        if let Some(clients) = terms.clients {
+            fs = stack(fs, clients);
+        }
+        fs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use layers::Squash;
+
+    use super::*;
+
+    fn access(whom: Whom, networked: bool, read_only: bool) -> Stack<'static> {
+        Stack {
+            access: Access::Fixed {
+                terms: Terms {
+                    squash: Squash::new(whom),
+                    read_only,
+                    clients: None,
+                },
+                networked,
+            },
+            ..Stack::default()
+        }
+    }
+
+    #[test]
+    fn a_source_has_no_layer_that_changes_nothing() {
+        let now = Arc::new(barge_client::source::now);
+        let source: Arc<dyn FileSystem> = memory::Memory::new(now);
+        let over = |stack: Stack<'_>| {
+            let fs = stack.over(source.clone());
+            fs.unwrap_or_else(|failure| panic!("{failure:?}"))
+        };
+        let is_source = |stack| Arc::ptr_eq(&over(stack), &source);
+        assert!(is_source(Stack::default()));
+        assert!(is_source(access(Whom::None, true, false)));
+        assert!(is_source(access(Whom::RemoteRoot, false, false)));
+        assert!(!is_source(access(Whom::RemoteRoot, true, false)));
+        assert!(!is_source(access(Whom::Root, false, false)));
+        let read_only = over(access(Whom::None, false, true));
+        assert!(read_only.capabilities().read_only);
+    }
+}

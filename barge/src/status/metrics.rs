@@ -1,0 +1,211 @@
+//! The status in the text format of OpenMetrics, for Prometheus.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::json::Status;
+
+/// Content type of the text.
+pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Exponents of the histogram buckets, powers of two of nanoseconds: 1 µs to 17 s.
+const BUCKETS: std::ops::RangeInclusive<u32> = 10..=34;
+
+/// Formats `status`.
+pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("barge");
+    registry.register_collector(Box::new(Figures(status)));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Figures(Status);
+
+type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
+
+impl Collector for Figures {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let Figures(status) = self;
+        let done = &status.done;
+        let version: Labels<'_, 1> = [("version", &status.version)];
+        to.encode_descriptor("build", "What runs", None, MetricType::Info)?
+            .encode_info(&version)?;
+        for (name, help, value) in [
+            ("uptime_seconds", "How long it has run", status.uptime),
+            (
+                "connections",
+                "Connections, and queues of devices",
+                status.connections as f64,
+            ),
+            (
+                "requests_in_flight",
+                "Requests that were not answered at once",
+                status.in_flight as f64,
+            ),
+            (
+                "requests_parked",
+                "Requests that wait for an event",
+                status.parked as f64,
+            ),
+        ] {
+            to.encode_descriptor(name, help, None, MetricType::Gauge)?
+                .encode_gauge(&value)?;
+        }
+        for (name, help, value) in [
+            ("requests", "Requests taken", done.requests),
+            (
+                "requests_offloaded",
+                "Requests that went to a worker",
+                done.offloaded,
+            ),
+            (
+                "requests_cancelled",
+                "Requests cancelled in flight",
+                done.cancelled,
+            ),
+            ("received_bytes", "Bytes received", done.received),
+            ("sent_bytes", "Bytes sent", done.sent),
+        ] {
+            to.encode_descriptor(name, help, None, MetricType::Counter)?
+                .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        let help = "Clients that lists of exports denied access, by reason";
+        by_reason(&mut to, "clients_denied", help, &self.0.denied)?;
+        let help = "Connections refused or closed by the server, by reason";
+        by_reason(&mut to, "connections_refused", help, &self.0.refused)?;
+        self.caches(&mut to)?;
+        self.clients(&mut to)?;
+        self.operations(&mut to)
+    }
+}
+
+impl Figures {
+    fn caches(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let caches = || {
+            let exports = self.0.exports.iter();
+            exports.filter_map(|export| Some((&*export.name, export.cache?)))
+        };
+        let help = "What was asked of caches of sources, and whether it was there";
+        let mut family = to.encode_descriptor("cache_lookups", help, None, MetricType::Counter)?;
+        for (export, cache) in caches() {
+            for (found, value) in [("hit", cache.hits), ("miss", cache.misses)] {
+                let labels: Labels<'_, 2> = [("export", export), ("found", found)];
+                family
+                    .encode_family(&labels)?
+                    .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            }
+        }
+        let help = "What caches of sources hold";
+        let mut family = to.encode_descriptor("cache_bytes", help, None, MetricType::Gauge)?;
+        for (export, cache) in caches() {
+            let labels: Labels<'_, 1> = [("export", export)];
+            family.encode_family(&labels)?.encode_gauge(&cache.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn clients(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut by_version = std::collections::BTreeMap::<_, u64>::new();
+        for client in &self.0.clients {
+            *by_version
+                .entry((&*client.protocol, &*client.version))
+                .or_default() += 1;
+        }
+        let help = "Clients that there are, of the first 256, by what they speak";
+        let mut family = to.encode_descriptor("clients", help, None, MetricType::Gauge)?;
+        for ((protocol, version), count) in by_version {
+            let labels: Labels<'_, 2> = [("protocol", protocol), ("version", version)];
+            family.encode_family(&labels)?.encode_gauge(&count)?;
+        }
+        Ok(())
+    }
+
+    fn operations(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Time from a request's arrival until its reply stood, by what it was";
+        let mut family =
+            to.encode_descriptor("operation_seconds", help, None, MetricType::Histogram)?;
+        for operation in &self.0.operations {
+            let labels: Labels<'_, 2> =
+                [("protocol", &operation.protocol), ("op", &operation.name)];
+            let sum = operation.nanos as f64 / 1e9;
+            family
+                .encode_family(&labels)?
+                .encode_histogram::<NoLabelSet>(
+                    sum,
+                    operation.count,
+                    &buckets(&operation.buckets),
+                    None,
+                )?;
+        }
+        let help = "Requests that failed, by what they were and why";
+        let mut family =
+            to.encode_descriptor("operation_errors", help, None, MetricType::Counter)?;
+        for operation in &self.0.operations {
+            for (errno, count) in &operation.errors {
+                let labels: Labels<'_, 3> = [
+                    ("protocol", &operation.protocol),
+                    ("op", &operation.name),
+                    ("errno", errno),
+                ];
+                family
+                    .encode_family(&labels)?
+                    .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Encodes a counter with a label for the reason.
+fn by_reason(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    counts: &BTreeMap<String, u64>,
+) -> fmt::Result {
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (reason, count) in counts {
+        let labels: Labels<'_, 1> = [("reason", reason)];
+        family
+            .encode_family(&labels)?
+            .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+    }
+    Ok(())
+}
+
+/// Returns histogram buckets with powers of two as upper bounds, in seconds. The last has no bound.
+fn buckets(fine: &[(u64, u64)]) -> Vec<(f64, u64)> {
+    let mut all: Vec<(u64, u64)> = BUCKETS.map(|power| (1 << power, 0)).collect();
+    all.push((u64::MAX, 0));
+    for &(end, count) in fine {
+        let at = all.partition_point(|&(coarse, _)| coarse < end);
+        all[at].1 += count;
+    }
+    let seconds = |end| match end {
+        u64::MAX => f64::INFINITY,
+        end => end as f64 / 1e9,
+    };
+    let all = all.into_iter();
+    all.map(|(end, count)| (seconds(end), count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_lost_between_buckets() {
+        let fine = [(256, 1), (1024, 2), (1280, 4), (1 << 34, 8), (u64::MAX, 16)];
+        let coarse = buckets(&fine);
+        assert_eq!(coarse.iter().map(|(_, count)| count).sum::<u64>(), 31);
+        assert_eq!((coarse[0].1, coarse[1].1), (3, 4));
+        assert_eq!(coarse.last().map(|last| last.1), Some(16));
+    }
+}

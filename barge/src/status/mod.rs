@@ -1,0 +1,264 @@
+//! Observability: the activity of a server over HTTP (`--http`) and in the terminal (`barge top`).
+//!
+//! No figures are stored here: each request sums up the engine's current ones.
+
+mod change;
+mod health;
+mod http;
+mod json;
+mod metrics;
+mod page;
+mod top;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use engine::Engine;
+use image::ImageFs;
+use layers::PageCache;
+use transports::{Addr, Listener};
+use vfs::FileSystem;
+
+use self::health::Probe;
+use self::http::{Answer, Asked, Names};
+use self::json::{Cache, Export, Status};
+pub(crate) use self::top::{TopArgs, run as top};
+use crate::Failure;
+
+/// Default port of `barge top`: the one after that of 9P.
+const USUAL_PORT: &str = "5641";
+
+/// The engine and the sources to observe.
+pub(crate) struct StatusServer {
+    engine: Arc<Engine>,
+    sources: Arc<Sources>,
+    since: Instant,
+}
+
+/// A source as it was opened, without layers.
+pub(crate) struct Source {
+    pub(crate) name: String,
+    /// SOURCE on the command line.
+    pub(crate) source: String,
+    pub(crate) cache: SourceCache,
+}
+
+/// The cache of a source.
+pub(crate) enum SourceCache {
+    /// The cache of an image; other sources have none.
+    Image(Arc<dyn FileSystem>),
+    Pages(Arc<PageCache>),
+}
+
+/// The sources that are being served.
+pub(crate) struct Sources(Mutex<Vec<Seen>>);
+
+/// A source and its health check.
+struct Seen {
+    source: Source,
+    probe: Option<Arc<Probe>>,
+}
+
+impl Seen {
+    fn new(source: Source) -> Seen {
+        let probe = match &source.cache {
+            SourceCache::Image(fs) => Some(Probe::new(fs.clone())),
+            SourceCache::Pages(_) => None,
+        };
+        Seen { source, probe }
+    }
+}
+
+impl Sources {
+    pub(crate) fn new(sources: Vec<Source>) -> Sources {
+        Sources(Mutex::new(sources.into_iter().map(Seen::new).collect()))
+    }
+
+    /// Probes all sources, and returns a line for each that fails. Waits for the slowest one or the
+    /// timeout.
+    fn troubles(&self) -> Vec<String> {
+        let probe = |seen: &Seen| Some((seen.source.source.clone(), seen.probe.clone()?));
+        let probes: Vec<_> = self.all().iter().filter_map(probe).collect();
+        probes.iter().for_each(|(_, probe)| probe.start());
+        let troubles = probes.iter().filter_map(|(source, probe)| {
+            let why = probe.result().err()?;
+            Some(format!("{source}: {why}"))
+        });
+        troubles.collect()
+    }
+
+    /// Adds `source`, replacing one of the same name.
+    pub(crate) fn put(&self, source: Source) {
+        let mut all = self.all();
+        let seen = Seen::new(source);
+        match all
+            .iter_mut()
+            .find(|other| other.source.name == seen.source.name)
+        {
+            Some(other) => *other = seen,
+            None => all.push(seen),
+        }
+    }
+
+    /// Removes the sources whose names are not in `names`.
+    pub(crate) fn keep(&self, names: &[String]) {
+        self.all().retain(|seen| names.contains(&seen.source.name));
+    }
+
+    fn look(&self) -> Vec<Export> {
+        self.all().iter().map(|seen| seen.source.look()).collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Seen>> {
+        self.0.lock().expect("no panic holds it")
+    }
+}
+
+impl Source {
+    fn look(&self) -> Export {
+        Export {
+            name: self.name.clone(),
+            source: self.source.clone(),
+            cache: self.cache.look(),
+        }
+    }
+}
+
+impl SourceCache {
+    fn look(&self) -> Option<Cache> {
+        match self {
+            SourceCache::Image(fs) => {
+                let figures = fs.as_any().downcast_ref::<ImageFs>()?.figures();
+                Some(Cache {
+                    hits: figures.hits,
+                    misses: figures.misses,
+                    bytes: figures.bytes,
+                })
+            }
+            SourceCache::Pages(pages) => {
+                let figures = pages.figures();
+                Some(Cache {
+                    hits: figures.hits,
+                    misses: figures.misses,
+                    bytes: figures.bytes,
+                })
+            }
+        }
+    }
+}
+
+impl StatusServer {
+    /// Returns the observer of an engine that serves `sources`, with the current time as its start.
+    pub(crate) fn new(engine: Arc<Engine>, sources: Arc<Sources>) -> StatusServer {
+        StatusServer {
+            engine,
+            sources,
+            since: Instant::now(),
+        }
+    }
+
+    /// Serves the status to clients of `listener` that use its address or one of `names` as the
+    /// host, until the engine stops.
+    pub(crate) fn serve(self, listener: Listener, names: &[String]) -> Result<(), Failure> {
+        let names = Names::new(listener.addr(), names);
+        let engine = self.engine.clone();
+        engine
+            .spawn_listener(move |stop| {
+                let answer = |asked: &Asked| self.answer(asked);
+                if let Err(error) = http::serve(&listener, &names, &answer, stop) {
+                    self.engine.report_lost_listener(listener.addr(), &error);
+                }
+            })
+            .map_err(Failure::new)
+    }
+
+    fn answer(&self, asked: &Asked) -> Answer {
+        match asked.path.as_str() {
+            "/" => page::answer(),
+            "/healthz" => self.health(),
+            "/status.json" => match serde_json::to_vec(&self.status()) {
+                Ok(json) => Answer::new("application/json", json),
+                Err(error) => broken(&error),
+            },
+            "/metrics" => match metrics::text(self.status()) {
+                Ok(text) => Answer::new(metrics::KIND, text),
+                Err(error) => broken(&error),
+            },
+            _ => Answer::refusal(
+                "404 Not Found",
+                "expected /, /healthz, /metrics or /status.json",
+            ),
+        }
+    }
+
+    /// Returns 200 if clients can connect and all sources answer, otherwise 503 with one line per
+    /// problem.
+    fn health(&self) -> Answer {
+        let lost = self.engine.lost_listeners().into_iter();
+        let mut troubles: Vec<_> = lost
+            .map(|addr| format!("no longer listening at {addr}"))
+            .collect();
+        troubles.extend(self.sources.troubles());
+        match troubles.is_empty() {
+            true => Answer::new("text/plain; charset=utf-8", "ok\n"),
+            false => Answer::refusal("503 Service Unavailable", &troubles.join("\n")),
+        }
+    }
+
+    fn status(&self) -> Status {
+        let exports = self.sources.look();
+        let uptime = self.since.elapsed().as_secs_f64();
+        let refused = self.engine.connection_refusals().into_iter();
+        Status {
+            refused: refused
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .collect(),
+            ..Status::new(
+                self.engine.snapshot(),
+                self.engine.refusals(),
+                uptime,
+                exports,
+            )
+        }
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Answer {
+    Answer::refusal("500 Internal Server Error", &error.to_string())
+}
+
+/// Parses the address of `--http`. A port alone is one of the loopback address.
+pub(crate) fn addr(text: &str) -> Result<Addr, String> {
+    let addr = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("tcp:127.0.0.1:{text}"),
+        false => text.to_owned(),
+    };
+    let with_scheme = addr.parse();
+    match with_scheme.or_else(|_| format!("tcp:{addr}").parse()) {
+        Ok(addr @ (Addr::Tcp { .. } | Addr::Unix(_))) => Ok(addr),
+        _ => Err(format!(
+            "expected PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH, got '{text}'"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_port_a_host_with_a_port_or_a_socket() {
+        let tcp = |host: &str| Addr::Tcp {
+            host: host.into(),
+            port: 5641,
+        };
+        assert_eq!(addr("5641"), Ok(tcp("127.0.0.1")));
+        assert_eq!(addr("localhost:5641"), Ok(tcp("localhost")));
+        assert_eq!(addr("tcp:0.0.0.0:5641"), Ok(tcp("0.0.0.0")));
+        assert_eq!(addr("[::1]:5641"), addr("tcp:[::1]:5641"));
+        assert_eq!(addr("unix:/run/s"), Ok(Addr::Unix("/run/s".into())));
+        for bad in ["", "65536", "localhost", "/run/s", "vsock:1:2", "fd:3"] {
+            assert!(addr(bad).is_err(), "{bad}");
+        }
+    }
+}

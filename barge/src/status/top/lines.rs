@@ -1,0 +1,220 @@
+//! Formatting of figures.
+
+use crate::status::change::{Change, OperationChange, quantile_of_all};
+use crate::status::json::{Client, Export};
+
+/// Column headings of the table of operations.
+pub(super) const OPERATIONS: [&str; 8] = [
+    "operation",
+    "protocol",
+    "per s",
+    "median",
+    "99 %",
+    "99.9 %",
+    "all",
+    "failed",
+];
+
+/// Column headings of the table of clients.
+pub(super) const CLIENTS: [&str; 8] = [
+    "client",
+    "speaks",
+    "who",
+    "for",
+    "requests",
+    "sent",
+    "received",
+    "in flight",
+];
+
+/// Returns a line each for the server, its load, and each export with its cache.
+pub(super) fn summary(change: &Change<'_>, operations: &[OperationChange<'_>]) -> Vec<String> {
+    let now = change.now;
+    let failed = operations
+        .iter()
+        .fold(0.0, |sum, operation| sum + operation.errors);
+    let mut lines = vec![
+        format!(
+            "barge {}, process {}, up {}, {} connections",
+            now.version,
+            now.pid,
+            age(now.uptime),
+            now.connections
+        ),
+        format!(
+            "{} op/s, {}/s sent, {}/s received, median {}, 99 % {}, {} in flight, {} waiting, {} errors/s",
+            count(change.rate(|done| done.requests)),
+            bytes(change.rate(|done| done.sent)),
+            bytes(change.rate(|done| done.received)),
+            time(quantile_of_all(operations, 0.5)),
+            time(quantile_of_all(operations, 0.99)),
+            now.in_flight,
+            now.parked,
+            count(failed)
+        ),
+    ];
+    lines.extend(now.exports.iter().map(export));
+    lines
+}
+
+fn export(export: &Export) -> String {
+    let served = format!("/{} is {}", plain(&export.name), plain(&export.source));
+    match export.cache {
+        Some(cache) => format!(
+            "{served}, its cache has {}, {:.1} % hits",
+            bytes(cache.bytes as f64),
+            100.0 * cache.hits as f64 / (cache.hits + cache.misses).max(1) as f64
+        ),
+        None => served,
+    }
+}
+
+pub(super) fn operation(operation: &OperationChange<'_>) -> [String; 8] {
+    let now = operation.now;
+    [
+        plain(&now.name),
+        plain(&now.protocol),
+        count(operation.rate),
+        time(operation.quantile(0.5)),
+        time(operation.quantile(0.99)),
+        time(operation.quantile(0.999)),
+        count(now.count as f64),
+        count(now.failed() as f64),
+    ]
+}
+
+pub(super) fn client(client: &Client) -> [String; 8] {
+    let speaks = match client.version.as_str() {
+        "" => &client.protocol,
+        version => version,
+    };
+    [
+        plain(&client.peer),
+        plain(speaks),
+        plain(&client.user),
+        age(client.age),
+        count(client.done.requests as f64),
+        bytes(client.done.sent as f64),
+        bytes(client.done.received as f64),
+        client.in_flight.to_string(),
+    ]
+}
+
+/// Formats the whole status, for `--once`.
+pub(super) fn text(change: &Change<'_>) -> String {
+    let operations = change.operations();
+    let mut text = summary(change, &operations).join("\n");
+    text.push_str("\n\n");
+    table(
+        &mut text,
+        OPERATIONS,
+        operations.iter().map(operation).collect(),
+    );
+    text.push('\n');
+    table(
+        &mut text,
+        CLIENTS,
+        change.now.clients.iter().map(client).collect(),
+    );
+    let failed = operations.iter().flat_map(|operation| {
+        let errors = operation.now.errors.iter();
+        errors.map(|(errno, count)| [plain(errno), plain(&operation.now.name), count.to_string()])
+    });
+    let failed: Vec<_> = failed.collect();
+    if !failed.is_empty() {
+        text.push('\n');
+        table(&mut text, ["error", "operation", "all"], failed);
+    }
+    text
+}
+
+fn table<const N: usize>(to: &mut String, heads: [&str; N], rows: Vec<[String; N]>) {
+    let mut widths = heads.map(str::len);
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let heads = heads.map(str::to_owned);
+    for row in std::iter::once(&heads).chain(&rows) {
+        let cells = row.iter().zip(widths);
+        let line: Vec<_> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        to.push_str(line.join("  ").trim_end());
+        to.push('\n');
+    }
+}
+
+/// Removes control characters from text of a client, which a terminal would obey.
+fn plain(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).collect()
+}
+
+fn short(mut value: f64, units: &[&str], step: f64) -> String {
+    let mut unit = 0;
+    while value >= step * 0.9995 && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let digits = match value {
+        _ if unit == 0 && value.fract() == 0.0 => 0,
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}{}", units[unit])
+}
+
+fn count(value: f64) -> String {
+    let whole = if value < 1.0 { value } else { value.round() };
+    short(whole, &["", " k", " M", " G", " T"], 1000.0)
+}
+
+fn bytes(value: f64) -> String {
+    let units = [" B", " KiB", " MiB", " GiB", " TiB", " PiB"];
+    short(value.round(), &units, 1024.0)
+}
+
+fn time(nanos: Option<u64>) -> String {
+    match nanos {
+        None => "-".into(),
+        Some(u64::MAX) => "> 17 s".into(),
+        Some(nanos) => short(nanos as f64, &[" ns", " µs", " ms", " s"], 1000.0),
+    }
+}
+
+fn age(seconds: f64) -> String {
+    match seconds {
+        ..60.0 => format!("{seconds:.0} s"),
+        ..3600.0 => format!("{:.0} min", seconds / 60.0),
+        ..86400.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} d", seconds / 86400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_and_have_units() {
+        assert_eq!(
+            [0.0, 0.25, 7.0, 999.0, 1500.0, 123_456.0].map(count),
+            ["0", "0.25", "7", "999", "1.50 k", "123 k"]
+        );
+        assert_eq!(
+            [0.0, 1023.0, 1024.0, 5e9].map(bytes),
+            ["0 B", "1023 B", "1.00 KiB", "4.66 GiB"]
+        );
+        assert_eq!(
+            [None, Some(640), Some(1280), Some(u64::MAX)].map(time),
+            ["-", "640 ns", "1.28 µs", "> 17 s"]
+        );
+        assert_eq!(
+            [5.0, 120.0, 7200.0, 864_000.0].map(age),
+            ["5 s", "2 min", "2.0 h", "10.0 d"]
+        );
+        assert_eq!(plain("a\x1b[2Jb\n"), "a[2Jb");
+    }
+}

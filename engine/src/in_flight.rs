@@ -1,0 +1,424 @@
+//! The requests of a lane that are in flight: those that its thread did not answer inline.
+//!
+//! A request begins, runs on a worker as soon as the lane's share of the workers allows, and
+//! completes once its reply is sent. The table cancels requests by their ids, keeps the order that
+//! protocols demand (the reply to a cancellation follows that to the request), bounds number and
+//! size of the requests, and reports when none is left.
+//!
+//! Requests that are served inline are not in the table: they cost at most a load of
+//! [`InFlight::count`].
+//!
+//! Lock order: the table, then what [`Entry::may_start`] locks, or the queue of the workers. Tables
+//! of two lanes are never locked at the same time. Requests are cancelled, and waiting threads
+//! woken, without the lock.
+
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+
+use vfs::cx::thread_waker;
+
+use crate::request::{Job, Request};
+use crate::stats::add;
+use crate::workers::Workers;
+
+#[cfg(test)]
+mod tests;
+
+/// A request that a table holds.
+pub(crate) trait Entry: Job {
+    /// Returns the table of its lane.
+    fn in_flight(&self) -> &InFlight<Self>;
+
+    /// Returns the id that the peer gave it.
+    fn id(&self) -> u64;
+
+    /// Returns the size that counts towards the lane's limit, in bytes.
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// Returns whether it may start now, if the share allows; see [`InFlight::start_queued`].
+    fn may_start(&self) -> bool {
+        true
+    }
+}
+
+/// The limits of a table, beyond which its lane waits before it begins a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The maximum number of requests.
+    pub(crate) requests: usize,
+    /// The maximum total size of the requests in bytes.
+    pub(crate) bytes: usize,
+}
+
+/// The requests of a lane that are in flight.
+pub(crate) struct InFlight<J> {
+    workers: Arc<Workers>,
+    limits: Limits,
+    count: AtomicUsize,
+    bytes: AtomicUsize,
+    table: Mutex<Table<J>>,
+}
+
+struct Table<J> {
+    /// The latest request of each id.
+    by_id: HashMap<u64, Flight<J>, BuildHasherDefault<IdHasher>>,
+    /// Requests whose ids the peer has reused before they were complete.
+    displaced: Vec<Flight<J>>,
+    /// Requests that wait for a part of the share.
+    queued: VecDeque<Arc<Request<J>>>,
+    /// The number of requests that have a part of the share.
+    running: usize,
+    /// Whether new requests are cancelled at once.
+    cancels: bool,
+    /// The wakers of [`InFlight::wake_on_completion`].
+    wakers: Vec<Waker>,
+}
+
+/// A hash of ids that costs a multiplication. A peer may choose ids that collide, which slows down
+/// only its own lane: by as many steps as it may have requests in flight.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // An odd number without a pattern: the golden ratio's fraction.
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(self.0 ^ id).wrapping_mul(FACTOR.into());
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+struct Flight<J> {
+    request: Arc<Request<J>>,
+    /// Whether its reply is about to be sent: the peer may already have it and reuse the id.
+    answered: bool,
+    /// The number of a follower, 0 for others: a follower follows only those with lower numbers, so
+    /// that none follows itself, not even through requests whose ids a peer has reused.
+    number: u64,
+    /// The requests to answer right after it: those that cancelled it.
+    followers: Vec<Arc<Request<J>>>,
+}
+
+/// A request that has begun in the table of its lane and is to follow another one.
+pub(crate) struct Follower<J> {
+    request: Arc<Request<J>>,
+    number: u64,
+}
+
+/// The number of the next follower, of any table: a request may follow one of another lane.
+static NEXT_FOLLOWER: AtomicU64 = AtomicU64::new(1);
+
+impl<J: Entry> InFlight<J> {
+    pub(crate) fn new(workers: Arc<Workers>, limits: Limits) -> InFlight<J> {
+        InFlight {
+            workers,
+            limits,
+            count: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            table: Mutex::new(Table {
+                by_id: HashMap::default(),
+                displaced: Vec::new(),
+                queued: VecDeque::new(),
+                running: 0,
+                cancels: false,
+                wakers: Vec::new(),
+            }),
+        }
+    }
+
+    /// Returns the number of requests in flight.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Returns the workers that run the requests.
+    pub(crate) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
+    }
+
+    /// Returns whether another request of `bytes` may begin. One request always may.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        match self.count() {
+            0 => true,
+            count => {
+                count < self.limits.requests
+                    && self.bytes.load(Ordering::SeqCst) + bytes <= self.limits.bytes
+            }
+        }
+    }
+
+    /// Returns whether a request with this id is in flight and not answered yet, so that the peer
+    /// must not reuse the id.
+    pub(crate) fn uses(&self, id: u64) -> bool {
+        self.count() > 0
+            && self
+                .table()
+                .by_id
+                .get(&id)
+                .is_some_and(|flight| !flight.answered)
+    }
+
+    /// Returns whether [`InFlight::follow`] would find a request with this id.
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        self.count() > 0 && self.table().by_id.contains_key(&id)
+    }
+
+    /// Begins a request that a worker runs as soon as the share allows.
+    pub(crate) fn begin_on_worker(&self, request: Arc<Request<J>>) {
+        let mut table = self.table();
+        let cancels = self.insert(&mut table, &request, 0);
+        table.queued.push_back(request.clone());
+        self.start(&mut table);
+        drop(table);
+        if cancels {
+            cancel(&request);
+        }
+    }
+
+    /// Begins a request, and returns whether the calling thread may run it like a worker, at once.
+    /// Otherwise a worker does, as soon as the share allows.
+    pub(crate) fn begin_here(&self, request: &Arc<Request<J>>) -> bool {
+        let mut table = self.table();
+        let cancels = self.insert(&mut table, request, 0);
+        let here = table.running < self.workers.share();
+        match here {
+            true => table.running += 1,
+            false => table.queued.push_back(request.clone()),
+        }
+        drop(table);
+        if cancels {
+            cancel(request);
+        }
+        here
+    }
+
+    /// Begins a request that is to follow another one: see [`InFlight::follow`].
+    pub(crate) fn begin_follower(&self, request: Arc<Request<J>>) -> Follower<J> {
+        let number = NEXT_FOLLOWER.fetch_add(1, Ordering::Relaxed);
+        self.insert(&mut self.table(), &request, number);
+        Follower { request, number }
+    }
+
+    /// Adds a request. Returns whether it is to be cancelled at once.
+    fn insert(&self, table: &mut Table<J>, request: &Arc<Request<J>>, number: u64) -> bool {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.bytes.fetch_add(request.job.bytes(), Ordering::SeqCst);
+        let flight = Flight {
+            request: request.clone(),
+            answered: false,
+            number,
+            followers: Vec::new(),
+        };
+        if let Some(displaced) = table.by_id.insert(request.job.id(), flight) {
+            table.displaced.push(displaced);
+        }
+        table.cancels
+    }
+
+    /// Cancels the request `target`, and makes `follower` follow it: [`complete`] answers it after
+    /// the target. Returns the follower, for [`complete_follower`], if the target is not in flight
+    /// any more.
+    pub(crate) fn follow(&self, target: u64, follower: Follower<J>) -> Option<Follower<J>> {
+        let mut table = self.table();
+        let Some(flight) = table
+            .by_id
+            .get_mut(&target)
+            .filter(|flight| flight.number < follower.number)
+        else {
+            return Some(follower);
+        };
+        flight.followers.push(follower.request);
+        let target = flight.request.clone();
+        drop(table);
+        cancel(&target);
+        None
+    }
+
+    /// Cancels the request `target`, if it is in flight.
+    pub(crate) fn cancel(&self, target: u64) {
+        let table = self.table();
+        let target = table
+            .by_id
+            .get(&target)
+            .map(|flight| flight.request.clone());
+        drop(table);
+        target.iter().for_each(cancel);
+    }
+
+    /// Cancels all requests in flight.
+    pub(crate) fn cancel_all(&self) {
+        let table = self.table();
+        let flights = table.by_id.values().chain(&table.displaced);
+        let requests: Vec<_> = flights.map(|flight| flight.request.clone()).collect();
+        drop(table);
+        requests.iter().for_each(cancel);
+    }
+
+    /// Cancels all requests in flight, and from now on each that begins.
+    pub(crate) fn cancel_all_from_now_on(&self) {
+        self.table().cancels = true;
+        self.cancel_all();
+    }
+
+    /// Runs a request that was parked on a worker, as soon as the share allows.
+    pub(crate) fn schedule(&self, request: Arc<Request<J>>) {
+        let mut table = self.table();
+        table.queued.push_back(request);
+        self.start(&mut table);
+    }
+
+    /// Notes that a request left its worker, but is still in flight.
+    pub(crate) fn leave_worker(&self) {
+        let mut table = self.table();
+        table.running -= 1;
+        self.start(&mut table);
+    }
+
+    /// Starts queued requests, as far as the share and [`Entry::may_start`] allow. The table does
+    /// so itself whenever the share allows more; a lane calls it when its requests may start
+    /// again.
+    pub(crate) fn start_queued(&self) {
+        self.start(&mut self.table());
+    }
+
+    fn start(&self, table: &mut Table<J>) {
+        while table.running < self.workers.share()
+            && table
+                .queued
+                .front()
+                .is_some_and(|next| next.job.may_start())
+            && let Some(request) = table.queued.pop_front()
+        {
+            table.running += 1;
+            self.workers.run(request);
+        }
+    }
+
+    /// Notes that the reply to `request` is about to be sent.
+    fn answered(&self, request: &Arc<Request<J>>, ran: bool) {
+        let mut table = self.table();
+        if let Some(flight) = table.by_id.get_mut(&request.job.id()) {
+            flight.answered |= Arc::ptr_eq(&flight.request, request);
+        }
+        if ran {
+            table.running -= 1;
+            self.start(&mut table);
+        }
+    }
+
+    /// Removes an answered request, and returns those that follow it.
+    fn remove(&self, request: &Arc<Request<J>>) -> Vec<Arc<Request<J>>> {
+        let is_it = |flight: &Flight<J>| Arc::ptr_eq(&flight.request, request);
+        let mut table = self.table();
+        let flight = match table.by_id.entry(request.job.id()) {
+            Slot::Occupied(entry) if is_it(entry.get()) => Some(entry.remove()),
+            _ => {
+                let at = table.displaced.iter().position(is_it);
+                at.map(|at| table.displaced.swap_remove(at))
+            }
+        };
+        self.bytes.fetch_sub(request.job.bytes(), Ordering::SeqCst);
+        // Under the lock: a thread that waits has either set its waker before, or sees the change.
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        let wakers = table.wakers.clone();
+        drop(table);
+        wakers.iter().for_each(Waker::wake_by_ref);
+        flight.map_or_else(Vec::new, |flight| flight.followers)
+    }
+
+    /// Wakes `waker` each time that a request completes, until the result is dropped.
+    pub(crate) fn wake_on_completion(&self, waker: Waker) -> Wakes<'_, J> {
+        self.table().wakers.push(waker.clone());
+        Wakes { of: self, waker }
+    }
+
+    /// Waits until no request is in flight.
+    pub(crate) fn await_quiet(&self) {
+        let _wakes = self.wake_on_completion(thread_waker());
+        while self.count() > 0 {
+            std::thread::park();
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<J>> {
+        self.table.lock().expect("no panic holds it")
+    }
+}
+
+fn cancel<J: Job>(request: &Arc<Request<J>>) {
+    add(
+        &request.job.stats().cancelled,
+        usize::from(request.cancel()),
+    );
+}
+
+/// Completes `request`, which the calling thread has run with a part of the share: calls `reply` to
+/// send its reply, and then for each request that follows it. See [`complete_follower`].
+pub(crate) fn complete<J: Entry>(
+    request: &Arc<Request<J>>,
+    mut reply: impl FnMut(&Arc<Request<J>>, Follows),
+) {
+    request.job.in_flight().answered(request, true);
+    reply(request, Follows::No);
+    complete_followers(request.job.in_flight().remove(request).into(), reply);
+}
+
+/// Completes a request that was to follow another one, which was not in flight any more: calls
+/// `reply` to answer it, and then for each request that follows it.
+pub(crate) fn complete_follower<J: Entry>(
+    follower: Follower<J>,
+    reply: impl FnMut(&Arc<Request<J>>, Follows),
+) {
+    complete_followers([follower.request].into(), reply);
+}
+
+fn complete_followers<J: Entry>(
+    mut followers: VecDeque<Arc<Request<J>>>,
+    mut reply: impl FnMut(&Arc<Request<J>>, Follows),
+) {
+    while let Some(follower) = followers.pop_front() {
+        let table = follower.job.in_flight();
+        table.answered(&follower, false);
+        reply(&follower, Follows::Yes);
+        followers.extend(table.remove(&follower));
+    }
+}
+
+/// Whether a request to reply to follows another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follows {
+    /// It was served already.
+    No,
+    /// It is yet to be served.
+    Yes,
+}
+
+/// The registration of a waker, until dropped.
+pub(crate) struct Wakes<'a, J: Entry> {
+    of: &'a InFlight<J>,
+    waker: Waker,
+}
+
+impl<J: Entry> Drop for Wakes<'_, J> {
+    fn drop(&mut self) {
+        let mut table = self.of.table();
+        let ours = |waker: &Waker| waker.will_wake(&self.waker);
+        if let Some(at) = table.wakers.iter().position(ours) {
+            table.wakers.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! A lane's own thread: receives, serves requests inline if possible, and sends.
+
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tracing::trace_span;
+use transports::{Frame, Interest, Outbox, Poller, Ready};
+use vfs::Origin;
+use vfs::memory::{Need, Reservation, Use};
+use wire::{Answer, Malformed, Role};
+
+use crate::inline_budget::InlineBudget;
+use crate::input::Input;
+use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
+use crate::request::named;
+use crate::stats::add;
+use crate::stop_signal::StopSignal;
+use crate::timeouts::Deadlines;
+
+/// Serves `lane` on the calling thread, its own, until the client or
+/// [`transports::Link::end_input`] ends the input, and everything in flight is answered.
+pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
+    // Done here because it may query a directory service over the network.
+    if let Origin::Local { owner, .. } = lane.peer.origin() {
+        lane.peer.set_owner(transports::caller_of(owner));
+    }
+    if lane.peer.is_nobody() {
+        tracing::info!(
+            peer = lane.link.peer(),
+            "a local client's user is unknown: its requests act as nobody"
+        );
+    }
+    if let Err(error) = LaneThread::new(lane, stop).run() {
+        lane.close_for(&error);
+    }
+    if !stop.is_raised() {
+        lane.in_flight.cancel_all();
+    }
+    // Replies of requests that still run have no recipient.
+    if lane.await_quiet().is_err() {
+        lane.disconnect();
+        lane.await_completions();
+    }
+    lane.link.hang_up();
+}
+
+/// The state of a lane that only its own thread accesses.
+struct LaneThread<'a> {
+    lane: &'a Arc<Lane>,
+    stop: &'a StopSignal,
+    input: Input,
+    out: Outbox,
+    poller: Poller,
+    budget: InlineBudget,
+    deadlines: Deadlines,
+    /// The reservation for the reply that is being made.
+    claim: Reservation,
+    /// Whether it has released the memory that only a busy connection needs.
+    idle: bool,
+}
+
+impl<'a> LaneThread<'a> {
+    /// The longest wait for memory before the lane checks whether its client is still there.
+    /// Thousands of connections of one client may wait: each check costs some microseconds.
+    const RECHECK: Duration = Duration::from_secs(10);
+
+    fn new(lane: &'a Arc<Lane>, stop: &'a StopSignal) -> LaneThread<'a> {
+        LaneThread {
+            lane,
+            stop,
+            input: Input::new(lane.reservation(Use::Request)),
+            out: Outbox::metered(Box::new(ExcessMeter(lane.reservation(Use::Reply)))),
+            poller: Poller::new(lane.tuning.poll),
+            budget: InlineBudget::default(),
+            deadlines: Deadlines::new(lane.tuning.timeouts),
+            claim: lane.reservation(Use::Reply),
+            idle: false,
+        }
+    }
+
+    /// Runs until the client disconnects, or makes no progress for too long.
+    fn run(mut self) -> io::Result<()> {
+        loop {
+            match self.serve_all()? {
+                0 => self.deadlines.incomplete(!self.input.is_empty()),
+                _ => self.deadlines.received(!self.input.is_empty()),
+            }
+            self.flush()?;
+            let Some(received) = self.receive()? else {
+                continue;
+            };
+            if received == 0 {
+                return match self.input.is_empty() {
+                    true => Ok(()),
+                    false => Err(ErrorKind::UnexpectedEof.into()),
+                };
+            }
+            add(&self.lane.stats().received, received);
+            self.input.end += received;
+        }
+    }
+
+    /// Receives at least a byte; 0 at the end of the connection. Returns `None` if none arrived for
+    /// a while, after releasing the memory that only a busy connection needs, and `TimedOut` if a
+    /// deadline passed.
+    fn receive(&mut self) -> io::Result<Option<usize>> {
+        let lane = self.lane;
+        let frame = |head: &[u8]| lane.session.frame(head);
+        if self.idle {
+            let now = Instant::now();
+            let left = self.deadlines.left(now, self.message_len()?);
+            let interest = Interest {
+                read: true,
+                write: false,
+            };
+            let time = left.map(|(left, _)| left);
+            // If the engine stops, the input ends.
+            let ready = lane.link.wait(interest, self.stop.fd(), time)?;
+            self.idle = ready == Ready::default();
+            if self.idle {
+                return self.check_deadline();
+            }
+        }
+        let partial = !self.input.is_empty();
+        let buffer = match self.input.space(frame).map_err(invalid)? {
+            Ok(buffer) => buffer,
+            Err(need) => {
+                self.await_memory(need)?;
+                // The client is not responsible for this delay.
+                self.deadlines.restart_message();
+                return Ok(None);
+            }
+        };
+        let received = receive(lane, buffer, &mut self.poller, partial)?;
+        if received.is_none() {
+            self.check_deadline()?;
+            if lane.in_flight.count() == 0 && !lane.has_backlog() {
+                self.deadlines.rest(Instant::now());
+                self.input.shrink();
+                self.out.shrink();
+                lane.release_idle();
+                sys::pages::release_stack();
+                self.idle = true;
+            }
+        }
+        Ok(received)
+    }
+
+    /// Sends all output, and waits until there may be the needed memory. Returns an error if the
+    /// client is gone.
+    fn await_memory(&mut self, need: Need) -> io::Result<()> {
+        let lane = self.lane;
+        self.out.shrink();
+        if lane.has_backlog() {
+            // Sending the backlog frees memory.
+            let interest = Interest {
+                read: false,
+                write: true,
+            };
+            lane.listen(interest, Some(LaneThread::RECHECK))?;
+        } else {
+            lane.wait_for(need, LaneThread::RECHECK);
+        }
+        let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
+        let ready = lane.link.wait(nothing, self.stop.fd(), at_once)?;
+        match ready.hung_up || ready.woken || lane.is_gone() {
+            true => Err(ErrorKind::BrokenPipe.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn check_deadline(&self) -> io::Result<Option<usize>> {
+        // The client is not responsible if its requests take long.
+        if self.input.is_empty() && self.lane.in_flight.count() > 0 {
+            return Ok(None);
+        }
+        match self.deadlines.left(Instant::now(), self.message_len()?) {
+            Some((Duration::ZERO, why)) => Err(timed_out(why)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the length of a partly received message, 0 if unknown.
+    fn message_len(&self) -> io::Result<usize> {
+        let frame = self.lane.session.frame(self.input.bytes());
+        Ok(frame.map_err(invalid)?.unwrap_or(0))
+    }
+
+    /// Serves all complete messages in the input, and returns their number.
+    fn serve_all(&mut self) -> io::Result<usize> {
+        self.budget.begin_batch();
+        let mut served = 0;
+        loop {
+            let head = self.input.bytes();
+            let Some(len) = self.lane.session.frame(head).map_err(invalid)? else {
+                return Ok(served);
+            };
+            if head.len() < len {
+                return Ok(served);
+            }
+            served += 1;
+            let start = self.input.start;
+            self.input.start += len;
+            self.serve(start..start + len)?;
+            let took = self.budget.end_request(len);
+            self.lane.stats().record(&self.lane.inline, || took);
+            if self.out.size() >= Lane::BATCH || self.out.has_pages() || self.out.handed().is_some()
+            {
+                self.flush()?;
+                self.budget.begin_batch();
+            }
+        }
+    }
+
+    fn serve(&mut self, range: Range<usize>) -> io::Result<()> {
+        let lane = self.lane;
+        add(&lane.stats().requests, 1);
+        let _span = named(|| {
+            let id = lane.stats().requests.load(Ordering::Relaxed);
+            trace_span!("request", conn = lane.id(), id)
+        });
+        let message = &self.input.buffer[range.clone()];
+        let id = match lane.session.role(message).map_err(invalid)? {
+            Role::Request { id } => id,
+            Role::Cancel { id, target } => {
+                if lane.in_flight.count() > 0 && lane.follow(id, target, message)? {
+                    return Ok(());
+                }
+                id
+            }
+            Role::Reset { id } => {
+                if lane.in_flight.count() > 0 {
+                    self.flush()?;
+                    lane.in_flight.cancel_all();
+                    lane.await_quiet()?;
+                }
+                id
+            }
+        };
+        lane.check_unused(id)?;
+        while let Err(need) = self.claim(range.clone()) {
+            self.flush()?;
+            self.await_memory(need)?;
+        }
+        let message = &self.input.buffer[range.clone()];
+        // The thread waits for pages while they are sent, and for all output if no other thread
+        // could send.
+        self.out.take_pages(match lane.in_flight.count() {
+            0 if lane.tuning.zerocopy => lane.link.payloads().pages,
+            _ => usize::MAX,
+        });
+        let patience = self.budget.patience();
+        let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
+        self.claim.set(0);
+        match served {
+            Ok(Answer::Done) => Ok(()),
+            Ok(Answer::Secure) => self.secure(),
+            Ok(Answer::WouldBlock | Answer::Parked) => {
+                if !lane.in_flight.has_room(range.len()) || !self.input.may_detach(&range) {
+                    self.flush()?;
+                    let input = &self.input;
+                    lane.await_until(|lane| {
+                        // One request may always be in flight.
+                        lane.in_flight.count() == 0
+                            || lane.in_flight.has_room(range.len()) && input.may_detach(&range)
+                    })?;
+                }
+                // The note belongs to an unfinished attempt.
+                lane.inline.take_noted();
+                lane.offload(id, self.input.detach(range))
+            }
+            Err(malformed) => Err(invalid(malformed)),
+        }
+    }
+
+    /// Reserves memory for the reply to a message. Returns the need to wait for if the client's
+    /// replies exceed their share already.
+    fn claim(&mut self, range: Range<usize>) -> Result<(), Need> {
+        match self.lane.large_reply(&self.input.buffer[range]) {
+            Some(bound) if !self.claim.try_claim(bound) => Err(Need::Reply(bound)),
+            None if self.lane.is_overdrawn() => Err(Need::Settled),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts TLS on the link after the request for it. Bytes received before could come from an
+    /// attacker on the connection, and are an error.
+    fn secure(&mut self) -> io::Result<()> {
+        if !self.input.is_empty() {
+            let early = "expected nothing before the connection is secured";
+            return Err(invalid(Malformed::new(early)));
+        }
+        self.flush()?;
+        self.lane.await_quiet()?;
+        let peer = self.lane.link.secure()?;
+        self.lane.session.secured(peer);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let lane = self.lane;
+        let congested = if self.out.size() == 0 {
+            lane.is_congested()
+        } else if self.out.has_pages() {
+            let congested = lane.send_pages(&mut self.out)?;
+            self.out.clear();
+            congested
+        } else {
+            // With nothing in flight no other thread could want to send.
+            let congested = lane.send(&self.out, lane.in_flight.count() == 0)?;
+            self.out.clear();
+            congested
+        };
+        // A client that does not read its replies gets no more: requests that it sent already may
+        // produce thousands of times their length.
+        if congested {
+            lane.await_until(|lane| !lane.is_congested())?;
+        }
+        Ok(())
+    }
+}
+
+/// Receives at least a byte, and sends the backlog meanwhile; 0 at the end of the connection.
+/// Returns `None` if none arrived within a tick ([`crate::Timeouts`]), or four while requests are
+/// in flight and the next one has not begun.
+fn receive(
+    lane: &Lane,
+    buffer: &mut [u8],
+    poller: &mut Poller,
+    partial: bool,
+) -> io::Result<Option<usize>> {
+    // The lane is not woken when the last request in flight is answered: it would only release
+    // memory then.
+    let tick = lane.tuning.timeouts.tick() * if partial { 1 } else { 4 };
+    loop {
+        if lane.in_flight.count() == 0 && !lane.has_backlog() {
+            return match poller.wait(|wait| lane.link.recv(buffer, wait)) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
+                done => done.map(Some),
+            };
+        }
+        if lane.is_gone() {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        // A client that does not read its replies is not read from until it does.
+        let backlog = lane.has_backlog();
+        let interest = Interest {
+            read: !backlog,
+            write: backlog,
+        };
+        let ready = lane.listen(interest, (!backlog).then_some(tick))?;
+        if ready.read || ready.hung_up {
+            match lane.link.recv(buffer, false) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done.map(Some),
+            }
+        }
+        if ready == Ready::default() && !backlog {
+            lane.in_flight.start_queued();
+            return Ok(None);
+        }
+    }
+}

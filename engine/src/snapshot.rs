@@ -1,0 +1,63 @@
+//! Snapshots of an engine's state, for monitoring.
+
+use std::time::Duration;
+
+use wire::Facts;
+
+use crate::operation_stats::Operations;
+use crate::server::Engine;
+use crate::stats::Totals;
+
+/// A snapshot of an engine, whose counters need not be consistent with each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineStatus {
+    /// Totals of all lanes, including those that ended.
+    pub totals: Totals,
+    /// Statistics by type of request; empty unless [`crate::Tuning::operation_stats`] is set.
+    pub operations: Operations,
+    /// The current lanes: connections, and queues of devices.
+    pub lanes: Vec<LaneStatus>,
+}
+
+/// A snapshot of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneStatus {
+    /// The peer: an address, or the name of a queue.
+    pub peer: String,
+    /// The protocol; empty if unknown.
+    pub protocol: &'static str,
+    /// Information about the client.
+    pub facts: Facts,
+    /// The time since the lane started.
+    pub age: Duration,
+    /// Its totals.
+    pub totals: Totals,
+    /// The number of requests that workers run, or that wait for one or for an event.
+    pub in_flight: usize,
+    /// The number of those that wait for an event, usually a lock.
+    pub parked: usize,
+}
+
+impl Engine {
+    /// Takes a snapshot. Iterates over all lanes, without delaying requests.
+    pub fn snapshot(&self) -> EngineStatus {
+        let tally = self.tally();
+        let lanes = tally.lanes_now().into_iter().filter_map(|stats| {
+            let lane = stats.lane()?;
+            Some(LaneStatus {
+                peer: lane.peer(),
+                protocol: lane.vocabulary().protocol,
+                facts: lane.facts(),
+                age: stats.started.elapsed(),
+                totals: stats.totals(),
+                in_flight: lane.in_flight(),
+                parked: stats.parked(),
+            })
+        });
+        EngineStatus {
+            lanes: lanes.collect(),
+            totals: tally.sum(),
+            operations: tally.operations(),
+        }
+    }
+}

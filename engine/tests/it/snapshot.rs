@@ -1,0 +1,90 @@
+//! Snapshots of an engine.
+
+use std::collections::BTreeMap;
+
+use engine::{EngineStatus, Tuning};
+
+use crate::fake::Rig;
+use crate::lanes::{reply, send};
+
+fn counts(status: &EngineStatus) -> BTreeMap<&'static str, u64> {
+    let operations = status.operations.iter();
+    let counts = operations.map(|((protocol, word), operation)| {
+        assert_eq!(*protocol, "fake");
+        (*word, operation.latencies.count())
+    });
+    counts.collect()
+}
+
+fn counting() -> Rig {
+    Rig::new(Tuning {
+        operation_stats: true,
+        ..Tuning::default()
+    })
+}
+
+#[test]
+fn each_request_is_counted_once_wherever_it_was_answered() {
+    let rig = counting();
+    let link = rig.connect();
+    send(&link, &[b"\x01e", b"\x02e", b"\x03f", b"\x04w", b"\x05p"]);
+    for _ in 0..3 {
+        reply(&link);
+    }
+    rig.fake.await_reached(4);
+    rig.fake.await_reached(5);
+    let now = loop {
+        let now = rig.engine.snapshot();
+        if now.lanes[0].parked == 1 {
+            break now;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(counts(&now), [("e", 2), ("f", 1)].into());
+    let errors = &now.operations[&("fake", "f")].errors;
+    assert_eq!(*errors, [("ENOENT".to_owned(), 1)].into());
+    let lane = &now.lanes[0];
+    assert_eq!((lane.protocol, lane.facts.version.as_str()), ("fake", "1"));
+    assert_eq!((lane.in_flight, lane.totals.requests), (2, 5));
+    rig.fake.open(4);
+    rig.fake.open(5);
+    reply(&link);
+    reply(&link);
+    let all = [("e", 2), ("f", 1), ("p", 1), ("w", 1)].into();
+    assert_eq!(counts(&rig.engine.snapshot()), all);
+    assert_eq!(rig.engine.snapshot().lanes[0].parked, 0);
+    // A lane that ended still counts.
+    drop(link);
+    while !rig.engine.snapshot().lanes.is_empty() {
+        std::thread::yield_now();
+    }
+    rig.fake.await_no_session();
+    let other = rig.connect();
+    send(&other, &[b"\x01e"]);
+    reply(&other);
+    let now = counts(&rig.engine.snapshot());
+    assert_eq!(now, [("e", 3), ("f", 1), ("p", 1), ("w", 1)].into());
+}
+
+#[test]
+fn what_is_cancelled_and_what_cancels_are_counted() {
+    let rig = counting();
+    let link = rig.connect();
+    send(&link, &[b"\x01s"]);
+    rig.fake.await_reached(1);
+    send(&link, &[b"\x02c\x01"]);
+    reply(&link);
+    reply(&link);
+    assert_eq!(counts(&rig.engine.snapshot()), [("c", 1), ("s", 1)].into());
+}
+
+#[test]
+fn nothing_is_told_apart_unless_that_is_asked_for() {
+    let rig = Rig::new(Tuning::default());
+    let link = rig.connect();
+    send(&link, &[b"\x01e"]);
+    reply(&link);
+    let status = rig.engine.snapshot();
+    assert!(status.operations.is_empty());
+    assert_eq!((status.totals.requests, status.lanes.len()), (1, 1));
+}

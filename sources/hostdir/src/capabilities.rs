@@ -1,0 +1,143 @@
+//! The capabilities of an export, determined once.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags};
+use rustix::io::Errno as Raw;
+use rustix::thread::CapabilitySet;
+use sys::errno;
+use vfs::{Capabilities, Kind, Level, Patience, Result};
+
+use crate::node::HostNode;
+use crate::proc_fd::ProcPath;
+use crate::tree::Tree;
+
+/// Returns an error that states what is missing if the kernel or a sandbox has no openat2(2).
+pub(crate) fn require_openat2(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // If the root is a file the call returns ENOTDIR, which also proves that it exists.
+    match rustix::fs::openat2(fd, c".", OFlags::PATH, Mode::empty(), ResolveFlags::BENEATH) {
+        Err(Raw::NOSYS | Raw::PERM) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "expected the openat2 system call (Linux 5.6 or later, and permitted by the sandbox)",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// File systems that can share blocks between files.
+const CLONE_FILE_SYSTEMS: [u64; 5] = [
+    0x9123_683e, // btrfs
+    0x5846_5342, // XFS, since 2018 unless made without
+    0xca45_1a4e, // bcachefs
+    0x7461_636f, // OCFS2
+    0x2fc1_2fc1, // ZFS
+];
+
+/// Returns the capabilities of the export of `root`, with owners in extended attributes if
+/// `mapped`.
+pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities> {
+    let fd = root.fd(Patience::Full)?;
+    let magic = root.device().magic;
+    let path = ProcPath::of(fd.as_fd());
+    let attribute = |name: &std::ffi::CStr| match rustix::fs::getxattr(
+        path.as_c_str(),
+        name,
+        &mut [0u8; 0][..],
+    ) {
+        Err(Raw::OPNOTSUPP) => Level::None,
+        _ => Level::Native,
+    };
+    let stat = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
+    let read_only = stat.f_flag.contains(StatVfsMountFlags::RDONLY);
+    Ok(Capabilities {
+        read_only,
+        xattr: attribute(c"user.barge"),
+        acl: match mapped {
+            true => Level::None,
+            false => attribute(c"system.posix_acl_access"),
+        },
+        host_locks: Level::Native,
+        handles: match root.device().mount() {
+            Some(_) => Level::Native,
+            None => Level::Emulated,
+        },
+        change: if root.device().stamps_changes() && kernel_at_least(6, 13) {
+            Level::Native
+        } else {
+            Level::Emulated
+        },
+        holes: Level::Native,
+        copy: Level::Native,
+        clone: native_if(CLONE_FILE_SYSTEMS.contains(&magic)),
+        tmpfile: native_if(root.kind() == Kind::Directory && !read_only && makes_tmpfiles(&fd)),
+        devices: match mapped {
+            true => Level::Emulated,
+            false => native_if(sys::caps::have(CapabilitySet::MKNOD)),
+        },
+        owners: match mapped {
+            true => Level::Emulated,
+            false => native_if(root.host().identity.switches()),
+        },
+        stable_cookies: root.device().keeps_cookies(),
+        no_births: false,
+    })
+}
+
+fn native_if(yes: bool) -> Level {
+    if yes { Level::Native } else { Level::None }
+}
+
+fn makes_tmpfiles(dir: &crate::descriptors::Fd) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    !matches!(
+        rustix::fs::openat(dir, c".", flags, Mode::RUSR),
+        Err(Raw::OPNOTSUPP | Raw::ISDIR | Raw::INVAL)
+    )
+}
+
+fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") else {
+        return false;
+    };
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|n| n.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
+/// Returns lines that describe the missing capabilities.
+pub(crate) fn limitations(tree: &Tree, root: &HostNode, can: &Capabilities) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut add = |cannot: bool, line: &str| {
+        if cannot {
+            lines.push(line.to_owned());
+        }
+    };
+    add(
+        can.owners == Level::None,
+        "works as the process's own user: callers are not told apart, owners cannot be changed",
+    );
+    let by_name = root.device().mount().is_none();
+    let recorded = tree.handle_index.is_persistent();
+    add(
+        by_name && recorded,
+        "no kernel file handles: what outsiders rename is lost to handles when descriptors are short, \
+         and at a restart",
+    );
+    add(
+        by_name && !recorded,
+        "no kernel file handles: handles do not survive a restart, and a node that outsiders \
+         rename while descriptors are short is lost",
+    );
+    add(
+        can.devices == Level::None,
+        "cannot make device nodes (no CAP_MKNOD)",
+    );
+    add(
+        can.xattr == Level::None,
+        "the file system has no extended attributes",
+    );
+    add(can.read_only, "the file system is mounted read-only");
+    lines
+}
