@@ -16,12 +16,12 @@ use barge_client::Source;
 use command::Failure;
 use layers::record::Line;
 use serde_json::json;
-use sys::payload::{SlicePayload, VecSink};
 use vfs::cx::block_on;
 use vfs::{
     Access, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Mode, Name, Node, OpenFlags, Plus,
     Result, Want,
 };
+use wire::payload::{SlicePayload, VecSink};
 
 /// The longest read or write in bytes; a longer one is replayed with length 0.
 const LONGEST: u64 = 64 << 20;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remote::ninep::Url;
-use sys::payload::{SlicePayload, SliceSink};
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Mode, Name, OpenFlags};
+use wire::payload::{SlicePayload, SliceSink};
 
 use crate::context::Context;
 use crate::hardware_limit::{BARE, Exchange, HardwareLimit};

@@ -4,8 +4,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use sys::payload::{SlicePayload, SliceSink, VecSink};
 use vfs::{Errno, Kind, Mode, Name, OpenFlags, SetAttr, Want};
+use wire::payload::{SlicePayload, SliceSink, VecSink};
 
 use crate::ticket::Calls;
 use crate::tree::Tree;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use vfs::listing::{NamedEntry, list};
 use vfs::{
-    Attr, Call, Caller, Cx, DirEntry, DirSink, Entry, Errno, FileSystem, Groups, Kind, Name, Node,
-    OpenFlags, Plus, Result, Want,
+    Attr, Call, Caller, Cx, Entry, Errno, FileSystem, Groups, Kind, Name, Node, Result, Want,
 };
 
 /// A tree. Cheap to clone.
@@ -16,14 +16,6 @@ pub struct Tree {
     caller: Arc<Caller>,
 }
 
-/// A directory entry with its node.
-pub struct Listed {
-    /// The entry's name.
-    pub name: Vec<u8>,
-    /// The node, or `None` if it could not be looked up.
-    pub entry: Option<Entry>,
-}
-
 impl Tree {
     /// The most symbolic links to follow in one path, as in Linux (`MAXSYMLINKS`).
     const MOST_LINKS: usize = 40;
@@ -32,6 +24,11 @@ impl Tree {
     pub fn new(fs: Arc<dyn FileSystem>) -> Tree {
         let caller = Arc::new(myself());
         Tree { fs, caller }
+    }
+
+    /// Returns the credentials of this process, on whose behalf the tree is used.
+    pub fn caller(&self) -> &Arc<Caller> {
+        &self.caller
     }
 
     /// Runs `operation` on behalf of this process.
@@ -90,43 +87,13 @@ impl Tree {
     }
 
     /// Lists a directory, sorted by name.
-    pub fn list(&self, dir: &dyn Node) -> Result<Vec<Listed>> {
-        self.with(|cx| {
-            let open = dir.open(cx, OpenFlags::READ)?;
-            let mut all = All::default();
-            loop {
-                let (before, cookie) = (all.listed.len(), all.cookie);
-                open.readdir(cx, cookie, Plus::Entries, &mut all)?;
-                if all.listed.len() == before {
-                    break;
-                }
-            }
-            let mut listed = all.listed;
-            listed.sort_by(|one, other| one.name.cmp(&other.name));
-            Ok(listed)
-        })
+    pub fn list(&self, dir: &dyn Node) -> Result<Vec<NamedEntry>> {
+        self.with(|cx| list(cx, dir))
     }
 
     /// Reads the target of a symbolic link.
     pub fn readlink(&self, node: &dyn Node) -> Result<Vec<u8>> {
         self.with(|cx| node.readlink(cx))
-    }
-}
-
-#[derive(Default)]
-struct All {
-    listed: Vec<Listed>,
-    cookie: u64,
-}
-
-impl DirSink for All {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        self.cookie = entry.cookie;
-        self.listed.push(Listed {
-            name: entry.name.to_vec(),
-            entry: entry.entry,
-        });
-        true
     }
 }
 

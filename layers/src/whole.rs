@@ -1,7 +1,7 @@
 //! Complete reads and writes of ranges, for layers that transfer contents themselves.
 
-use sys::payload::{SlicePayload, VecSink};
 use vfs::{Cx, Errno, File, Result, Sink};
+use wire::payload::{SlicePayload, VecSink};
 
 /// Reads `len` bytes of `file` from `offset` on, fewer only at the end of the file.
 pub(crate) fn read(cx: &Cx<'_>, file: &dyn File, offset: u64, len: usize) -> Result<Vec<u8>> {

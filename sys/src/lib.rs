@@ -1,9 +1,9 @@
-//! System calls that `rustix` lacks, made safe, and the sinks and payloads that more than one
+//! System calls that `rustix` lacks, made safe, and the file reads and writes that more than one
 //! transport needs.
 //!
 //! One small file per topic, no policy: error handling is left to the caller. System calls return
-//! [`rustix::io::Result`]; implementations of the file-system traits ([`payload`]) return
-//! [`vfs::Result`], and [`errno`] converts errors.
+//! [`rustix::io::Result`]; helpers of the file-system traits ([`file_io`]) return [`vfs::Result`],
+//! and [`errno`] converts errors.
 //!
 //! This crate takes no locks.
 
@@ -15,6 +15,7 @@ pub mod creds;
 pub mod diag;
 pub mod dir;
 pub mod fiemap;
+pub mod file_io;
 pub mod fuse;
 pub mod handle;
 pub mod inherit;
@@ -25,7 +26,6 @@ pub mod net;
 pub mod netns;
 pub mod pages;
 pub mod path;
-pub mod payload;
 pub mod peer;
 pub mod random;
 pub mod tsc;

@@ -1,8 +1,8 @@
 use std::ops::Range;
 
-use sys::payload::SlicePayload;
 use vfs::{Payload, Result};
 use wire::Incoming;
+use wire::payload::SlicePayload;
 
 /// A complete message in a connection's buffer.
 pub struct Frame<'a>(pub &'a [u8]);

@@ -274,7 +274,7 @@ impl Sink for Outbox {
     ) -> Result<usize> {
         let taken = self.take(fd, offset, len, patience);
         let (offset, len) = (offset + taken as u64, len - taken);
-        match sys::payload::pread_into(fd, offset, self.extend(len), patience) {
+        match sys::file_io::pread_into(fd, offset, self.extend(len), patience) {
             Ok(got) => {
                 self.end += got;
                 Ok(taken + got)

@@ -18,6 +18,7 @@ pub mod errno;
 pub mod export;
 pub mod holes;
 pub mod lease;
+pub mod listing;
 pub mod lock;
 pub mod log_limit;
 pub mod memory;

@@ -1,13 +1,15 @@
 //! Wire data: a bounded reader of a peer's message, and a message under construction.
 //!
 //! Also offsets in directory listings, as more than one protocol lists dots that no source does,
-//! and the interface of a protocol's server half to its driver: a [`Session`].
+//! sinks and payloads in plain memory ([`payload`]), and the interface of a protocol's server half
+//! to its driver: a [`Session`].
 //!
 //! Deliberately absent: any knowledge of message formats, which is the protocols'.
 
 #![forbid(unsafe_code)]
 
 mod offset;
+pub mod payload;
 mod put;
 mod read;
 mod session;

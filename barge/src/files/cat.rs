@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use sys::payload::SliceSink;
 use vfs::{Errno, Kind, OpenFlags};
+use wire::payload::SliceSink;
 
 use super::args::CatArgs;
 use super::{ErrorReporter, ended};

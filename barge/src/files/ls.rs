@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 
 use sys::users;
+use vfs::listing::NamedEntry;
 use vfs::{Attr, Entry, Kind};
 
 use super::args::LsArgs;
 use super::{ErrorReporter, ended, format};
 use crate::CommandResult;
-use barge_client::tree::{Listed, Tree};
+use barge_client::tree::Tree;
 
 /// Lists files first, then directories, each with a heading if there are several.
 pub(crate) fn ls(args: &LsArgs) -> CommandResult {
@@ -57,7 +58,7 @@ impl Lister<'_> {
                 Ok(entry) => {
                     let name = shown.into_bytes();
                     let entry = Some(entry);
-                    self.show(&tree, &[Listed { name, entry }])?;
+                    self.show(&tree, &[NamedEntry { name, entry }])?;
                 }
                 Err(errno) => self.errors.report(&shown, errno),
             }
@@ -113,7 +114,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    fn show(&mut self, tree: &Tree, listed: &[Listed]) -> io::Result<()> {
+    fn show(&mut self, tree: &Tree, listed: &[NamedEntry]) -> io::Result<()> {
         self.first = false;
         if self.args.json {
             return self.show_json(tree, None, listed);
@@ -146,7 +147,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    fn show_json(&self, tree: &Tree, base: Option<&str>, listed: &[Listed]) -> io::Result<()> {
+    fn show_json(&self, tree: &Tree, base: Option<&str>, listed: &[NamedEntry]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         for listed in listed {
             let Some(entry) = &listed.entry else { continue };

@@ -3,11 +3,12 @@
 use std::io::{self, IsTerminal, Write};
 
 use vfs::Kind;
+use vfs::listing::NamedEntry;
 
 use super::args::TreeArgs;
 use super::{ErrorReporter, ended, format};
 use crate::CommandResult;
-use barge_client::tree::{Listed, Tree};
+use barge_client::tree::Tree;
 
 /// Shows each directory and its descendants.
 pub(crate) fn tree(args: &TreeArgs) -> CommandResult {
@@ -32,7 +33,7 @@ struct Shower<'a> {
 
 /// A directory that is being shown: its remaining entries, and the prefix of their lines.
 struct Level {
-    left: std::vec::IntoIter<Listed>,
+    left: std::vec::IntoIter<NamedEntry>,
     prefix: String,
     shown: String,
 }

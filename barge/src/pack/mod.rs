@@ -147,7 +147,9 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
         return Err(told(error));
     }
     let (fs, path) = source.find().map_err(told)?;
-    input::file_system(&Tree::new(fs), &path).map_err(|error| failed(&error))
+    let tree = Tree::new(fs);
+    let root = tree.resolve(&path, true).map_err(|errno| failed(&errno))?;
+    input::file_system(tree.fs.clone(), tree.caller().clone(), root).map_err(|error| failed(&error))
 }
 
 fn is_archive(path: &Path) -> io::Result<bool> {

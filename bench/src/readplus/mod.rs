@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remote::nfs::{Mount, Options, mount};
-use sys::payload::SliceSink;
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags};
+use wire::payload::SliceSink;
 
 use self::disk::{Disk, KINDS, LAYOUTS, Layout};
 use crate::context::Context;

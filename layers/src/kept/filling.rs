@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use sys::payload::VecSink;
 use vfs::{Call, Caller, Cx, Errno, File, Ranges, Result};
+use wire::payload::VecSink;
 
 use super::copy::chunk;
 use super::store::{Part, Store, own};

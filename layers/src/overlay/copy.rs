@@ -1,7 +1,7 @@
 //! Copies of contents between files of different trees, through memory.
 
-use sys::payload::SliceSink;
 use vfs::{Cx, File, Result, SetAttr};
+use wire::payload::SliceSink;
 
 use crate::whole;
 

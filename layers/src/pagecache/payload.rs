@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use sys::payload::{SlicePayload, pread_into};
+use sys::file_io::pread_into;
 use vfs::{Fill, Patience, Result, Sink};
+use wire::payload::SlicePayload;
 
 use super::cached::Cached;
 use super::pages::Piece;

@@ -79,8 +79,8 @@ fn through_memory(
         }
         let step = buffer.len().min((len - copied) as usize);
         let moved =
-            sys::payload::pread_into(from, offset + copied, &mut buffer[..step], Patience::Full)
-                .and_then(|read| sys::payload::pwrite_all(to, to_offset + copied, &buffer[..read]));
+            sys::file_io::pread_into(from, offset + copied, &mut buffer[..step], Patience::Full)
+                .and_then(|read| sys::file_io::pwrite_all(to, to_offset + copied, &buffer[..read]));
         match moved {
             Ok(0) => break,
             Ok(moved) => copied += moved as u64,

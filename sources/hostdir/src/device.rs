@@ -133,7 +133,7 @@ impl Device {
         }
         self.allow_cached(patience)?;
         if self.nowait.load(Ordering::Relaxed) == 0 {
-            let answer = if sys::payload::tells_waiting(file) {
+            let answer = if sys::file_io::supports_nowait(file) {
                 1
             } else {
                 2

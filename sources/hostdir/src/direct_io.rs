@@ -7,7 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use sys::payload;
+use sys::file_io;
 use vfs::{Errno, Patience, Payload, Result, Sink};
 
 /// A page, which satisfies every block device.
@@ -37,7 +37,7 @@ fn read_aligned(fd: BorrowedFd<'_>, offset: u64, len: usize, sink: &mut dyn Sink
         let before = (at % ALIGN as u64) as usize;
         let wanted = (len - done).min(STEP);
         let buffer = aligned(&mut memory, (before + wanted).next_multiple_of(ALIGN));
-        let read = match payload::pread_into(fd, at - before as u64, buffer, Patience::Full) {
+        let read = match file_io::pread_into(fd, at - before as u64, buffer, Patience::Full) {
             Err(_) if done > 0 => break,
             read => read?,
         };
@@ -69,7 +69,7 @@ fn write_aligned(fd: BorrowedFd<'_>, offset: u64, data: &mut dyn Payload) -> Res
         filled += piece.len();
         Ok(())
     })?;
-    payload::pwrite_all(fd, offset, buffer)
+    file_io::pwrite_all(fd, offset, buffer)
 }
 
 /// Returns `len` aligned bytes in `memory`.

@@ -47,7 +47,7 @@ pub struct Silence {
     pub timeo: Duration,
     /// Whether calls fail with `ETIMEDOUT` after the timeout, except those that wait for a lock. A
     /// failed call may have been carried out, or may still be. Without it (`hard`), calls wait
-    /// until there is a reply.
+    /// until there is a reply; an NFS client reconnects after the timeout and sends them again.
     pub soft: bool,
 }
 
@@ -64,6 +64,18 @@ impl Default for Silence {
 impl Silence {
     /// The error of a call whose reply did not arrive in time.
     pub(crate) const ERRNO: Errno = Errno::ETIMEDOUT;
+
+    /// The longest wait for the reply to a call that is sent again and again, as in nfs(5), unless
+    /// `timeo` is longer.
+    const LONGEST: Duration = Duration::from_secs(600);
+
+    /// Returns how long to wait for the reply to a call before it is sent again, if it has timed
+    /// out `timeouts` times: longer each time, so that a slow server is not asked too often.
+    pub(crate) fn resend_after(&self, timeouts: u32) -> Duration {
+        let longest = Silence::LONGEST.max(self.timeo);
+        let wait = self.timeo.saturating_mul(timeouts.saturating_add(1));
+        wait.min(longest)
+    }
 
     /// Parses the value of `timeo=` in tenths of a second. The error states the expected form.
     pub fn timeo(text: &str) -> Result<Duration, String> {

@@ -257,7 +257,7 @@ impl Payload for Part<'_> {
 
     fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
         let mut vectors = Vec::new();
-        let written = sys::payload::write_all(self.rest.len(), |written| {
+        let written = sys::file_io::write_all(self.rest.len(), |written| {
             let rest = self.rest.start + written..self.rest.end;
             self.area.vectors(rest, &mut vectors);
             // SAFETY: the vectors refer to mapped memory.
@@ -334,7 +334,7 @@ impl Sink for Reply {
         let len = len.min(self.room());
         let start = self.len;
         let Reply { area, vectors, .. } = self;
-        let read = sys::payload::read_all(len, patience, |read, flags| {
+        let read = sys::file_io::read_all(len, patience, |read, flags| {
             let vectors = &mut vectors.0;
             area.vectors(start + read..start + len, vectors);
             // SAFETY: the vectors refer to mapped memory without references to it.

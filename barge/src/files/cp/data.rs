@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use sys::payload::{SlicePayload, SliceSink};
 use vfs::{
     CopyHow, Entry, Errno, Extent, File, Level, Mode, Name, Node, OpenFlags, Result, SetAttr,
 };
+use wire::payload::{SlicePayload, SliceSink};
 
 use super::Copier;
 use barge_client::tree::Tree;

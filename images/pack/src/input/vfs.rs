@@ -5,20 +5,20 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use barge_client::tree::Tree;
 use parking_lot::Mutex;
-use sys::payload::SliceSink;
-use vfs::{Entry, Errno, Level, Node, OpenFlags, Sink};
+use vfs::listing::list;
+use vfs::{Call, Caller, Cx, Entry, Errno, FileSystem, Level, Node, OpenFlags, Sink};
+use wire::payload::SliceSink;
 
 use crate::Contents;
 use crate::contents::{ended, whole};
 use crate::error::{Error, Result};
 use crate::plan::{Attributes, Kind, MOST_LEVELS, NodeId, Plan};
 
-/// Returns the tree below `path` in `tree`. Returns an error if a node cannot be read: an image
-/// must not lack files silently.
-pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
-    let root = tree.resolve(path, true).map_err(Error::new)?;
+/// Returns the tree below the directory `root` of `fs`, read on behalf of `caller`. Returns an
+/// error if a node cannot be read: an image must not lack files silently.
+pub fn file_system(fs: Arc<dyn FileSystem>, caller: Arc<Caller>, root: Entry) -> Result<Plan> {
+    let tree = &Tree { fs, caller };
     if root.attr.kind != vfs::Kind::Directory {
         let what = "expected a directory, an image, a tar archive or an OCI image layout";
         return Err(Error::new(what));
@@ -27,7 +27,7 @@ pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
     let mut linked = HashMap::<(u64, u64), NodeId>::new();
     let mut pending = vec![(root, NodeId::ROOT, Vec::new(), 0)];
     while let Some((dir, node, path, level)) = pending.pop() {
-        let listed = tree.list(&*dir.node);
+        let listed = tree.with(|cx| list(cx, &*dir.node));
         for listed in listed.map_err(|errno| Error::of(&path, errno))? {
             let path = [&path[..], b"/", &listed.name].concat();
             let failed = |errno: Errno| Error::of(&path, errno);
@@ -58,12 +58,27 @@ pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
     Ok(plan)
 }
 
+/// A file system, and the user on whose behalf it is read.
+#[derive(Clone)]
+struct Tree {
+    fs: Arc<dyn FileSystem>,
+    caller: Arc<Caller>,
+}
+
+impl Tree {
+    /// Runs `operation` on behalf of the caller, without a deadline.
+    fn with<T>(&self, operation: impl FnOnce(&Cx<'_>) -> T) -> T {
+        let call = Call::detached();
+        operation(&Cx::new(&self.caller, &call))
+    }
+}
+
 fn kind(tree: &Tree, entry: &Entry) -> vfs::Result<Kind> {
     let rdev = entry.attr.rdev;
     Ok(match entry.attr.kind {
         vfs::Kind::Directory => Kind::empty_directory(),
         vfs::Kind::File => Kind::File(Arc::new(OfTree::new(tree.clone(), entry))),
-        vfs::Kind::Symlink => Kind::Symlink(tree.readlink(&*entry.node)?),
+        vfs::Kind::Symlink => Kind::Symlink(tree.with(|cx| entry.node.readlink(cx))?),
         vfs::Kind::Fifo => Kind::Fifo,
         vfs::Kind::Socket => Kind::Socket,
         vfs::Kind::CharDevice => Kind::CharDevice(rdev),

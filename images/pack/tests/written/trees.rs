@@ -6,10 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use pack::{Kind, Output, Plan, input};
 use rustix::fs::{FileType, Mode, Timespec, Timestamps, XattrFlags};
 use tempfile::TempDir;
+use vfs::{Call, Caller, Cx, Entry, FileSystem, Want};
 
 /// The attributes and contents of a node, including the times of symbolic links and directories.
 #[derive(Debug, PartialEq, Eq)]
@@ -257,7 +259,13 @@ pub(crate) fn is_root() -> bool {
 /// Returns the plan of the directory `root`.
 pub(crate) fn plan_of(root: &Path) -> Plan {
     let fs = hostdir::HostDir::open(root, hostdir::Options::default()).expect("opened");
-    input::file_system(&barge_client::tree::Tree::new(fs), b"").expect("walked")
+    let caller = Arc::new(Caller::ROOT);
+    let call = Call::detached();
+    let cx = Cx::new(&caller, &call);
+    let root = fs.root(&cx).expect("a root");
+    let attr = root.attr(&cx, Want::STAT).expect("attributes");
+    let root = Entry { node: root, attr };
+    input::file_system(fs, caller.clone(), root).expect("walked")
 }
 
 /// Writes an image of `plan` in `dir`.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use sys::payload::VecSink;
+use sys::file_io::{pread_into, pwrite_all};
 use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
@@ -117,7 +117,7 @@ impl MappedNode {
         let (inner, _, file) = self.make_file(cx, name, flags, made)?;
         let fd = file.fd(cx.patience)?;
         if let Make::Symlink(target) = what
-            && let Err(error) = sys::payload::pwrite_all(fd.as_fd(), 0, target)
+            && let Err(error) = pwrite_all(fd.as_fd(), 0, target)
         {
             let _ = self.inner.unlink(cx, name, false);
             return Err(error);
@@ -263,9 +263,12 @@ impl Node for MappedNode {
             return self.inner.readlink(cx);
         }
         let file = self.inner.open_file(cx, OpenFlags::READ)?;
-        let mut target = VecSink::new(MAX_TARGET);
-        file.read(cx, 0, MAX_TARGET, &mut target)?;
-        Ok(target.into_bytes())
+        let fd = file.fd(cx.patience)?;
+        let patience = self.inner.device().read_patience(fd.as_fd(), cx.patience)?;
+        let mut target = vec![0; MAX_TARGET];
+        let len = pread_into(fd.as_fd(), 0, &mut target, patience)?;
+        target.truncate(len);
+        Ok(target)
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {

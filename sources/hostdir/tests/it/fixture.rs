@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostdir::{HostDir, Identity, Options};
-use sys::payload::{SlicePayload, VecSink};
 use tempfile::TempDir;
 use vfs::{
     Call, Caller, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Groups, Mode, Name, Node,
     OpenFlags, Patience, Plus, Result,
 };
+use wire::payload::{SlicePayload, VecSink};
 
 pub(crate) static CALL: Call = Call::detached();
 

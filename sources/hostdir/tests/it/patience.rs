@@ -139,6 +139,6 @@ fn what_is_not_cached_is_read_with_full_patience_only() {
 fn tells_waiting(fixture: &Fixture) -> bool {
     fixture.outside(|dir| {
         let file = std::fs::File::open(dir.join("f")).expect("opens");
-        sys::payload::tells_waiting(file.as_fd())
+        sys::file_io::supports_nowait(file.as_fd())
     })
 }

@@ -1,5 +1,6 @@
-//! A connection that is re-established when lost. Calls in flight are retransmitted over the new
-//! connection with the same XID, so that the server's duplicate request cache recognises them.
+//! A connection that is re-established when lost, or when a call of a hard mount is not answered in
+//! time. Calls in flight are retransmitted over the new connection with the same XID, so that the
+//! server's duplicate request cache recognises them.
 //!
 //! Lock order: the connection's mutex, held while reconnecting.
 
@@ -26,6 +27,9 @@ impl Half for Calls {
     /// Record mark, reply header, status, attributes and counts of v3, the longest common head:
     /// READ_PLUS after a SEQUENCE has 124 bytes, v4.0's READ 64.
     const DATA_HEAD: usize = 4 + 24 + 4 + 88 + 12;
+    /// A server that is short of memory may drop a call. A v4 client may repeat it over a new
+    /// connection only (RFC 7530, section 3.1.1; RFC 8881, section 2.9.2).
+    const RESENDS_AFTER_TIMEOUT: bool = true;
     type Head = Box<[u8]>;
     /// NFS sends no background requests.
     type Aside = std::convert::Infallible;
@@ -114,6 +118,8 @@ pub struct Flight {
     xid: u32,
     /// `None` if the call could not be sent.
     kept: Option<Kept<Calls>>,
+    /// The number of times that the call has timed out.
+    timeouts: u32,
 }
 
 impl Conn {
@@ -210,8 +216,13 @@ impl Conn {
     pub(super) fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
         let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
         let pipe = self.current().pipe.clone();
-        let kept = self.submit(&pipe, cx.caller, xid, ask);
-        Flight { xid, kept }
+        let kept = self.submit(&pipe, cx.caller, xid, ask, 0);
+        let timeouts = 0;
+        Flight {
+            xid,
+            kept,
+            timeouts,
+        }
     }
 
     /// Waits for the reply to a call, and passes it to `read`.
@@ -236,8 +247,8 @@ impl Conn {
         place: &mut Place<'_>,
         read: impl FnOnce(A::Answer<'_>, Option<&mut Place<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let (begun, retry) = (Instant::now(), self.options.retry);
-        let mut pauses = None;
+        let Options { retry, silence, .. } = self.options;
+        let (mut begun, mut pauses) = (Instant::now(), None);
         let came = loop {
             let lost = match flight.kept.take() {
                 None => self.current().pipe.clone(),
@@ -252,6 +263,13 @@ impl Conn {
                     }
                 }
             };
+            if lost.has_timed_out() {
+                // The server is slow, or has dropped a call. It is not lost: its time is unlimited.
+                if begun.elapsed() >= silence.timeo {
+                    flight.timeouts += 1;
+                }
+                (begun, pauses) = (Instant::now(), None);
+            }
             // A server that closes every connection is retried with pauses, and not forever.
             match &mut pauses {
                 None => pauses = Some(Pauses::new()),
@@ -261,7 +279,7 @@ impl Conn {
                 Some(pauses) => pauses.pause(cx).map_err(Failure::Refused)?,
             }
             let pipe = self.renew(cx, &lost).map_err(Failure::Refused)?;
-            flight.kept = self.submit(&pipe, cx.caller, flight.xid, ask);
+            flight.kept = self.submit(&pipe, cx.caller, flight.xid, ask, flight.timeouts);
         };
         match came {
             Came::Again => unreachable!("nobody lent its payload"),
@@ -294,6 +312,7 @@ impl Conn {
         caller: &Caller,
         xid: u32,
         ask: &A,
+        timeouts: u32,
     ) -> Option<Kept<Calls>> {
         let acts;
         let caller = match self.options.act_as {
@@ -309,6 +328,7 @@ impl Conn {
             payload: payload.len(),
             zeros: wire::padding(payload.len()),
             lent: false,
+            timeouts,
         };
         let ticket = pipe.submit_as(shape, |calls, queue| {
             Ok((calls.call(xid, caller, ask, queue)?, payload))

@@ -1,7 +1,7 @@
 //! Destinations of read data: memory lent by a sink, where a payload can land, or the sink itself.
 
-use sys::payload::SliceSink;
 use vfs::Sink;
+use wire::payload::SliceSink;
 
 pub(super) enum Place<'a> {
     Lent(&'a mut [u8]),

@@ -42,6 +42,8 @@ impl Half for Client {
     const NAME: &'static str = "9P";
     const HEADER: usize = HEADER;
     const DATA_HEAD: usize = DATA_HEAD;
+    /// 9P has no duplicate request cache, and its servers answer every request.
+    const RESENDS_AFTER_TIMEOUT: bool = false;
     type Head = ();
     type Aside = Fid;
     type Reading = Agreed;
@@ -207,6 +209,7 @@ impl Pipe {
             payload,
             zeros,
             lent,
+            timeouts: 0,
         };
         self.submit_as(shape, |client, queue| {
             let (tag, payload) = client.request(request, queue)?;

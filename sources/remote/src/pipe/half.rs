@@ -16,6 +16,11 @@ pub trait Half: Send + 'static {
     /// bytes are received first, and payload among them is copied.
     const DATA_HEAD: usize;
 
+    /// Whether a request that a server has left unanswered for the timeout is sent again over a new
+    /// connection, by the pipe's user: then a pipe that is not soft fails with the error of
+    /// [`crate::Silence`].
+    const RESENDS_AFTER_TIMEOUT: bool;
+
     /// The part of a head that is kept after its payload has landed.
     type Head: Send;
 

@@ -10,8 +10,8 @@
 //! same errno, and the reason is kept ([`Pipe::failure`]) and logged once.
 //!
 //! - `send` sends the queue, `input` buffers what is received, `wait` distributes replies.
-//! - `silence` gives up unanswered requests; `cancel` and `asides` send requests whose replies no
-//!   caller waits for.
+//! - `silence` gives up unanswered requests, or the connection; `cancel` and `asides` send requests
+//!   whose replies no caller waits for.
 //! - `land` receives payloads into the caller's memory, `again` reports lent payloads to send
 //!   again.
 //! - `listen` receives the server's own requests while the connection is idle.
@@ -146,6 +146,8 @@ pub(crate) struct Shape {
     pub(crate) zeros: usize,
     /// Whether the caller keeps the payload until the reply arrives, and can send it again.
     pub(crate) lent: bool,
+    /// The number of times that the request has timed out, on earlier connections.
+    pub(crate) timeouts: u32,
 }
 
 impl Shape {
@@ -228,6 +230,12 @@ impl<H: Half> Pipe<H> {
     pub fn failure(&self) -> Option<String> {
         let state = self.state();
         state.failed.as_ref().map(|(_, why)| why.clone())
+    }
+
+    /// Whether the connection has failed because a request was not answered in time.
+    pub(crate) fn has_timed_out(&self) -> bool {
+        let state = self.state();
+        matches!(state.failed, Some((errno, _)) if errno == Silence::ERRNO)
     }
 
     /// Calls `what` with the protocol's state.

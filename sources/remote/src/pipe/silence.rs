@@ -1,4 +1,5 @@
-//! Gives up unanswered requests after a timeout, if they are cancelled or the pipe is soft.
+//! Timeouts of unanswered requests. A request that is cancelled, or on a soft pipe, is given up.
+//! Any other ends the connection if its protocol sends requests again over a new one.
 
 use std::time::{Duration, Instant};
 
@@ -38,19 +39,32 @@ impl<H: Half> Pipe<H> {
     /// server takes to answer a cancellation.
     const GRACE: Duration = Duration::from_secs(2);
 
-    /// Ends requests that have timed out, at most once per tick.
+    /// The shortest time between two checks in which no thread has received.
+    const UNATTENDED: Duration = transports::TICK.saturating_mul(3);
+
+    /// Ends requests that have timed out, or the connection, at most once per tick.
     pub(super) fn look_at_time(&self, state: &mut State<H>) {
         let now = Instant::now();
-        if now - state.clock.looked < transports::TICK {
+        let since = now - state.clock.looked;
+        if since < transports::TICK {
             return;
         }
         state.clock.looked = now;
+        let unattended = since >= Pipe::<H>::UNATTENDED;
         let heard = std::mem::take(&mut state.clock.heard);
         let silence = state.clock.silence;
+        let mut overdue = false;
         for slot in &mut state.slots {
             if slot.is_waited_for() {
-                slot.age(now, heard, silence, Pipe::<H>::GRACE);
+                if unattended {
+                    // Its reply may have arrived, and no thread has received it.
+                    slot.seen = None;
+                }
+                overdue |= slot.age(now, heard, silence, Pipe::<H>::GRACE);
             }
+        }
+        if overdue {
+            self.fail(state, Silence::ERRNO, &"a request is not answered");
         }
     }
 }
@@ -60,7 +74,9 @@ impl<H: Half> Slot<H> {
         self.who == Who::Ticket && self.in_flight && self.over.is_none()
     }
 
-    fn age(&mut self, now: Instant, heard: bool, silence: Silence, grace: Duration) {
+    /// Gives the request up if its time is over, and returns whether it has to be sent again over
+    /// another connection.
+    fn age(&mut self, now: Instant, heard: bool, silence: Silence, grace: Duration) -> bool {
         if heard {
             self.cancelled = self.cancelled.map(|_| now);
         }
@@ -70,10 +86,13 @@ impl<H: Half> Slot<H> {
         } else if silence.soft && !self.long && since(self.seen) >= silence.timeo {
             self.over = Some(Silence::ERRNO);
         }
+        let hard = H::RESENDS_AFTER_TIMEOUT && !silence.soft && !self.long;
+        let overdue = hard && since(self.seen) >= silence.resend_after(self.timeouts);
         // The first check starts the timeout, so that sending a request does not read the clock.
         self.seen.get_or_insert(now);
         if let (Some(_), Some(bell)) = (self.over, &self.bell) {
             bell.notify_all();
         }
+        overdue && self.over.is_none()
     }
 }

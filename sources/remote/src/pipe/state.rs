@@ -58,8 +58,10 @@ pub(super) struct Slot<H: Half> {
     pub(super) cancelled: Option<Instant>,
     /// The time of the first check that found the request waiting.
     pub(super) seen: Option<Instant>,
-    /// Whether the request has no timeout even on a soft pipe.
+    /// Whether the request has no timeout.
     pub(super) long: bool,
+    /// See [`Shape::timeouts`].
+    pub(super) timeouts: u32,
     /// The error of a request that was given up.
     pub(super) over: Option<Errno>,
 }
@@ -78,6 +80,7 @@ impl<H: Half> Default for Slot<H> {
             cancelled: None,
             seen: None,
             long: false,
+            timeouts: 0,
             over: None,
         }
     }
@@ -133,6 +136,7 @@ impl<H: Half> State<H> {
         slot.large = shape.reply >= Shape::LARGE;
         slot.payload = shape.reply + shape.payload;
         slot.in_flight = true;
+        slot.timeouts = shape.timeouts;
         (slot.cancelled, slot.seen, slot.long, slot.over) = (None, None, false, None);
         self.in_flight += slot.payload;
         if slot.large {

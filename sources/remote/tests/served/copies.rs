@@ -7,10 +7,10 @@ use std::sync::Arc;
 use engine::Tuning;
 use remote::ninep::{LastingLink, Options, Remote9p, Retry};
 use remote::virtiofs::{self, RemoteFuse};
-use sys::payload::{SlicePayload, SliceSink};
 use transports::Link;
 use vfs::{Call, Caller, Cx, FileSystem, Mode, Name, OpenFlags, Result, Want};
 use vfs_testkit::context::{Seen, ok, pattern, run};
+use wire::payload::{SlicePayload, SliceSink};
 
 use crate::device::Shared;
 use crate::net::Served;

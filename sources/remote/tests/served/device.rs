@@ -15,11 +15,11 @@ use memory::Memory;
 use parking_lot::Mutex;
 use remote::virtiofs::{self, RemoteFuse, WaitMode};
 use rustix::event::{EventfdFlags, eventfd};
-use sys::payload::{SlicePayload, SliceSink};
 use vfs::{Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags, Want};
 use vfs_testkit::context::{ok, pattern};
 use vfs_testkit::{Profile, TestSubject, clock};
 use virtqueue::{Config, Device, Stop};
+use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::with_cx;
 

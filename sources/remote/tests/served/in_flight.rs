@@ -9,10 +9,10 @@ use std::thread;
 
 use p9::Kind;
 use remote::ninep::{Options, Remote9p};
-use sys::payload::{SlicePayload, SliceSink};
 use transports::{Link, StreamLink};
 use vfs::{Caller, FileSystem, Name, OpenFlags};
 use vfs_testkit::context::{Seen, ok, pattern};
+use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::{receive, with_cx};
 use crate::net::Served;

@@ -11,10 +11,10 @@ use p9::message::DATA_HEAD;
 use p9::{Data, Dialect, DotuErrno, Kind, Rmessage, Tag};
 use proptest::prelude::*;
 use remote::ninep::{Options, Remote9p};
-use sys::payload::SliceSink;
 use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags, Result};
 use vfs_testkit::context::{Seen, ok, pattern};
+use wire::payload::SliceSink;
 
 use crate::net::Served;
 

@@ -11,13 +11,13 @@ use memory::Memory;
 use p9::Dialect;
 use parking_lot::Mutex;
 use remote::ninep::{LastingLink, Options, Remote9p, Retry};
-use sys::payload::{SlicePayload, VecSink};
 use transports::{Link, StreamLink};
 use vfs::lock::{HostLock, Space};
 use vfs::{
     Call, Caller, Cx, Errno, File, FileSystem, Kind, Make, Mode, Name, Node, OpenFlags,
     RenameFlags, Want, XattrFlags,
 };
+use wire::payload::{SlicePayload, VecSink};
 
 use crate::net::Served;
 

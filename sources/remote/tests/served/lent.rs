@@ -9,10 +9,10 @@ use std::time::Duration;
 use p9::message::write_head;
 use p9::{Dialect, Fid, Rmessage, Tag, Tmessage};
 use remote::ninep::{LastingLink, Retry};
-use sys::payload::{SlicePayload, VecSink};
 use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, OpenFlags, Want};
 use vfs_testkit::context::pattern;
+use wire::payload::{SlicePayload, VecSink};
 
 use crate::lasting::{BOTH, Place, create, root, with, write};
 

@@ -12,10 +12,10 @@ use hostdir::{HostDir, Identity, Options as Shown};
 use p9::numbers::Lopen;
 use p9::{Dialect, Fid, Names, Tmessage as T, Uid};
 use remote::ninep::Pipe;
-use sys::payload::SliceSink;
 use tempfile::TempDir;
 use vfs::{Call, Caller, Cx, FileSystem, Name, OpenFlags};
 use vfs_testkit::context::{ok, pattern};
+use wire::payload::SliceSink;
 
 use crate::net::Served;
 

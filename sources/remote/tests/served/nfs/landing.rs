@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use remote::nfs::{Mount, Options, mount};
-use sys::payload::SliceSink;
 use transports::{Link, StreamLink};
 use vfs::{Caller, Errno, File, FileSystem, OpenFlags, Result};
 use vfs_testkit::context::{Seen, ok, pattern, run};
+use wire::payload::SliceSink;
 
 use super::net::Served;
 use crate::landing::with_cx;

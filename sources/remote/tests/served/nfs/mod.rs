@@ -3,6 +3,7 @@
 mod conformance;
 mod delegations;
 mod direct;
+mod dropped;
 mod ganesha;
 mod landing;
 mod listing;

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sys::payload::SlicePayload;
 use vfs::{
     Allocate, Call, Caller, Cx, Errno, File, FileSystem, Mode, Name, Node, OpenFlags, SetAttr,
 };
+use wire::payload::SlicePayload;
 
 use super::asker::{Asker, Segment, StateId};
 
