@@ -341,9 +341,9 @@ mod tests {
         }
         for (text, close) in [
             ("nsf://h/x", "did you mean 'nfs://h/x'?"),
-            ("9P://h", "'9p://h' perhaps"),
+            ("9P://h", "did you mean '9p://h'?"),
             ("htps://h/x", "did you mean 'https://h/x'?"),
-            ("virtio-fs://s", "'virtiofs://s' perhaps"),
+            ("virtio-fs://s", "did you mean 'virtiofs://s'?"),
             ("smb://h/x", "got scheme 'smb'"),
         ] {
             let bad = text.parse::<Source>().expect_err(text).to_string();

@@ -1,9 +1,10 @@
 //! The building blocks that several rooms share for work by many threads: sharded locks, the hasher
 //! of their tables, and thread pools.
 //!
-//! The locks are parking_lot's: a panic under a lock unlocks it, and later callers see the data as it
-//! was left. std's locks would be poisoned, and turn one failed request into a failure of all that
-//! follow. Code under a lock therefore changes data in an order that is consistent at each step.
+//! The locks are parking_lot's: a panic under a lock unlocks it, and later callers see the data as
+//! it was left. std's locks would be poisoned, and turn one failed request into a failure of all
+//! that follow. Code under a lock therefore changes data in an order that is consistent at each
+//! step.
 
 mod hash;
 mod shards;

@@ -113,6 +113,13 @@ struct Flight<J> {
     followers: Vec<Arc<Request<J>>>,
 }
 
+impl<J> Flight<J> {
+    /// Returns the request, unless it is too late to cancel it.
+    fn unanswered(&self) -> Option<Arc<Request<J>>> {
+        (!self.answered).then(|| self.request.clone())
+    }
+}
+
 /// A request that has begun in the table of its lane and is to follow another one.
 pub(crate) struct Follower<J> {
     request: Arc<Request<J>>,
@@ -242,19 +249,16 @@ impl<J: Entry> InFlight<J> {
             return Some(follower);
         };
         flight.followers.push(follower.request);
-        let target = flight.request.clone();
+        let target = flight.unanswered();
         drop(table);
-        cancel(&target);
+        target.iter().for_each(cancel);
         None
     }
 
     /// Cancels the request `target`, if it is in flight.
     pub(crate) fn cancel(&self, target: u64) {
         let table = self.table();
-        let target = table
-            .by_id
-            .get(&target)
-            .map(|flight| flight.request.clone());
+        let target = table.by_id.get(&target).and_then(Flight::unanswered);
         drop(table);
         target.iter().for_each(cancel);
     }
@@ -263,7 +267,7 @@ impl<J: Entry> InFlight<J> {
     pub(crate) fn cancel_all(&self) {
         let table = self.table();
         let flights = table.by_id.values().chain(&table.displaced);
-        let requests: Vec<_> = flights.map(|flight| flight.request.clone()).collect();
+        let requests: Vec<_> = flights.filter_map(Flight::unanswered).collect();
         drop(table);
         requests.iter().for_each(cancel);
     }

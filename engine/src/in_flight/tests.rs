@@ -159,13 +159,17 @@ fn an_id_may_be_reused_once_its_reply_is_sent_and_no_follower_is_lost() {
             assert!(lane.in_flight.contains(1) && !lane.in_flight.uses(1));
             let late = lane.begin_follower(2);
             assert!(lane.in_flight.follow(1, late).is_none());
+            lane.in_flight.cancel(1);
             second = Some(lane.begin(1));
         } else {
             assert!(!lane.in_flight.uses(2));
+            lane.in_flight.cancel(2);
         }
         reply(request, follows);
     });
     assert_eq!(lane.answered(), [1, 2]);
+    let cancelled = lane.stats.totals().cancelled;
+    assert_eq!(cancelled, 0, "an answered request is not cancelled");
     assert!(lane.in_flight.uses(1));
     run(&second.expect("begun"));
     assert_eq!((lane.answered(), lane.in_flight.count()), (vec![1], 0));

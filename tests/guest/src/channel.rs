@@ -58,8 +58,8 @@ enum Line {
 /// Maximum length in bytes of a guest's command: far longer than any script's.
 const LONGEST_COMMAND: usize = 1 << 20;
 
-/// Serves the control port of a guest until it closes. Output of commands goes to files in `replies`,
-/// if the guest's port cannot carry it.
+/// Serves the control port of a guest until it closes. Output of commands goes to files in
+/// `replies`, if the guest's port cannot carry it.
 pub(crate) fn serve(
     stream: UnixStream,
     host: &Host,

@@ -1,5 +1,5 @@
-//! A guest: a machine with a kernel, an initramfs, the host's tree as its root, and two ports to the
-//! harness, one for output and one for control.
+//! A guest: a machine with a kernel, an initramfs, the host's tree as its root, and two ports to
+//! the harness, one for output and one for control.
 //!
 //! It is independent of servers: the addresses in the mount options must exist when it boots, so
 //! several guests can share a server.

@@ -1,8 +1,9 @@
 //! Guest kernels: Debian's images, fetched once and cached.
 //!
 //! A cached kernel is a directory with the kernel, a flat `modules/` of decompressed modules, and
-//! `modules.dep`. That of user-mode Linux also has the C library of its suite. The private apt state is next to it, so the configuration of the machine's apt is
-//! read (for the mirror) and never written. A filled cache needs no network.
+//! `modules.dep`. That of user-mode Linux also has the C library of its suite. The private apt
+//! state is next to it, so the configuration of the machine's apt is read (for the mirror), but not
+//! written. A filled cache needs no network.
 //!
 //! Not supported: architectures other than amd64, distributions other than Debian.
 //! Lock order: one file lock, `CACHE/lock`, held while a kernel is looked up or made.
@@ -180,8 +181,9 @@ fn keep_image(tree: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies user-mode Linux of an unpacked package, with the C library of its suite: the host's may be
-/// older. The program names its loader relative to its own directory, in which it has to be started.
+/// Copies user-mode Linux of an unpacked package, with the C library of its suite: the host's may
+/// be older. The program names its loader relative to its own directory, in which it has to be
+/// started.
 fn keep_program(tree: &Path, to: &Path) -> Result<()> {
     const LOADER: &str = "ld-linux-x86-64.so.2";
     let mut program = fs::read(tree.join("usr/bin/linux.uml"))?;

@@ -107,8 +107,8 @@ struct RunArgs {
     /// Command that serves {share} on address {listen} and {port}, or Unix {socket}; may be given
     /// twice
     ///
-    /// The second command uses {port2} and {socket2}. {listen} may be loopback's 127.0.0.1, but then
-    /// the guest runs on QEMU.
+    /// The second command uses {port2} and {socket2}. {listen} may be loopback's 127.0.0.1, but
+    /// then the guest runs on QEMU.
     #[arg(short, long, value_name = "COMMAND")]
     serve: Vec<String>,
     /// Type of file system to mount: 9p, nfs, virtiofs, tmpfs
@@ -216,8 +216,8 @@ struct BenchArgs {
 struct MachineArgs {
     /// QEMU's accelerator, or `uml` for user-mode Linux
     ///
-    /// User-mode Linux needs root, and has no devices of QEMU. By default, tests use it where it has
-    /// what a script needs, and otherwise QEMU with tcg; measurements use QEMU.
+    /// User-mode Linux needs root, and has no devices of QEMU. By default, tests use it where it
+    /// has the devices that a script needs, and otherwise QEMU with tcg; measurements use QEMU.
     #[arg(long, value_name = "ACCEL")]
     accel: Option<Machine>,
     /// Debian mirror [default: that of this host's apt]

@@ -57,7 +57,7 @@ pub fn run<W: Write + Send + 'static>(
 ) -> Result<Outcome> {
     let machine = plan.machine();
     machine.check()?;
-    // What is missing is fetched here, since the run's network may not reach a mirror.
+    // Missing files are fetched here, since the run's network may not reach a mirror.
     let mirror = plan.mirror.as_deref();
     let kernel = Kernel::get(&dirs.cache, &plan.kernel, &machine, mirror)?;
     let busybox = kernel::busybox(&dirs.cache, mirror)?;

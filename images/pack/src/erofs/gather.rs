@@ -217,6 +217,6 @@ mod tests {
         hashes.insert(2, hash("dcba"));
         let (gathered, _) = Gathered::of(members, &hashes);
         let error = gathered.read(3, &mut all[..2]).expect_err("changed");
-        assert!(error.to_string().contains("was changed"), "{error}");
+        assert!(error.to_string().contains("the file changed"), "{error}");
     }
 }

@@ -53,8 +53,8 @@ pub(super) struct Scene {
 }
 
 impl Setup {
-    /// Returns whether guests need devices or the network of QEMU. v3's locks need the portmapper of
-    /// the host, which answers on loopback.
+    /// Returns whether guests need devices or the network of QEMU. v3's locks need the portmapper
+    /// of the host, which answers on loopback.
     pub(super) fn needs_qemu(self, way: &Way) -> bool {
         let scene = self.scene(way, "", &[], &Machine::UserMode);
         let has_devices = scene.seats.iter().any(|seat| !seat.qemu.is_empty());
