@@ -34,7 +34,7 @@ pub(crate) struct Stats {
     lane: OnceLock<Weak<dyn Monitored>>,
 }
 
-/// The values of [`Stats`] at one time.
+/// The values of the counters at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Requests received.

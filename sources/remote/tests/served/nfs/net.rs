@@ -1,6 +1,7 @@
 //! A tree in memory, served over socket pairs.
 
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use engine::{Engine, Service as _, Tuning};
@@ -42,6 +43,20 @@ struct Running {
     engine: Arc<Engine>,
     service: Service,
     boot: u32,
+    /// Ends the server's maintenance when dropped.
+    _maintained: Sender<()>,
+}
+
+/// Maintains the server once a second, until the result is dropped.
+fn maintain(server: Arc<Server>) -> Sender<()> {
+    let (until, dropped) = channel();
+    std::thread::spawn(move || {
+        let second = Duration::from_secs(1);
+        while dropped.recv_timeout(second) == Err(RecvTimeoutError::Timeout) {
+            server.maintain();
+        }
+    });
+    until
 }
 
 impl Running {
@@ -69,9 +84,11 @@ impl Running {
             },
             ..Options::new(boot, Arc::new(move || start.elapsed()))
         };
+        let server = Server::new(export, options);
         Running {
             engine: Engine::new(Tuning::default()).expect("an engine"),
-            service: Service(Server::new(export, options), acceptor.cloned()),
+            _maintained: maintain(server.clone()),
+            service: Service(server, acceptor.cloned()),
             boot,
         }
     }
