@@ -328,7 +328,7 @@ fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
 }
 
 /// Returns the pieces that were read, and whether the file ends after them.
-fn pieces(done: v4::Done<v4::ReadPieces<'_>>) -> (Vec<Piece<'_>>, bool) {
+fn pieces(done: v4::CompoundResult<v4::ReadPieces<'_>>) -> (Vec<Piece<'_>>, bool) {
     let read = done.result.expect("it succeeded");
     (read.pieces().collect(), read.eof)
 }
