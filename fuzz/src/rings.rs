@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use arbitrary::{Result, Unstructured};
 use fuse::server::{Options, Server};
 use hostile::guest::{Guest, Place, descriptor};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Ring};
 use vfs::{Call, Export, Patience};
