@@ -58,7 +58,7 @@ impl Setup {
     pub(super) fn needs_qemu(self, way: &Way) -> bool {
         let scene = self.scene(way, "", &[], &Machine::UserMode);
         let has_devices = scene.seats.iter().any(|seat| !seat.qemu.is_empty());
-        // Two guests on user-mode Linux have lost NFS state in SQLite's test; the cause is not known.
+        // SQLite in two user-mode guests has failed over NFS 4.2; the cause is not known.
         has_devices || way.uses_rpcbind() || scene.seats.len() > 1
     }
 
